@@ -1,0 +1,148 @@
+/*
+ * cairn/client.h - what a trainer calls. One client per rank.
+ *
+ *   cairn_client_open        find the agent (or not: training goes on without)
+ *   cairn_client_register    the rank's tensors, in the order in which the update touches them
+ *   cairn_client_restore     after a failure: fill the registered tensors
+ *   per step:
+ *     … forward, backward …
+ *     cairn_snapshot_fence(client, CAIRN_FENCE_ALL)   before the update overwrites what is captured
+ *     … optimizer update …
+ *     cairn_snapshot_begin(client, step)              after the update of `step`
+ *   cairn_client_close
+ *
+ * Promises of every call here: it never aborts the process, never prints (it reports through the
+ * caller's log callback), and never blocks longer than its comment says. Without an agent, or when
+ * the agent dies, the client says so once through the log callback, every call returns quickly, and
+ * it attaches again by itself when an agent comes back.
+ *
+ * Threads: a client belongs to one trainer thread; two clients may be used by two threads.
+ */
+#ifndef CAIRN_CLIENT_H
+#define CAIRN_CLIENT_H
+
+#include "cairn/err.h"
+#include "cairn/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct cairn_client;
+
+enum cairn_log_level { CAIRN_LOG_ERROR = 0, CAIRN_LOG_WARN = 1, CAIRN_LOG_INFO = 2, CAIRN_LOG_DEBUG = 3 };
+
+/* Receives one line without a newline. Called from the trainer's thread and the client's own ones, one call at a time or not. */
+typedef void cairn_log_fn(void *context, enum cairn_log_level level, const char *line);
+
+struct cairn_client_options {
+    const char *agent_socket;     /* path of the node's agent; NULL: $CAIRN_AGENT, and without it none */
+    const char *job;              /* name of the job; NULL: $CAIRN_JOB, else "default" */
+    uint32_t rank;                /* global */
+    uint32_t world;               /* number of ranks */
+    uint32_t local_ranks;         /* number of ranks on this node; 0 means 1 */
+    uint32_t fence_timeout_ms;    /* longest wait of a fence; 0 means 60,000 */
+    uint32_t connect_timeout_ms;  /* longest wait of open and register for the agent; 0 means 5,000 */
+    uint32_t restore_timeout_ms;  /* longest wait of restore; 0 means 600,000 */
+    cairn_log_fn *log;            /* NULL: silent */
+    void *log_context;
+};
+
+/* What the last restore did. */
+struct cairn_restored {
+    struct cairn_generation generation; /* what came back */
+    uint64_t bytes;                     /* put into the registered tensors */
+    uint64_t local_bytes;               /* of those, read from this node's own memory */
+    uint64_t remote_bytes;              /* of those, fetched from other nodes */
+    uint64_t file_bytes;                /* of those, read from a spilled generation */
+};
+
+/* Counters since open. All times in ns. */
+struct cairn_client_stats {
+    uint64_t snapshots_begun;
+    uint64_t snapshots_captured;   /* fully copied into the agent's memory */
+    uint64_t snapshots_skipped;    /* no slot was free before the fence, or no agent */
+    uint64_t snapshots_failed;     /* a copy failed or the fence timed out */
+    uint64_t captured_bytes;
+    uint64_t capture_ns;           /* time the capture thread spent copying */
+    uint64_t fence_count;
+    uint64_t fence_ns_total;       /* what training waited for Cairn */
+    uint64_t fence_ns_p50;         /* over the last 1024 fences */
+    uint64_t fence_ns_p99;
+    uint64_t fence_ns_max;
+    uint64_t epoch;                /* the epoch this client captures under; 0 without an agent */
+    uint32_t attached;             /* 1 while an agent serves this client */
+    uint32_t reserved;
+};
+
+enum { CAIRN_FENCE_ALL = 0xffffffffu };
+
+/*
+ * Opens a client and looks for the agent, for at most connect_timeout_ms. Without an agent it still
+ * succeeds: the client is detached and says so once. `options` is borrowed for the call, strings are
+ * copied. CAIRN_INVAL for rank >= world or a path too long for a socket; CAIRN_NOMEM; CAIRN_DENIED
+ * if the agent refuses this user; CAIRN_VERSION if it speaks another version; CAIRN_STALE if it
+ * serves a newer epoch and this trainer is a left-over. On success the caller owns *out and ends it
+ * with cairn_client_close.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_client_open(const struct cairn_client_options *options,
+                                             struct cairn_client **out);
+
+/* Waits for a running copy (at most fence_timeout_ms), detaches, frees. NULL is allowed. */
+void cairn_client_close(struct cairn_client *client);
+
+/*
+ * Declares the tensors of this rank, replacing what was declared before; call it once, and again
+ * only when they change. slices[count] is borrowed for the call; the memory at each `address` must
+ * stay valid until the next register or close. The order is the order of capture, and should be that
+ * in which the update touches them. Checks every slice (CAIRN_INVAL, with the name in the log).
+ * CAIRN_NOMEM when the agent's reserved memory is too small: the log says the sum, and training may
+ * go on unprotected. Waits for the agent at most connect_timeout_ms; detached it succeeds.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_client_register(struct cairn_client *client,
+                                                 const struct cairn_slice *slices, uint32_t count);
+
+/*
+ * Fills the registered tensors from the generation that the agents hold ready (the one chosen by the
+ * last restore, or by default the newest committed one), whatever layout it was captured in. Every
+ * byte is checked against the checksum taken at capture before this returns CAIRN_OK. Blocks at most
+ * restore_timeout_ms. CAIRN_NOT_FOUND: nothing to restore (a fresh start), tensors untouched.
+ * CAIRN_INVAL: the generation lacks a tensor that is registered, or its dtype or shape differ; the
+ * log names it; tensors untouched. CAIRN_CORRUPT, CAIRN_PEER, CAIRN_TIMEOUT: tensors may be half
+ * filled and must not be used; calling again is allowed.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_client_restore(struct cairn_client *client,
+                                                struct cairn_restored *out);
+
+/*
+ * Begins a snapshot of the registered tensors as the state after update `step` (steps grow).
+ * Returns at once; the capture thread copies while training goes on. CAIRN_OK when begun;
+ * CAIRN_AGAIN when detached or the previous one has not been fenced. Never an error that should
+ * stop training. For device tensors the current stream of the calling thread must be passed to
+ * cairn_client_set_stream before, or the device be synchronised.
+ */
+cairn_err cairn_snapshot_begin(struct cairn_client *client, uint64_t step);
+
+/*
+ * Waits until the bytes of one registered slice (its index in the registered order), or of all of
+ * them (CAIRN_FENCE_ALL), are captured, so that they may be overwritten. Returns at once when no
+ * snapshot is being taken. A snapshot that the agent had no free memory for by now is given up
+ * instead of waited for. Blocks at most fence_timeout_ms, then gives the snapshot up. CAIRN_OK:
+ * captured, or nothing to wait for; CAIRN_AGAIN: given up, skipped; CAIRN_TIMEOUT, CAIRN_DEVICE:
+ * given up, failed. Training may go on after every one of them.
+ */
+cairn_err cairn_snapshot_fence(struct cairn_client *client, uint32_t slice_index);
+
+/*
+ * Device tensors: the CUDA stream (a CUstream) after whose work the next snapshots may start to
+ * copy. NULL is the default stream.
+ */
+cairn_err cairn_client_set_stream(struct cairn_client *client, void *stream);
+
+/* Reads the counters. Never blocks. */
+void cairn_client_stats_read(const struct cairn_client *client, struct cairn_client_stats *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
