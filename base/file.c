@@ -1,0 +1,483 @@
+/* base/file.c - files and directories over one table of system calls; the one place that translates
+ * errno. */
+#include "base/file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/log.h"
+
+enum { DIR_NAMES_MAX = 1000000, INTERRUPTS_MAX = 1000 };
+
+static int
+os_open(int dir_fd, const char *name, int flags, mode_t mode)
+{
+    return openat(dir_fd, name, flags, mode);
+}
+
+static int
+os_resize(int fd, off_t bytes, bool reserve)
+{
+    return reserve ? fallocate(fd, 0, 0, bytes) : ftruncate(fd, bytes);
+}
+
+static int
+os_rename(int dir_fd, const char *from, const char *to)
+{
+    return renameat(dir_fd, from, dir_fd, to);
+}
+
+static int
+os_unlink(int dir_fd, const char *name, bool directory)
+{
+    return unlinkat(dir_fd, name, directory ? AT_REMOVEDIR : 0);
+}
+
+const struct cairn_file_ops cairn_file_ops_os = {
+    .name = "os",
+    .open = os_open,
+    .read = pread,
+    .write = pwrite,
+    .resize = os_resize,
+    .sync = fsync,
+    .close = close,
+    .rename = os_rename,
+    .unlink = os_unlink,
+};
+
+/* Atomic because a thread that was given up may still be at its last calls when a test changes it.
+ */
+static const struct cairn_file_ops *_Atomic file_ops = &cairn_file_ops_os;
+
+void
+cairn_file_setup(const struct cairn_file_ops *ops)
+{
+    file_ops = ops ? ops : &cairn_file_ops_os;
+}
+
+void
+cairn_file_path(int dir_fd, const char *name, char path[CAIRN_FILE_PATH_BYTES_MAX])
+{
+    char link[64];
+    ssize_t used = 0;
+
+    path[0] = '\0';
+    if (dir_fd != AT_FDCWD && (name == NULL || name[0] != '/')) {
+        (void)snprintf(link, sizeof(link), "/proc/self/fd/%d", dir_fd);
+        used = readlink(link, path, CAIRN_FILE_PATH_BYTES_MAX - 2);
+        if (used < 0)
+            used = snprintf(path, CAIRN_FILE_PATH_BYTES_MAX, "(descriptor %d)", dir_fd);
+        path[used] = '\0';
+        if (name)
+            path[used++] = '/';
+    }
+    if (name)
+        (void)snprintf(path + used, (size_t)(CAIRN_FILE_PATH_BYTES_MAX - used), "%s", name);
+}
+
+/* Turns errno into our error and says it once. `bytes` is what was asked for, 0 where that says
+ * nothing. */
+static cairn_err
+report(const char *verb, int dir_fd, const char *name, uint64_t bytes)
+{
+    int code = errno;
+    const char *cure = "look at the disk and the kernel log";
+    cairn_err err = CAIRN_IO;
+    char path[CAIRN_FILE_PATH_BYTES_MAX];
+
+    switch (code) {
+    case ENOENT:
+        return CAIRN_NOT_FOUND;
+    case ENOSPC:
+    case EDQUOT:
+        err = CAIRN_FULL;
+        cure = "free space there, or choose another directory";
+        break;
+    case EACCES:
+    case EPERM:
+    case EROFS:
+        err = CAIRN_DENIED;
+        cure = "check the owner and the mode of the path, and how it is mounted";
+        break;
+    case ELOOP:
+        cure = "it is a symbolic link, which is not followed: remove it";
+        break;
+    case EMFILE:
+    case ENFILE:
+        cure = "raise the limit of open files";
+        break;
+    case ENOMEM:
+        err = CAIRN_NOMEM;
+        cure = "free memory";
+        break;
+    default:
+        break;
+    }
+    cairn_file_path(dir_fd, name, path);
+    if (bytes > 0)
+        CAIRN_LOG_AT(ERROR, "file: %s failed path=%s bytes=%" PRIu64 " errno=%d (%s): %s", verb,
+                     path, bytes, code, strerror(code), cure);
+    else
+        CAIRN_LOG_AT(ERROR, "file: %s failed path=%s errno=%d (%s): %s", verb, path, code,
+                     strerror(code), cure);
+    return err;
+}
+
+cairn_err
+cairn_file_open(int dir_fd, const char *name, enum cairn_file_mode mode, int *fd)
+{
+    static const int flags[] = {
+        [CAIRN_FILE_READ] = O_RDONLY | O_NOFOLLOW,
+        [CAIRN_FILE_UPDATE] = O_RDWR | O_CREAT | O_NOFOLLOW,
+        [CAIRN_FILE_CREATE] = O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW,
+        [CAIRN_FILE_CREATE_DIRECT] = O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_DIRECT,
+        [CAIRN_FILE_DIRECTORY] = O_RDONLY | O_DIRECTORY,
+    };
+    int opened;
+
+    if ((unsigned)mode >= sizeof(flags) / sizeof(flags[0]))
+        return CAIRN_INVAL;
+    for (int i = 0; i < INTERRUPTS_MAX; i++) {
+        opened = file_ops->open(dir_fd, name, flags[mode] | O_CLOEXEC, 0600);
+        if (opened >= 0 || errno != EINTR)
+            break;
+    }
+    if (opened < 0 && mode == CAIRN_FILE_CREATE_DIRECT && errno == EINVAL)
+        return CAIRN_INVAL; /* the file system has no direct I/O: the caller's second choice */
+    if (opened < 0 && errno == ENOTDIR)
+        return CAIRN_NOT_FOUND; /* a part of the path is no directory: there is no such path */
+    if (opened < 0)
+        return report("open", dir_fd, name, 0);
+    *fd = opened;
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_file_read_at(int fd, uint64_t at, void *bytes, size_t bytes_len, size_t *got)
+{
+    size_t done = 0;
+    int interrupts = 0;
+
+    while (done < bytes_len) {
+        ssize_t n =
+            file_ops->read(fd, (uint8_t *)bytes + done, bytes_len - done, (off_t)(at + done));
+
+        if (n < 0 && errno == EINTR && interrupts++ < INTERRUPTS_MAX)
+            continue;
+        if (n < 0)
+            return report("read", fd, NULL, bytes_len - done);
+        if (n == 0)
+            break;
+        done += (size_t)n;
+    }
+    *got = done;
+    return CAIRN_OK;
+}
+
+/* Turns direct I/O off; true where it was on. */
+static bool
+clear_direct(int fd)
+{
+    int flags = fcntl(fd, F_GETFL);
+
+    return flags >= 0 && (flags & O_DIRECT) && fcntl(fd, F_SETFL, flags & ~O_DIRECT) == 0;
+}
+
+cairn_err
+cairn_file_write_at(int fd, uint64_t at, const void *bytes, size_t bytes_len)
+{
+    size_t done = 0;
+    int interrupts = 0;
+
+    while (done < bytes_len) {
+        ssize_t n = file_ops->write(fd, (const uint8_t *)bytes + done, bytes_len - done,
+                                    (off_t)(at + done));
+
+        if (n < 0 && errno == EINTR && interrupts++ < INTERRUPTS_MAX)
+            continue;
+        /* Some file systems refuse direct I/O only here, and all do after a short write. */
+        if (n < 0 && errno == EINVAL && clear_direct(fd))
+            continue;
+        if (n == 0)
+            errno = EIO; /* nothing written and no reason: trying again could go on for ever */
+        if (n <= 0)
+            return report("write", fd, NULL, bytes_len - done);
+        done += (size_t)n;
+    }
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_file_reserve(int fd, uint64_t bytes)
+{
+    if (bytes == 0)
+        return CAIRN_OK;
+    for (int i = 0; i < INTERRUPTS_MAX; i++) {
+        if (file_ops->resize(fd, (off_t)bytes, true) == 0)
+            return CAIRN_OK;
+        if (errno != EINTR)
+            break;
+    }
+    if (errno == EOPNOTSUPP || errno == ENOSYS)
+        return CAIRN_OK; /* the writes themselves will find out whether there is room */
+    return report("reserve", fd, NULL, bytes);
+}
+
+cairn_err
+cairn_file_resize(int fd, uint64_t bytes)
+{
+    for (int i = 0; i < INTERRUPTS_MAX; i++) {
+        if (file_ops->resize(fd, (off_t)bytes, false) == 0)
+            return CAIRN_OK;
+        if (errno != EINTR)
+            break;
+    }
+    return report("resize", fd, NULL, bytes);
+}
+
+cairn_err
+cairn_file_size(int fd, uint64_t *bytes)
+{
+    struct stat stat;
+
+    if (fstat(fd, &stat) != 0)
+        return report("stat", fd, NULL, 0);
+    if (!S_ISREG(stat.st_mode))
+        return CAIRN_INVAL;
+    *bytes = (uint64_t)stat.st_size;
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_file_sync(int fd)
+{
+    return file_ops->sync(fd) == 0 ? CAIRN_OK : report("sync", fd, NULL, 0);
+}
+
+cairn_err
+cairn_file_close(int fd)
+{
+    char path[CAIRN_FILE_PATH_BYTES_MAX];
+    cairn_err err;
+
+    if (fd < 0)
+        return CAIRN_OK;
+    cairn_file_path(fd, NULL, path); /* after a close nothing tells it any more */
+    if (file_ops->close(fd) == 0)
+        return CAIRN_OK;
+    err = report("close", AT_FDCWD, path, 0);
+    return err == CAIRN_NOT_FOUND ? CAIRN_IO : err;
+}
+
+cairn_err
+cairn_file_rename(int dir_fd, const char *from, const char *to)
+{
+    return file_ops->rename(dir_fd, from, to) == 0 ? CAIRN_OK : report("rename", dir_fd, from, 0);
+}
+
+cairn_err
+cairn_file_unlink(int dir_fd, const char *name)
+{
+    return file_ops->unlink(dir_fd, name, false) == 0 ? CAIRN_OK
+                                                      : report("unlink", dir_fd, name, 0);
+}
+
+cairn_err
+cairn_file_save(int dir_fd, const char *name, const void *bytes, size_t bytes_len)
+{
+    char temporary[CAIRN_FILE_PATH_BYTES_MAX];
+    bool there = false;
+    int fd = -1;
+    cairn_err err, close_err;
+
+    if (snprintf(temporary, sizeof(temporary), "%s.new", name) >= (int)sizeof(temporary))
+        return CAIRN_INVAL;
+    err = cairn_file_open(dir_fd, temporary, CAIRN_FILE_CREATE, &fd);
+    if (err)
+        goto done;
+    there = true;
+    err = cairn_file_write_at(fd, 0, bytes, bytes_len);
+    if (err)
+        goto done;
+    err = cairn_file_sync(fd); /* contents before the name: a crash here leaves the old file */
+    if (err)
+        goto done;
+    err = cairn_file_close(fd);
+    fd = -1;
+    if (err)
+        goto done;
+    err = cairn_file_rename(dir_fd, temporary, name);
+    if (err)
+        goto done;
+    there = false;
+    err = cairn_file_sync(dir_fd);
+done:
+    close_err = cairn_file_close(fd);
+    if (there)
+        (void)file_ops->unlink(dir_fd, temporary,
+                               false); /* the failure that counts is already said */
+    return err ? err : close_err;
+}
+
+cairn_err
+cairn_file_load(int dir_fd, const char *name, size_t bytes_max, uint8_t **bytes, size_t *bytes_len)
+{
+    uint8_t *buffer = NULL;
+    uint64_t size = 0;
+    size_t got = 0;
+    int fd = -1;
+    cairn_err err;
+
+    err = cairn_file_open(dir_fd, name, CAIRN_FILE_READ, &fd);
+    if (err)
+        goto done;
+    err = cairn_file_size(fd, &size);
+    if (err == CAIRN_OK && size > bytes_max)
+        err = CAIRN_CORRUPT;
+    if (err == CAIRN_INVAL || err == CAIRN_CORRUPT) {
+        char path[CAIRN_FILE_PATH_BYTES_MAX];
+
+        cairn_file_path(dir_fd, name, path);
+        CAIRN_LOG_AT(ERROR, "file: load refused path=%s bytes=%" PRIu64 " bytes_max=%zu: %s", path,
+                     size, bytes_max, err == CAIRN_INVAL ? "not a regular file" : "too long");
+        err = CAIRN_CORRUPT;
+    }
+    if (err)
+        goto done;
+    buffer = malloc((size_t)size + 1);
+    if (!buffer) {
+        err = CAIRN_NOMEM;
+        goto done;
+    }
+    err = cairn_file_read_at(fd, 0, buffer, (size_t)size, &got);
+    if (err)
+        goto done;
+    buffer[got] = 0;
+    *bytes = buffer;
+    *bytes_len = got;
+    buffer = NULL;
+done:
+    (void)cairn_file_close(fd); /* only read */
+    free(buffer);
+    return err;
+}
+
+cairn_err
+cairn_dir_make(int dir_fd, const char *name)
+{
+    char parent[CAIRN_FILE_PATH_BYTES_MAX];
+    struct stat stat;
+    cairn_err err;
+    int fd = -1;
+
+    if (mkdirat(dir_fd, name, 0700) != 0) {
+        if (errno != EEXIST)
+            return report("make directory", dir_fd, name, 0);
+        if (fstatat(dir_fd, name, &stat, 0) != 0)
+            return report("stat", dir_fd, name, 0);
+        if (S_ISDIR(stat.st_mode))
+            return CAIRN_OK;
+        errno = ENOTDIR;
+        return report("make directory", dir_fd, name, 0);
+    }
+    /* The parent by way of the new directory, because name may hold slashes and dir_fd be AT_FDCWD.
+     */
+    if (snprintf(parent, sizeof(parent), "%s/..", name) >= (int)sizeof(parent))
+        return CAIRN_INVAL;
+    err = cairn_file_open(dir_fd, parent, CAIRN_FILE_DIRECTORY, &fd);
+    if (err)
+        return err;
+    err = cairn_file_sync(fd);
+    (void)cairn_file_close(fd);
+    return err;
+}
+
+cairn_err
+cairn_dir_remove(int dir_fd, const char *name)
+{
+    if (file_ops->unlink(dir_fd, name, true) == 0)
+        return CAIRN_OK;
+    if (errno == ENOTEMPTY || errno == EEXIST)
+        return CAIRN_AGAIN;
+    return report("remove directory", dir_fd, name, 0);
+}
+
+static int
+name_compare(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+cairn_err
+cairn_dir_list(int dir_fd, char ***names, size_t *count)
+{
+    char **list = NULL;
+    size_t used = 0, room = 0;
+    struct dirent *entry;
+    cairn_err err = CAIRN_OK;
+    DIR *dir = NULL;
+    int fd;
+
+    err = cairn_file_open(dir_fd, ".", CAIRN_FILE_DIRECTORY, &fd); /* an offset of its own */
+    if (err)
+        return err;
+    dir = fdopendir(fd);
+    if (!dir) {
+        err = report("list", dir_fd, NULL, 0);
+        (void)cairn_file_close(fd);
+        return err;
+    }
+    for (errno = 0; (entry = readdir(dir)) != NULL; errno = 0) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+            continue;
+        if (used == DIR_NAMES_MAX) {
+            err = CAIRN_CORRUPT;
+            goto done;
+        }
+        if (used == room) {
+            char **grown = realloc(list, (room ? room * 2 : 16) * sizeof(*list));
+
+            if (!grown) {
+                err = CAIRN_NOMEM;
+                goto done;
+            }
+            list = grown;
+            room = room ? room * 2 : 16;
+        }
+        list[used] = strdup(entry->d_name);
+        if (!list[used]) {
+            err = CAIRN_NOMEM;
+            goto done;
+        }
+        used++;
+    }
+    if (errno != 0) {
+        err = report("list", dir_fd, NULL, 0);
+        goto done;
+    }
+    if (used > 1)
+        qsort(list, used, sizeof(*list), name_compare);
+    *names = list;
+    *count = used;
+    list = NULL;
+    used = 0;
+done:
+    (void)closedir(dir);
+    cairn_dir_list_free(list, used);
+    return err;
+}
+
+void
+cairn_dir_list_free(char **names, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        free(names[i]);
+    free(names);
+}

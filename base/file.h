@@ -1,0 +1,119 @@
+/*
+ * base/file.h - files and directories: every system call that touches a disk goes through one
+ * table.
+ *
+ * The table is the test seam: tests replace it and fail the n-th call. Its functions behave as the
+ * system calls do (result, or -1 with errno); the retries (EINTR, short writes), the one
+ * translation of errno into cairn_err and the one log line that says what failed, where, why and
+ * what to do stand in file.c, so that nobody above logs it again. ENOSPC and EDQUOT are CAIRN_FULL,
+ * ENOENT is CAIRN_NOT_FOUND (not logged: it is an answer), EACCES, EPERM and EROFS are
+ * CAIRN_DENIED, all others CAIRN_IO.
+ *
+ * A failed sync, or close of a written file, or rename means that the file cannot be trusted: the
+ * operation has failed, and a sync is never tried again (the kernel drops the pages that it could
+ * not write, and a second sync says success).
+ *
+ * Names are relative to a directory's descriptor (AT_FDCWD is allowed). Thread: any; calls may
+ * block on the disk.
+ */
+#ifndef CAIRN_BASE_FILE_H
+#define CAIRN_BASE_FILE_H
+
+#include "cairn/err.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+enum { CAIRN_FILE_PATH_BYTES_MAX = 4096 };
+
+struct cairn_file_ops {
+    const char *name;                                                        /* "os" */
+    int (*open)(int dir_fd, const char *name, int flags, mode_t mode);       /* as openat */
+    ssize_t (*read)(int fd, void *bytes, size_t bytes_len, off_t at);        /* as pread */
+    ssize_t (*write)(int fd, const void *bytes, size_t bytes_len, off_t at); /* as pwrite */
+    int (*resize)(int fd, off_t bytes,
+                  bool reserve); /* as ftruncate, or with reserve as fallocate */
+    int (*sync)(int fd);         /* as fsync */
+    int (*close)(int fd);
+    int (*rename)(int dir_fd, const char *from, const char *to);
+    int (*unlink)(int dir_fd, const char *name, bool directory);
+};
+
+extern const struct cairn_file_ops cairn_file_ops_os;
+
+/* Sets the table of this process; NULL: the operating system. For tests, before threads start. */
+void cairn_file_setup(const struct cairn_file_ops *ops);
+
+enum cairn_file_mode {
+    CAIRN_FILE_READ = 0,
+    CAIRN_FILE_UPDATE = 1, /* read and write, created (0600) where it is not */
+    CAIRN_FILE_CREATE = 2, /* write, created (0600), emptied where it is */
+    CAIRN_FILE_CREATE_DIRECT =
+        3, /* the same past the page cache; CAIRN_INVAL (not logged) where that is refused */
+    CAIRN_FILE_DIRECTORY = 4 /* a directory, for dir_fd and cairn_file_sync */
+};
+
+/* Opens `name`; never follows it where it is a symbolic link, except with CAIRN_FILE_DIRECTORY. The
+ * caller closes *fd. */
+CAIRN_MUST_CHECK cairn_err cairn_file_open(int dir_fd, const char *name, enum cairn_file_mode mode,
+                                           int *fd);
+
+/* Reads bytes_len bytes at `at`, fewer only at the end of the file; *got says how many. */
+CAIRN_MUST_CHECK cairn_err cairn_file_read_at(int fd, uint64_t at, void *bytes, size_t bytes_len,
+                                              size_t *got);
+
+/* Writes all of it; where direct I/O is refused, through the page cache. On failure an unknown part
+ * of it is written. */
+CAIRN_MUST_CHECK cairn_err cairn_file_write_at(int fd, uint64_t at, const void *bytes,
+                                               size_t bytes_len);
+
+/* Reserves space for the first `bytes` bytes. Where the file system cannot (tmpfs of old, NFS),
+ * does nothing and succeeds. */
+CAIRN_MUST_CHECK cairn_err cairn_file_reserve(int fd, uint64_t bytes);
+/* Cuts or extends to `bytes` bytes. */
+CAIRN_MUST_CHECK cairn_err cairn_file_resize(int fd, uint64_t bytes);
+/* Bytes of a regular file; CAIRN_INVAL where it is something else. */
+CAIRN_MUST_CHECK cairn_err cairn_file_size(int fd, uint64_t *bytes);
+/* Waits until the file (or the directory's names) is on the disk. Never call it again after a
+ * failure. */
+CAIRN_MUST_CHECK cairn_err cairn_file_sync(int fd);
+/* Closes; -1 is allowed. The descriptor is gone even on failure. The result matters for a file that
+ * was written. */
+cairn_err cairn_file_close(int fd);
+CAIRN_MUST_CHECK cairn_err cairn_file_rename(int dir_fd, const char *from, const char *to);
+CAIRN_MUST_CHECK cairn_err cairn_file_unlink(int dir_fd, const char *name);
+
+/*
+ * Replaces a whole small file atomically and durably: "<name>.new" is written, synced, closed,
+ * renamed, and the directory synced. On failure the old file is untouched, except that a failed
+ * sync of the directory leaves either the old or the new one; the temporary is removed.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_file_save(int dir_fd, const char *name, const void *bytes,
+                                           size_t bytes_len);
+
+/*
+ * Reads a whole file of at most bytes_max bytes into a new buffer, with a NUL after its end (not
+ * counted). The caller frees *bytes. CAIRN_NOT_FOUND; CAIRN_CORRUPT where it is longer;
+ * CAIRN_NOMEM.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_file_load(int dir_fd, const char *name, size_t bytes_max,
+                                           uint8_t **bytes, size_t *bytes_len);
+
+/* Makes a directory (0700) and syncs its parent. One that is there is a success. */
+CAIRN_MUST_CHECK cairn_err cairn_dir_make(int dir_fd, const char *name);
+/* Removes an empty directory. CAIRN_NOT_FOUND; CAIRN_AGAIN (not logged) where it is not empty. */
+CAIRN_MUST_CHECK cairn_err cairn_dir_remove(int dir_fd, const char *name);
+
+/*
+ * The names in an open directory without "." and "..", sorted by bytes; (*names)[*count], freed by
+ * cairn_dir_list_free. CAIRN_CORRUPT for more than 1,000,000 of them.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_dir_list(int dir_fd, char ***names, size_t *count);
+void cairn_dir_list_free(char **names, size_t count);
+
+/* The path of dir_fd / name for a message; name NULL: of the descriptor itself. Never fails. */
+void cairn_file_path(int dir_fd, const char *name, char path[CAIRN_FILE_PATH_BYTES_MAX]);
+
+#endif

@@ -1,0 +1,77 @@
+/* base/log.c - one line per event to the sink, stderr by default; and failed assertions. */
+#include "base/log.h"
+
+#include "base/assert.h"
+#include "base/clock.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LINE_BYTES = 1024 };
+
+static struct {
+    enum cairn_log_level level;
+    cairn_log_fn *sink;
+    void *context;
+    char tag[32];
+} setup = {.level = CAIRN_LOG_INFO};
+
+void
+cairn_log_setup(enum cairn_log_level level, cairn_log_fn *sink, void *context)
+{
+    setup.level = level;
+    setup.sink = sink;
+    setup.context = context;
+}
+
+void
+cairn_log_tag(const char *tag)
+{
+    snprintf(setup.tag, sizeof setup.tag, "%s", tag);
+}
+
+static void
+print_stderr(enum cairn_log_level level, const char *line)
+{
+    static const char *const names[] = {"error", "warn", "info", "debug"};
+    struct cairn_clock clock = cairn_clock_system();
+    char time[CAIRN_CLOCK_TEXT_BYTES];
+
+    cairn_clock_format(cairn_clock_wall_ns(&clock), time, sizeof time);
+    fprintf(stderr, "%s %-5s %s%s%s\n", time, names[level], setup.tag, setup.tag[0] ? ": " : "",
+            line);
+}
+
+void
+cairn_log_line(enum cairn_log_level level, const char *format, ...)
+{
+    int saved_errno = errno;
+    char line[LINE_BYTES];
+    va_list arguments;
+
+    if (level > setup.level)
+        return;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    /* Names come from files and peers: none of them may start a line of its own. */
+    for (char *at = line; *at; at++)
+        if ((unsigned char)*at < ' ' || *at == 0x7f)
+            *at = '?';
+    if (setup.sink)
+        setup.sink(setup.context, level, line);
+    else
+        print_stderr(level, line);
+    errno = saved_errno;
+}
+
+_Noreturn void
+cairn_assert_failed(const char *condition, const char *file, int line)
+{
+    fprintf(stderr, "cairn: internal error: %s does not hold (%s:%d). Please report it.\n",
+            condition, file, line);
+    abort();
+}

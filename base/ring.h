@@ -1,0 +1,82 @@
+/*
+ * base/ring.h - a bounded queue of 64-byte records in memory shared by processes.
+ *
+ * One reader, one or many writers. A writer never waits, locks, allocates, makes a system call or
+ * aborts: when the ring is full the new record is dropped and counted. Records of one writer are
+ * read in the order in which they were written.
+ *
+ * Memory (little-endian, 64-byte aligned; the specification of the shared bytes is in ring.c): a
+ * header with magic, version and record count; the writers' position; the reader's position; the
+ * count of drops; one 64-bit turn per slot; the slots. Each side takes the record count once, at
+ * open, checks it against the size of its own mapping, and indexes by its private copy: whatever
+ * the other side writes later, nothing outside the mapping is touched. The mapping must not be able
+ * to shrink (a memfd sealed with F_SEAL_SHRINK).
+ *
+ * A writer that is killed between claiming a slot and publishing it leaves a hole that the reader
+ * stops at; when the reader knows that all writers are dead it goes on with cairn_ring_skip.
+ */
+#ifndef CAIRN_BASE_RING_H
+#define CAIRN_BASE_RING_H
+
+#include "cairn/err.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { CAIRN_RING_RECORD_BYTES = 64, CAIRN_RING_RECORDS_MIN = 2, CAIRN_RING_RECORDS_MAX = 1 << 24 };
+
+struct cairn_ring_header; /* the shared bytes */
+
+/* One opening of a ring, by a writer or the reader. A plain value without an end function; fields
+ * are private. */
+struct cairn_ring {
+    struct cairn_ring_header *header;
+    void *turns;
+    uint8_t *slots;
+    uint64_t mask;     /* record count - 1 */
+    uint64_t position; /* the reader's */
+};
+
+/* Bytes that a ring of record_count records needs; 0 unless it is a power of two within the bounds.
+ */
+size_t cairn_ring_bytes(uint32_t record_count);
+
+/* Makes an empty ring in memory_bytes of zeroed or used memory that nobody has open. CAIRN_INVAL
+ * for a wrong count, memory that is too small or not aligned to 64 bytes. */
+CAIRN_MUST_CHECK cairn_err cairn_ring_format(void *memory, size_t memory_bytes,
+                                             uint32_t record_count);
+
+/* Opens a ring for writing or reading. The mapping is borrowed for as long as the ring is used. A
+ * reader goes on where the last one stopped. CAIRN_CORRUPT when header and mapping disagree,
+ * CAIRN_VERSION. Thread: any. */
+CAIRN_MUST_CHECK cairn_err cairn_ring_open(void *memory, size_t memory_bytes,
+                                           struct cairn_ring *out);
+
+/*
+ * Appends record[CAIRN_RING_RECORD_BYTES]. False: dropped and counted, because the ring was full
+ * or, beyond 64 lost races, contended. Thread: any number of writers, in any processes; one `struct
+ * cairn_ring` may be shared by the threads of a process. Wait-free.
+ */
+bool cairn_ring_write(struct cairn_ring *ring, const void *record);
+
+/* The same where there is one writer alone: no atomic read-modify-write on the way. */
+bool cairn_ring_write_single(struct cairn_ring *ring, const void *record);
+
+/* Takes up to records_max records out into records[records_max * 64 bytes] and returns their
+ * number. The contents are the writers' and are not to be trusted. Thread: the one reader.
+ * Wait-free. */
+uint32_t cairn_ring_read(struct cairn_ring *ring, void *records, uint32_t records_max);
+
+/* Records claimed and not yet read, published or not; never above the record count. Thread: the
+ * reader. */
+uint64_t cairn_ring_waiting(const struct cairn_ring *ring);
+
+/* Steps over an unpublished slot at the reader's position; false when there is none. Only when
+ * every writer is dead: a live one would later publish into a slot that is not its own any more. */
+bool cairn_ring_skip(struct cairn_ring *ring);
+
+/* Records dropped since the ring was formatted. Thread: any. */
+uint64_t cairn_ring_dropped(const struct cairn_ring *ring);
+
+#endif

@@ -1,0 +1,97 @@
+/* base/signals.c - the signalfd of a loop. */
+#include "base/signals.h"
+
+#include "base/log.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+enum { INFOS_PER_READ = 8 };
+
+void
+cairn_signals_init(struct cairn_signals *signals)
+{
+    memset(signals, 0, sizeof *signals);
+    signals->fd = -1;
+    sigemptyset(&signals->set);
+}
+
+void
+cairn_signals_fini(struct cairn_signals *signals)
+{
+    sigset_t set;
+
+    sigemptyset(&set);
+    for (int number = 1; number < CAIRN_SIGNALS_MAX; number++)
+        if (signals->handlers[number].fn && !signals->handlers[number].was_blocked)
+            sigaddset(&set, number);
+    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+    if (signals->fd >= 0)
+        close(signals->fd);
+    signals->fd = -1;
+}
+
+static void
+on_ready(void *context, int fd, uint32_t ready)
+{
+    struct cairn_signals *signals = context;
+    struct signalfd_siginfo infos[INFOS_PER_READ];
+    ssize_t got = read(fd, infos, sizeof infos);
+
+    (void)ready;
+    for (size_t i = 0; got > 0 && i < (size_t)got / sizeof infos[0]; i++) {
+        uint32_t number = infos[i].ssi_signo;
+
+        if (number < CAIRN_SIGNALS_MAX && signals->handlers[number].fn)
+            signals->handlers[number].fn(signals->handlers[number].context, (int)number);
+    }
+}
+
+/* Neither one that the kernel never hands over, nor one that reports a fault of the thread itself.
+ */
+static bool
+can_be_handled(int number)
+{
+    static const int refused[] = {SIGKILL, SIGSTOP, SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++)
+        if (number == refused[i])
+            return false;
+    return number > 0 && number < CAIRN_SIGNALS_MAX;
+}
+
+cairn_err
+cairn_signals_add(struct cairn_signals *signals, struct cairn_loop *loop, int number,
+                  cairn_loop_signal_fn *fn, void *context)
+{
+    sigset_t one, old, all = signals->set;
+    cairn_err err;
+    int fd;
+
+    if (!can_be_handled(number) || signals->handlers[number].fn)
+        return CAIRN_INVAL;
+    sigemptyset(&one);
+    if (sigaddset(&one, number) || sigaddset(&all, number))
+        return CAIRN_INVAL; /* glibc keeps two for itself */
+    fd = signalfd(signals->fd, &all, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (fd < 0) {
+        CAIRN_LOG_AT(ERROR, "loop: cannot receive signal=%d: %m", number);
+        return CAIRN_IO;
+    }
+    if (signals->fd < 0) {
+        err = cairn_loop_fd_add(loop, fd, CAIRN_LOOP_READ, on_ready, signals);
+        if (err) {
+            close(fd);
+            return err;
+        }
+        signals->fd = fd;
+    }
+    pthread_sigmask(SIG_BLOCK, &one, &old);
+    signals->set = all;
+    signals->handlers[number].fn = fn;
+    signals->handlers[number].context = context;
+    signals->handlers[number].was_blocked = sigismember(&old, number) == 1;
+    return CAIRN_OK;
+}
