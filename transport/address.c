@@ -1,0 +1,104 @@
+/* transport/address.c - see address.h. */
+#include "transport/address.h"
+
+#include "base/log.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { HOST_BYTES = 256, PORT_BYTES = 6 };
+
+/* Cuts "host:port" at its last colon; brackets around the host are taken off. */
+static bool
+address_split(const char *text, char host[HOST_BYTES], char port[PORT_BYTES])
+{
+    const char *colon = strrchr(text, ':');
+    size_t host_len = colon ? (size_t)(colon - text) : 0;
+    char *end;
+    unsigned long number;
+
+    if (!colon || host_len == 0 || host_len >= HOST_BYTES || strlen(colon + 1) >= PORT_BYTES ||
+        colon[1] < '0' || colon[1] > '9')
+        return false;
+    number = strtoul(colon + 1, &end, 10);
+    if (*end || number == 0 || number > 65535)
+        return false;
+    if (text[0] == '[') {
+        if (text[host_len - 1] != ']' || host_len < 3)
+            return false;
+        text++;
+        host_len -= 2;
+    } else if (memchr(text, ':', host_len)) {
+        return false; /* an IPv6 address without brackets */
+    }
+    memcpy(host, text, host_len);
+    host[host_len] = '\0';
+    memcpy(port, colon + 1, strlen(colon + 1) + 1);
+    return true;
+}
+
+cairn_err
+cairn_address_parse(const char *text, struct sockaddr_storage *out)
+{
+    struct addrinfo hints = {.ai_family = AF_UNSPEC,
+                             .ai_socktype = SOCK_STREAM,
+                             .ai_flags = AI_NUMERICSERV};
+    struct addrinfo *found = NULL;
+    char host[HOST_BYTES];
+    char port[PORT_BYTES];
+    int code;
+
+    if (!address_split(text, host, port)) {
+        CAIRN_LOG_AT(ERROR, "transport: \"%s\" is not an address: write host:port or [v6]:port", text);
+        return CAIRN_CONFIG;
+    }
+    code = getaddrinfo(host, port, &hints, &found);
+    if (code || !found || found->ai_addrlen > sizeof *out) {
+        CAIRN_LOG_AT(ERROR, "transport: cannot resolve \"%s\": %s", text,
+                     code ? gai_strerror(code) : "no address");
+        if (found)
+            freeaddrinfo(found);
+        return CAIRN_CONFIG;
+    }
+    memset(out, 0, sizeof *out);
+    memcpy(out, found->ai_addr, found->ai_addrlen);
+    freeaddrinfo(found);
+    return CAIRN_OK;
+}
+
+bool
+cairn_address_is_loopback(const struct sockaddr_storage *address)
+{
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+
+    if (address->ss_family == AF_INET) {
+        memcpy(&v4, address, sizeof v4);
+        return ntohl(v4.sin_addr.s_addr) >> 24 == 127;
+    }
+    memcpy(&v6, address, sizeof v6);
+    return IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
+}
+
+socklen_t
+cairn_address_len(const struct sockaddr_storage *address)
+{
+    return address->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+}
+
+unsigned
+cairn_address_port(const struct sockaddr_storage *address)
+{
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+
+    if (address->ss_family == AF_INET) {
+        memcpy(&v4, address, sizeof v4);
+        return ntohs(v4.sin_port);
+    }
+    memcpy(&v6, address, sizeof v6);
+    return ntohs(v6.sin6_port);
+}

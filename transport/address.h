@@ -1,0 +1,25 @@
+/*
+ * transport/address.h - "host:port" and "[v6]:port" as socket addresses.
+ */
+#ifndef CAIRN_TRANSPORT_ADDRESS_H
+#define CAIRN_TRANSPORT_ADDRESS_H
+
+#include "cairn/err.h"
+
+#include <stdbool.h>
+#include <sys/socket.h>
+
+/*
+ * Resolves an address of an IPv4 or IPv6 host; may block on the name service. The port is 1 … 65535.
+ * CAIRN_CONFIG, with a log line that says what is wrong. Thread: any.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_address_parse(const char *text, struct sockaddr_storage *out);
+
+/* Whether only this machine can reach it. */
+bool cairn_address_is_loopback(const struct sockaddr_storage *address);
+
+/* The length of the struct inside, and its port. */
+socklen_t cairn_address_len(const struct sockaddr_storage *address);
+unsigned cairn_address_port(const struct sockaddr_storage *address);
+
+#endif

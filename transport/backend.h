@@ -1,0 +1,102 @@
+/*
+ * transport/backend.h - what the transport needs from below: datagrams that arrive whole and in
+ * order, or not at all, and writes into memory that the other side has opened.
+ *
+ * Backends: `ofi` (libfabric) and `loop` (in one process, for tests). All rules about peers, keys,
+ * windows and deadlines live above, once, in peer.c and flow.c; a backend only moves bytes.
+ *
+ * The rule about memory: bytes given to send and write, and the memory opened by region, may be
+ * touched by the backend until it has reported the operation by `done`, or until disconnect of
+ * CAIRN_BACKEND_ALL has returned. Nothing else ends an operation: with libfabric a failed or stuck
+ * send may still be read by the provider.
+ */
+#ifndef CAIRN_TRANSPORT_BACKEND_H
+#define CAIRN_TRANSPORT_BACKEND_H
+
+#include "transport/transport.h"
+
+enum {
+    CAIRN_BACKEND_ALL = 0xffffffffu /* as a node: all of them */
+};
+
+/* Where a peer may write: what region() of that peer said. */
+struct cairn_backend_remote {
+    uint64_t address;
+    uint64_t key;
+};
+
+struct cairn_backend;
+
+/*
+ * One send or write in flight, inside the caller's own struct. The scratch is the backend's while it
+ * is in flight (libfabric's contexts).
+ */
+struct cairn_backend_part {
+    uint64_t scratch[8];
+};
+
+/* What the backend reports, from progress only. */
+struct cairn_backend_events {
+    /* One send or write has ended and its bytes are no longer touched. CAIRN_OK or CAIRN_PEER. */
+    void (*done)(void *context, struct cairn_backend_part *part, cairn_err err);
+    /* A frame has come, from whomever; bytes[bytes_len] valid during the call. */
+    void (*received)(void *context, const uint8_t *bytes, size_t bytes_len);
+    void *context;
+};
+
+/* Thread: the one that opened it. Nothing blocks. */
+struct cairn_transport_ops {
+    const char *name;
+    void (*close)(struct cairn_backend *backend); /* ends all operations without reporting them */
+    int (*fd)(const struct cairn_backend *backend);
+    bool (*may_sleep)(struct cairn_backend *backend); /* the fd will tell of the next event */
+    /* Reports events, a bounded number; true when there may be more at once. */
+    bool (*progress)(struct cairn_backend *backend);
+    /*
+     * Starts an operation that done() will report with `part`. The frame and the write to one
+     * node arrive in the order of these calls when `ordered` is set, else a frame may overtake a
+     * write that has not been reported. CAIRN_AGAIN: try again later; CAIRN_PEER: the connection is
+     * lost. After a failure done() is not called.
+     */
+    cairn_err (*send)(struct cairn_backend *backend, uint32_t node, const void *bytes,
+                      size_t bytes_len, struct cairn_backend_part *part);
+    cairn_err (*write)(struct cairn_backend *backend, uint32_t node, const void *bytes,
+                       size_t bytes_len, struct cairn_backend_remote remote,
+                       struct cairn_backend_part *part);
+    /*
+     * Closes the connection to one node, so that its operations are reported soon (CAIRN_PEER) and
+     * it writes nothing more into this node's regions. CAIRN_AGAIN when the backend cannot do that
+     * for one node. CAIRN_BACKEND_ALL always works, reports nothing and ends all operations at once;
+     * CAIRN_IO only if the endpoint could not be opened again: try later.
+     */
+    cairn_err (*disconnect)(struct cairn_backend *backend, uint32_t node);
+    /*
+     * Opens buffer `index` of the pool for writes from outside under a fresh key (out not NULL), or
+     * closes it (out NULL; closing a closed one is allowed). CAIRN_NOMEM, CAIRN_IO.
+     */
+    cairn_err (*region)(struct cairn_backend *backend, uint32_t index,
+                        struct cairn_backend_remote *out);
+};
+
+/* The head of every backend. */
+struct cairn_backend {
+    const struct cairn_transport_ops *ops;
+    bool ordered;  /* see send */
+    bool isolates; /* disconnect works for one node */
+};
+
+struct cairn_backend_options {
+    const struct cairn_transport_options *transport;
+    uint8_t *pool;         /* buffer_count buffers of CAIRN_BULK_BYTES_MAX, page aligned */
+    uint32_t buffer_count;
+    uint32_t operation_count;
+    struct cairn_backend_events events;
+};
+
+/* Errors as cairn_transport_open. The caller ends *out with ops->close. */
+CAIRN_MUST_CHECK cairn_err cairn_backend_ofi_open(const struct cairn_backend_options *options,
+                                                  struct cairn_backend **out);
+CAIRN_MUST_CHECK cairn_err cairn_backend_loop_open(const struct cairn_backend_options *options,
+                                                   struct cairn_backend **out);
+
+#endif

@@ -1,0 +1,379 @@
+/*
+ * transport/flow.c - credits: who may write a payload into which receive buffer.
+ *
+ * A sender asks (`wanted`) for as many buffers as fill its window, and again when half of them are
+ * used, so that a steady stream never waits for a grant. A receiver grants from its pool in turn. One
+ * peer gets at most `window`, and of the pool at most half of what is free plus one, so that a peer
+ * without any buffer finds one. When none is left for such a peer, an unused grant is asked back
+ * (`revoked`) from the peer that has the most. All of this travels in flow frames, one at a time per
+ * peer; what is to be said waits in counters and lists of fixed length.
+ */
+#include "transport/internal.h"
+
+#include "base/assert.h"
+#include "base/log.h"
+
+#include <string.h>
+
+void
+flow_init(struct cairn_transport *t)
+{
+    t->free_buffer = 0;
+    t->free_buffer_count = t->buffer_count;
+    for (uint32_t i = 0; i < t->buffer_count; i++)
+        t->buffers[i] = (struct buffer){.state = BUFFER_FREE, .next_free = i + 1};
+    t->wanting = NULL;
+    t->wanting_end = &t->wanting;
+}
+
+static void
+buffer_free(struct cairn_transport *t, uint32_t index)
+{
+    t->buffers[index].state = BUFFER_FREE;
+    t->buffers[index].next_free = t->free_buffer;
+    t->free_buffer = index;
+    t->free_buffer_count++;
+}
+
+static void
+region_close(struct cairn_transport *t, uint32_t index)
+{
+    (void)t->backend->ops->region(t->backend, index, NULL); /* closing does not fail */
+}
+
+/* ---- as a sender ---- */
+
+void
+flow_ask(struct cairn_transport *t, struct peer *peer)
+{
+    uint32_t have = peer->credit_count + peer->asked_count;
+
+    if (have > t->window / 2)
+        return;
+    peer->to_ask += t->window - have;
+    peer->asked_count += t->window - have;
+    transport_attend(t, peer);
+}
+
+/* A payload waits for a credit: grants that others do not use are worth asking back. */
+void
+flow_urge(struct cairn_transport *t, struct peer *peer)
+{
+    flow_ask(t, peer);
+    if (peer->urged || peer->to_urge)
+        return;
+    peer->to_urge = true;
+    transport_attend(t, peer);
+}
+
+static void
+credits_received(struct cairn_transport *t, struct peer *peer, const struct cairn_frame_flow *flow)
+{
+    for (uint16_t i = 0; i < flow->grant_count; i++) {
+        struct credit *credit = &peer->credits[peer->credit_count];
+
+        if (peer->credit_count == CAIRN_TRANSPORT_WINDOW_MAX) {
+            peer_break(t, peer, "it granted more than was asked");
+            return;
+        }
+        credit->buffer_index = flow->grants[i].buffer_index;
+        credit->remote.address = flow->grants[i].address;
+        credit->remote.key = flow->grants[i].key;
+        peer->credit_count++;
+        peer->urged = false;
+        if (peer->asked_count)
+            peer->asked_count--;
+    }
+    for (uint16_t i = 0; i < flow->revoked && peer->credit_count; i++) {
+        if (peer->return_count == CAIRN_TRANSPORT_WINDOW_MAX)
+            break;
+        peer->returns[peer->return_count++] = peer->credits[--peer->credit_count].buffer_index;
+    }
+}
+
+/* ---- as a receiver ---- */
+
+/* The place of a buffer in granted[], granted_count when it is not there. */
+static uint32_t
+grant_find(const struct peer *peer, uint32_t buffer_index)
+{
+    uint32_t at = 0;
+
+    while (at < peer->granted_count && (peer->granted[at].buffer_index != buffer_index ||
+                                        !peer->granted[at].announced))
+        at++;
+    return at;
+}
+
+static void
+grant_remove(struct peer *peer, uint32_t at)
+{
+    memmove(&peer->granted[at], &peer->granted[at + 1],
+            (peer->granted_count - at - 1) * sizeof peer->granted[0]);
+    peer->granted_count--;
+}
+
+static bool
+may_grant(const struct cairn_transport *t, const struct peer *peer)
+{
+    uint32_t holding = peer->granted_count + peer->held_count;
+
+    return t->free_buffer_count > 0 && holding < t->window &&
+           holding < 1 + t->free_buffer_count / 2;
+}
+
+static bool
+grant_one(struct cairn_transport *t, struct peer *peer)
+{
+    uint32_t index = t->free_buffer;
+    struct grant *grant = &peer->granted[peer->granted_count];
+
+    if (t->backend->ops->region(t->backend, index, &grant->remote) != CAIRN_OK)
+        return false; /* logged there; the buffer stays free and is tried again */
+    t->free_buffer = t->buffers[index].next_free;
+    t->free_buffer_count--;
+    t->buffers[index].state = BUFFER_GRANTED;
+    t->buffers[index].node = peer->node;
+    grant->buffer_index = index;
+    grant->announced = false;
+    peer->granted_count++;
+    peer->wanted_count--;
+    peer->urgent = false;
+    transport_attend(t, peer);
+    return true;
+}
+
+/* Asks the peer with the most unused grants for one of them. */
+static void
+revoke_one(struct cairn_transport *t)
+{
+    struct peer *victim = NULL;
+
+    for (uint32_t i = 0; i < t->node_count; i++) {
+        struct peer *peer = &t->peers[i];
+
+        if (peer->revoking)
+            return; /* one at a time */
+        if (peer->granted_count > 0 && (!victim || peer->granted_count > victim->granted_count))
+            victim = peer;
+    }
+    if (!victim)
+        return;
+    victim->revoking = true;
+    victim->to_revoke++;
+    transport_attend(t, victim);
+}
+
+void
+flow_grant(struct cairn_transport *t)
+{
+    bool granted = true;
+    bool starving = false;
+
+    while (granted) {
+        struct peer **at = &t->wanting;
+
+        granted = false;
+        starving = false;
+        while (*at) {
+            struct peer *peer = *at;
+
+            if (peer->wanted_count && may_grant(t, peer) && grant_one(t, peer))
+                granted = true;
+            else if (peer->wanted_count && peer->urgent && peer->granted_count == 0 &&
+                     peer->held_count == 0)
+                starving = true;
+            if (peer->wanted_count) {
+                at = &peer->wanting_next;
+                continue;
+            }
+            *at = peer->wanting_next;
+            peer->wanting = false;
+        }
+        t->wanting_end = at;
+    }
+    if (starving)
+        revoke_one(t);
+}
+
+static void
+wants_received(struct cairn_transport *t, struct peer *peer, uint32_t wanted)
+{
+    if (wanted == 0)
+        return;
+    peer->wanted_count += wanted;
+    if (peer->wanted_count > CAIRN_TRANSPORT_WINDOW_MAX)
+        peer->wanted_count = CAIRN_TRANSPORT_WINDOW_MAX;
+    if (!peer->wanting) {
+        peer->wanting = true;
+        peer->wanting_next = NULL;
+        *t->wanting_end = peer;
+        t->wanting_end = &peer->wanting_next;
+    }
+}
+
+void
+flow_received(struct cairn_transport *t, struct peer *peer, const struct cairn_frame *frame)
+{
+    struct cairn_frame_flow flow;
+
+    if (cairn_frame_flow_parse(frame->body, frame->body_len, &flow) != CAIRN_OK) {
+        peer_break(t, peer, "a flow frame is malformed");
+        return;
+    }
+    for (uint16_t i = 0; i < flow.return_count; i++) {
+        uint32_t at = grant_find(peer, flow.returns[i]);
+
+        if (at == peer->granted_count) {
+            peer_break(t, peer, "it returned a buffer that it was not granted");
+            return;
+        }
+        region_close(t, flow.returns[i]);
+        grant_remove(peer, at);
+        buffer_free(t, flow.returns[i]);
+        peer->revoking = false;
+    }
+    wants_received(t, peer, flow.wanted);
+    if (flow.urgent)
+        peer->urgent = true;
+    credits_received(t, peer, &flow);
+    transport_attend(t, peer);
+}
+
+void
+flow_bulk(struct cairn_transport *t, struct peer *peer, const struct cairn_frame *frame,
+          const uint8_t *bytes, size_t bytes_len)
+{
+    uint32_t index = frame->buffer_index;
+    uint32_t at = grant_find(peer, index);
+    const uint8_t *payload;
+
+    if (at == peer->granted_count) {
+        peer_break(t, peer, "it sent a payload into a buffer that it was not granted");
+        return;
+    }
+    payload = t->pool + (size_t)index * CAIRN_BULK_BYTES_MAX;
+    region_close(t, index); /* from here on the sender cannot change what is read */
+    grant_remove(peer, at);
+    peer->revoking = false;
+    if ((frame->flags & CAIRN_FRAME_PAYLOAD_CHECKED) &&
+        cairn_frame_check_payload(bytes, bytes_len, payload, frame->payload_len) != CAIRN_OK) {
+        buffer_free(t, index);
+        t->stats.dropped_malformed++;
+        peer_break(t, peer, "a payload is damaged");
+        return;
+    }
+    t->buffers[index].state = BUFFER_HELD;
+    t->buffers[index].generation++;
+    peer->held_count++;
+    t->stats.received_messages++;
+    t->stats.received_payload_bytes += frame->payload_len;
+    t->on_message(t->context, peer->node, frame->body, frame->body_len, payload, frame->payload_len,
+                  (uint64_t)t->buffers[index].generation << 32 | (index + 1));
+}
+
+void
+flow_release(struct cairn_transport *t, uint64_t handle)
+{
+    uint32_t index = (uint32_t)handle - 1;
+    struct buffer *buffer;
+
+    if ((uint32_t)handle == 0 || index >= t->buffer_count)
+        return;
+    buffer = &t->buffers[index];
+    if (buffer->state != BUFFER_HELD || buffer->generation != (uint32_t)(handle >> 32))
+        return;
+    t->peers[buffer->node].held_count--;
+    buffer_free(t, index);
+    if (t->wanting)
+        t->attention_fresh = true; /* the next poll grants it */
+}
+
+/* Posts one flow frame with all there is to say. False: the backend says try again. */
+bool
+flow_post(struct cairn_transport *t, struct peer *peer)
+{
+    struct cairn_frame_flow flow = {
+        .wanted = peer->to_ask, .urgent = peer->to_urge, .revoked = peer->to_revoke};
+    struct cairn_frame frame = {.kind = CAIRN_FRAME_FLOW};
+    uint16_t announced = 0;
+    cairn_err err;
+
+    if (peer->flow_operation.posted)
+        return true; /* its end attends to the peer again */
+    for (uint32_t i = 0; i < peer->granted_count; i++) {
+        if (peer->granted[i].announced)
+            continue;
+        flow.grants[flow.grant_count].buffer_index = peer->granted[i].buffer_index;
+        flow.grants[flow.grant_count].address = peer->granted[i].remote.address;
+        flow.grants[flow.grant_count++].key = peer->granted[i].remote.key;
+        announced++;
+    }
+    flow.return_count = (uint16_t)peer->return_count;
+    memcpy(flow.returns, peer->returns, peer->return_count * sizeof peer->returns[0]);
+    if (!flow.wanted && !flow.urgent && !flow.revoked && !announced && !flow.return_count)
+        return true;
+    frame.body_len =
+        (uint32_t)cairn_frame_flow_pack(&flow, peer->flow_frame + CAIRN_FRAME_HEADER_BYTES);
+    frame_prepare(t, peer, CLASS_FLOW, &frame);
+    cairn_frame_pack(&frame, NULL, peer->flow_frame);
+    peer->flow_operation.frame_len = CAIRN_FRAME_HEADER_BYTES + frame.body_len;
+    err = operation_send_own(t, &peer->flow_operation);
+    if (err) {
+        peer->sent_sequence[CLASS_FLOW]--;
+        if (err != CAIRN_AGAIN)
+            peer_break(t, peer, "the connection is lost");
+        return err != CAIRN_AGAIN;
+    }
+    for (uint32_t i = 0; i < peer->granted_count; i++)
+        peer->granted[i].announced = true;
+    peer->to_ask = 0;
+    peer->urged |= peer->to_urge;
+    peer->to_urge = false;
+    peer->to_revoke = 0;
+    peer->return_count = 0;
+    return true;
+}
+
+/*
+ * Forgets a session's credits. With `reclaim` the peer cannot write any more, and the buffers that
+ * it was granted are free again; without, they are doubtful.
+ */
+void
+flow_forget(struct cairn_transport *t, struct peer *peer, bool reclaim)
+{
+    peer->credit_count = 0;
+    peer->asked_count = 0;
+    peer->to_ask = 0;
+    peer->to_urge = false;
+    peer->urged = false;
+    peer->urgent = false;
+    peer->return_count = 0;
+    peer->wanted_count = 0; /* the next flow_grant takes it out of the list */
+    peer->to_revoke = 0;
+    peer->revoking = false;
+    for (uint32_t i = 0; i < peer->granted_count; i++) {
+        uint32_t index = peer->granted[i].buffer_index;
+
+        region_close(t, index);
+        if (reclaim) {
+            buffer_free(t, index);
+        } else {
+            t->buffers[index].state = BUFFER_DOUBTFUL;
+            t->doubtful_buffer_count++;
+        }
+    }
+    peer->granted_count = 0;
+    if (t->doubtful_buffer_count > t->buffer_count / 2)
+        t->reset_wanted = true;
+}
+
+/* The endpoint is gone, and nothing writes any more. */
+void
+flow_reset(struct cairn_transport *t)
+{
+    for (uint32_t i = 0; i < t->buffer_count; i++)
+        if (t->buffers[i].state == BUFFER_DOUBTFUL)
+            buffer_free(t, i);
+    t->doubtful_buffer_count = 0;
+}
