@@ -1,0 +1,132 @@
+/*
+ * snapshot/capture.h - the capture engine: a thread in the trainer that copies a rank's tensors
+ * into its region of the agent's memory while training goes on.
+ *
+ * A capture is given a list of runs (where bytes are, and where in the region they go), copies them
+ * block by block in region order, fills the gaps with zeros, and computes the CRC-64 of every block
+ * of CAIRN_BLOCK_BYTES in the same pass. A watermark says up to where the sources have been read:
+ * what lies below it may be overwritten by the trainer. Reading it is an acquire, moving it a
+ * release, so a trainer that waits for its bytes before it writes has no data race with the copy.
+ *
+ * One capture at a time per engine. start, wait, cancel, prepare, forget and destroy belong to one
+ * trainer thread; the callbacks run on the engine's own thread (all signals blocked there). Nothing
+ * here prints or aborts; between prepare and forget nothing is allocated.
+ */
+#ifndef CAIRN_SNAPSHOT_CAPTURE_H
+#define CAIRN_SNAPSHOT_CAPTURE_H
+
+#include "base/limits.h"
+#include "cairn/client.h"
+#include "cairn/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct cairn_capture;
+
+struct cairn_capture_options {
+    const char *driver_path; /* of the CUDA driver; NULL: "libcuda.so.1" */
+    cairn_log_fn *log;       /* NULL: silent */
+    void *log_context;
+};
+
+struct cairn_capture_run {
+    const void *source; /* host or device address */
+    uint64_t bytes;     /* 0 is allowed and ignored */
+    uint64_t offset;    /* in the region; runs are sorted by it and do not overlap */
+    int32_t device;     /* -1 host, else a CUDA ordinal that was prepared */
+    uint32_t reserved;  /* 0 */
+};
+
+/* Blocks [first_block, first_block + count), count <= CAIRN_MESSAGE_BLOCKS_MAX, lie complete in the
+ * region; crcs[count] is borrowed for the call. In order, without gaps. Must not block for long. */
+typedef void cairn_capture_blocks_fn(void *context, uint64_t first_block, uint32_t count,
+                                     const uint64_t *crcs);
+
+/* The capture has ended: CAIRN_OK complete, CAIRN_AGAIN cancelled, CAIRN_DEVICE the copy failed.
+ * The last callback of a capture, and the sources are no longer read. */
+typedef void cairn_capture_done_fn(void *context, cairn_err err);
+
+struct cairn_capture_job {
+    const struct cairn_capture_run *runs; /* borrowed until the capture has ended */
+    uint32_t run_count;
+    int32_t stream_device; /* of `stream`; ignored when stream is NULL */
+    void *stream;    /* device runs wait for the work issued on it; NULL: each default stream */
+    uint8_t *region; /* 64-byte aligned, borrowed until the capture has ended */
+    uint64_t region_bytes;              /* a multiple of CAIRN_BLOCK_BYTES, > 0 */
+    cairn_capture_blocks_fn *on_blocks; /* may be NULL */
+    cairn_capture_done_fn *on_done;     /* may be NULL */
+    void *context;                      /* of both */
+};
+
+struct cairn_capture_stats {
+    uint64_t captures;       /* ended with CAIRN_OK */
+    uint64_t captured_bytes; /* of those, region bytes */
+    uint64_t capture_ns;     /* from start to end of those */
+    uint64_t failed;         /* cancelled or failed */
+};
+
+/* Makes an engine and starts its thread. CAIRN_NOMEM. The caller ends *out with destroy. */
+CAIRN_MUST_CHECK cairn_err cairn_capture_create(const struct cairn_capture_options *options,
+                                                struct cairn_capture **out);
+
+/* Cancels what runs, ends the thread, closes the devices, frees. NULL is allowed. */
+void cairn_capture_destroy(struct cairn_capture *capture);
+
+/*
+ * Opens a device (once) and pins memory[bytes], so that captures of that device into it are
+ * asynchronous. Needed before a job has runs with device >= 0; with device -1 it does nothing.
+ * May block and allocate. CAIRN_AGAIN while a capture runs; else as cairn_mem_open and
+ * cairn_mem_pin. After a capture ended with CAIRN_DEVICE all memory of the device is to be prepared
+ * again.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_capture_prepare(struct cairn_capture *capture, int32_t device,
+                                                 void *memory, uint64_t bytes);
+
+/* Unpins memory on all devices, before it is unmapped. Cancels a running capture. */
+void cairn_capture_forget(struct cairn_capture *capture, void *memory);
+
+/*
+ * Begins a capture and returns at once. CAIRN_AGAIN: one is running; CAIRN_INVAL: the job breaks a
+ * rule above (runs unsorted, overlapping, past the region; a device that was not prepared);
+ * CAIRN_DEVICE: the stream cannot be waited for, or the device failed before and was not prepared
+ * again. After an error no callback comes.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_capture_start(struct cairn_capture *capture,
+                                               const struct cairn_capture_job *job);
+
+/*
+ * Waits until the sources of region bytes [0, until_bytes) have been read, at most until
+ * deadline_ns (CLOCK_MONOTONIC). until_bytes past the region means its end. CAIRN_OK: they have,
+ * also of the last capture that ended with CAIRN_OK; CAIRN_TIMEOUT; CAIRN_AGAIN: no capture was
+ * started, or it was cancelled; CAIRN_DEVICE: it failed. Only OK and, after an error, the end of
+ * the capture (cairn_capture_cancel) allow the trainer to write.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_capture_wait(struct cairn_capture *capture, uint64_t until_bytes,
+                                              uint64_t deadline_ns);
+
+/* Region bytes below which the sources have been read (acquire). 0 before the first capture. */
+uint64_t cairn_capture_watermark(const struct cairn_capture *capture);
+
+/* A capture was started and its on_done has not returned yet. */
+bool cairn_capture_running(const struct cairn_capture *capture);
+
+/*
+ * Waits until the capture has ended and on_done has returned, at most until deadline_ns; the result
+ * is that of the capture, or CAIRN_TIMEOUT; CAIRN_AGAIN also when none was ever started.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_capture_finish(struct cairn_capture *capture,
+                                                uint64_t deadline_ns);
+
+/*
+ * Gives up the running capture and waits until nobody reads the sources or writes the region any
+ * more, and on_done has returned: within a block on the host, a few 4 MiB copies on a device. The
+ * one exception is a device that hangs: after 10 s it is not waited for. Not from a callback.
+ * Without a capture it does nothing.
+ */
+void cairn_capture_cancel(struct cairn_capture *capture);
+
+/* Reads the counters. Thread: the trainer's. */
+void cairn_capture_stats_read(const struct cairn_capture *capture, struct cairn_capture_stats *out);
+
+#endif

@@ -1,0 +1,115 @@
+/*
+ * snapshot/spill.h - writes and reads the files of a universal checkpoint, and keeps the directory
+ * of them.
+ *
+ * A writer streams one file: the header, then the data section front to back, with direct I/O from
+ * two aligned buffers by a thread of its own, so that the agent's loop never waits for a disk. The
+ * caller asks for a buffer, fills all of it, commits it:
+ *
+ *     acquire ─► fill ─► commit ─┐         states of a buffer:
+ *        ▲ CAIRN_AGAIN: wait     │         free → filling → queued → (written) → free
+ *        └── for the event fd ◄──┘
+ *
+ * until all data_bytes are in, then finish (CAIRN_AGAIN until it is done) gives the checksums.
+ *
+ * The file has its name only after it is whole: it grows as "<name>.part" and is cut to size,
+ * synced, closed, renamed, and its directory synced. The checksum of each CAIRN_BLOCK_BYTES of the
+ * data section is computed by the thread, from the buffer that is written.
+ *
+ * Thread: every call of one writer from one thread; none of them blocks on the disk except open
+ * (which makes the temporary file).
+ */
+#ifndef CAIRN_SNAPSHOT_SPILL_H
+#define CAIRN_SNAPSHOT_SPILL_H
+
+#include "snapshot/universal.h"
+
+enum { CAIRN_SPILL_BUFFER_BYTES = 4 << 20, CAIRN_SPILL_BUFFERS = 2 };
+
+struct cairn_spill;
+
+/*
+ * Starts a file in the directory. header[header_bytes] is copied, and header_bytes is a multiple of
+ * CAIRN_UNIVERSAL_ALIGN_BYTES (else CAIRN_INVAL). dir_fd is duplicated. Space for all of it is
+ * reserved now: CAIRN_FULL says so before anything is written. The errors of base/file.h,
+ * CAIRN_NOMEM. The caller ends *out with cairn_spill_close.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_spill_open(int dir_fd, const char *name, const void *header,
+                                            size_t header_bytes, uint64_t data_bytes,
+                                            struct cairn_spill **out);
+
+/* Readable when a call that returned CAIRN_AGAIN is worth trying again. Owned by the writer;
+ * reading it is not needed. */
+int cairn_spill_event_fd(const struct cairn_spill *spill);
+
+/*
+ * Gives the next buffer: to be filled with bytes [*offset, *offset + *bytes) of the data section,
+ * all of them. The same again until it is committed. CAIRN_AGAIN: both are in flight.
+ * CAIRN_NOT_FOUND: all data is in, go on with finish. Any error of the thread, for good.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_spill_acquire(struct cairn_spill *spill, uint8_t **buffer,
+                                               uint64_t *offset, size_t *bytes);
+/* Hands the acquired buffer, filled, to the thread. CAIRN_INVAL where none is acquired. */
+CAIRN_MUST_CHECK cairn_err cairn_spill_commit(struct cairn_spill *spill);
+
+/*
+ * CAIRN_OK when the file is durable under its name: *block_crcs[*block_count] is then the caller's
+ * (NULL for 0 blocks). CAIRN_AGAIN while the thread is at work; CAIRN_INVAL before all data is in;
+ * an error, for good, when it failed.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_spill_finish(struct cairn_spill *spill, uint64_t **block_crcs,
+                                              uint64_t *block_count);
+
+/*
+ * Ends the writer; NULL is allowed. Before finish said CAIRN_OK it gives the file up: the thread
+ * removes the temporary as soon as the call to the disk that it is in returns. Never waits for it.
+ */
+void cairn_spill_close(struct cairn_spill *spill);
+
+/*
+ * Reads bytes [offset, offset + bytes_len) of a file's data section, and checks every block that it
+ * touches. CAIRN_CORRUPT (logged with file and block): `out` is undefined. CAIRN_INVAL: beyond the
+ * data section. Blocks on the disk. Thread: any.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_spill_read(int dir_fd, const struct cairn_universal_file *file,
+                                            uint64_t offset, void *out, size_t bytes_len);
+
+/* ---- the directory of spilled generations: one subdirectory "e<epoch>-s<step>" each ---- */
+
+enum { CAIRN_SPILL_DIR_NAME_BYTES = 48 };
+
+struct cairn_spilled {
+    struct cairn_generation generation;
+    bool committed; /* its COMMIT is there and fits its index.json in size; cairn_universal_dir_open
+                       checks the rest */
+};
+
+void cairn_spill_dir_name(struct cairn_generation generation,
+                          char name[CAIRN_SPILL_DIR_NAME_BYTES]);
+/* False where it is not such a name. */
+bool cairn_spill_dir_parse(const char *name, struct cairn_generation *out);
+
+/* Lists the generations, newest first; other names are passed over. The caller frees *list (NULL
+ * where there is none). */
+CAIRN_MUST_CHECK cairn_err cairn_spill_list(int spill_fd, struct cairn_spilled **list,
+                                            size_t *count);
+
+/*
+ * Makes (where it is not) and opens the subdirectory of a generation that is about to be written. A
+ * COMMIT left in it is removed first: what is written over is no checkpoint. The caller closes
+ * *dir_fd.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_spill_dir_begin(int spill_fd, struct cairn_generation generation,
+                                                 int *dir_fd);
+
+/* Removes a generation: its COMMIT first, durably, then the rest. CAIRN_NOT_FOUND. */
+CAIRN_MUST_CHECK cairn_err cairn_spill_remove(int spill_fd, struct cairn_generation generation);
+
+/*
+ * Keeps the newest `keep` committed generations (at least one, even with 0) and removes the older
+ * ones, as well as incomplete ones that are older than the newest committed one. Newer incomplete
+ * ones stay: one of them may be in the making. *removed counts.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_spill_retain(int spill_fd, uint32_t keep, uint32_t *removed);
+
+#endif

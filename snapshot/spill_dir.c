@@ -1,0 +1,240 @@
+/*
+ * snapshot/spill_dir.c - the directory of spilled generations: names, list, retention.
+ *
+ * A generation is the subdirectory "e<epoch>-s<step>", both in decimal without leading zeros.
+ * Removal takes COMMIT first and syncs that: a crash in the middle leaves an incomplete generation,
+ * never a committed one with files missing.
+ */
+#include "snapshot/spill.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/log.h"
+
+enum { COMMIT_BYTES_MAX = 128 };
+
+void
+cairn_spill_dir_name(struct cairn_generation generation, char name[CAIRN_SPILL_DIR_NAME_BYTES])
+{
+    (void)snprintf(name, CAIRN_SPILL_DIR_NAME_BYTES, "e%" PRIu64 "-s%" PRIu64, generation.epoch,
+                   generation.step);
+}
+
+/* Reads decimal digits after `letter`; NULL where there are none or too many. */
+static const char *
+parse_number(const char *text, char letter, uint64_t *out)
+{
+    uint64_t value = 0;
+    const char *at = text + 1;
+
+    if (*text != letter)
+        return NULL;
+    for (; *at >= '0' && *at <= '9'; at++)
+        if (__builtin_mul_overflow(value, 10, &value) ||
+            __builtin_add_overflow(value, (uint64_t)(*at - '0'), &value))
+            return NULL;
+    *out = value;
+    return at == text + 1 ? NULL : at;
+}
+
+bool
+cairn_spill_dir_parse(const char *name, struct cairn_generation *out)
+{
+    struct cairn_generation generation;
+    char again[CAIRN_SPILL_DIR_NAME_BYTES];
+    const char *at = parse_number(name, 'e', &generation.epoch);
+
+    if (at && *at == '-')
+        at = parse_number(at + 1, 's', &generation.step);
+    else
+        at = NULL;
+    if (!at || *at != '\0')
+        return false;
+    cairn_spill_dir_name(generation, again); /* one generation, one name */
+    if (strcmp(name, again) != 0)
+        return false;
+    *out = generation;
+    return true;
+}
+
+/* Whether the subdirectory has a COMMIT that names an index.json of the size that is there.
+ * CAIRN_NOT_FOUND: no directory. */
+static cairn_err
+is_committed(int spill_fd, const char *name, bool *committed)
+{
+    uint8_t *commit = NULL;
+    size_t commit_bytes = 0;
+    uint64_t index_bytes = 0, named_bytes = 0;
+    int dir_fd = -1, index_fd = -1;
+    cairn_err err;
+
+    *committed = false;
+    err = cairn_file_open(spill_fd, name, CAIRN_FILE_DIRECTORY, &dir_fd);
+    if (err)
+        return err;
+    err = cairn_file_load(dir_fd, "COMMIT", COMMIT_BYTES_MAX, &commit, &commit_bytes);
+    if (err)
+        goto done;
+    err = cairn_file_open(dir_fd, "index.json", CAIRN_FILE_READ, &index_fd);
+    if (err)
+        goto done;
+    err = cairn_file_size(index_fd, &index_bytes);
+    if (err)
+        goto done;
+    *committed = sscanf((const char *)commit, "cairn-universal %*u index.json bytes=%" SCNu64,
+                        &named_bytes) == 1 &&
+                 named_bytes == index_bytes;
+done:
+    (void)cairn_file_close(index_fd);
+    (void)cairn_file_close(dir_fd);
+    free(commit);
+    if (err == CAIRN_NOT_FOUND || err == CAIRN_CORRUPT || err == CAIRN_INVAL)
+        err = CAIRN_OK; /* it is incomplete, and that is the answer */
+    return err;
+}
+
+static int
+newest_first(const void *a, const void *b)
+{
+    const struct cairn_spilled *x = a, *y = b;
+
+    return cairn_generation_compare(y->generation, x->generation);
+}
+
+cairn_err
+cairn_spill_list(int spill_fd, struct cairn_spilled **list, size_t *count)
+{
+    struct cairn_spilled *found = NULL;
+    char **names = NULL;
+    size_t name_count = 0, used = 0;
+    cairn_err err = cairn_dir_list(spill_fd, &names, &name_count);
+
+    if (err)
+        return err;
+    found = calloc(name_count + 1, sizeof(*found));
+    if (!found)
+        err = CAIRN_NOMEM;
+    for (size_t i = 0; err == CAIRN_OK && i < name_count; i++) {
+        if (!cairn_spill_dir_parse(names[i], &found[used].generation))
+            continue;
+        err = is_committed(spill_fd, names[i], &found[used].committed);
+        used += err == CAIRN_OK;
+        if (err == CAIRN_NOT_FOUND)
+            err = CAIRN_OK; /* a file of that name, or removed since */
+    }
+    cairn_dir_list_free(names, name_count);
+    if (err) {
+        free(found);
+        return err;
+    }
+    qsort(found, used, sizeof(*found), newest_first);
+    if (used == 0) {
+        free(found);
+        found = NULL;
+    }
+    *list = found;
+    *count = used;
+    return CAIRN_OK;
+}
+
+/* Removes COMMIT and makes that durable; none is fine. */
+static cairn_err
+uncommit(int dir_fd)
+{
+    cairn_err err = cairn_file_unlink(dir_fd, "COMMIT");
+
+    if (err == CAIRN_NOT_FOUND)
+        return CAIRN_OK;
+    return err ? err : cairn_file_sync(dir_fd);
+}
+
+cairn_err
+cairn_spill_dir_begin(int spill_fd, struct cairn_generation generation, int *dir_fd)
+{
+    char name[CAIRN_SPILL_DIR_NAME_BYTES];
+    int fd = -1;
+    cairn_err err;
+
+    cairn_spill_dir_name(generation, name);
+    err = cairn_dir_make(spill_fd, name);
+    if (err)
+        return err == CAIRN_NOT_FOUND ? CAIRN_IO : err;
+    err = cairn_file_open(spill_fd, name, CAIRN_FILE_DIRECTORY, &fd);
+    if (err)
+        return err == CAIRN_NOT_FOUND ? CAIRN_IO : err;
+    err = uncommit(fd);
+    if (err) {
+        (void)cairn_file_close(fd);
+        return err;
+    }
+    *dir_fd = fd;
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_spill_remove(int spill_fd, struct cairn_generation generation)
+{
+    char name[CAIRN_SPILL_DIR_NAME_BYTES], **names = NULL;
+    size_t count = 0;
+    int dir_fd = -1;
+    cairn_err err;
+
+    cairn_spill_dir_name(generation, name);
+    err = cairn_file_open(spill_fd, name, CAIRN_FILE_DIRECTORY, &dir_fd);
+    if (err)
+        return err;
+    err = uncommit(dir_fd);
+    if (err)
+        goto done;
+    err = cairn_dir_list(dir_fd, &names, &count);
+    for (size_t i = 0; err == CAIRN_OK && i < count; i++) {
+        err = cairn_file_unlink(dir_fd, names[i]);
+        if (err == CAIRN_NOT_FOUND)
+            err = CAIRN_OK; /* another agent removes the same */
+    }
+    if (err)
+        goto done;
+    err = cairn_dir_remove(spill_fd, name);
+    if (err == CAIRN_NOT_FOUND)
+        err = CAIRN_OK;
+    if (err == CAIRN_OK)
+        err = cairn_file_sync(spill_fd);
+done:
+    cairn_dir_list_free(names, count);
+    (void)cairn_file_close(dir_fd);
+    return err;
+}
+
+cairn_err
+cairn_spill_retain(int spill_fd, uint32_t keep, uint32_t *removed)
+{
+    struct cairn_spilled *list = NULL;
+    size_t count = 0;
+    uint32_t kept = 0, gone = 0;
+    cairn_err err = cairn_spill_list(spill_fd, &list, &count);
+
+    if (err)
+        return err;
+    keep = keep ? keep : 1;
+    for (size_t i = 0; err == CAIRN_OK && i < count; i++) {
+        if (list[i].committed ? kept < keep : kept == 0) {
+            kept += list[i].committed;
+            continue;
+        }
+        err = cairn_spill_remove(spill_fd, list[i].generation);
+        if (err == CAIRN_OK) {
+            gone++;
+            CAIRN_LOG_AT(INFO, "spill: removed epoch=%" PRIu64 " step=%" PRIu64 " committed=%d",
+                         list[i].generation.epoch, list[i].generation.step, list[i].committed);
+        }
+    }
+    free(list);
+    if (err == CAIRN_OK)
+        *removed = gone;
+    return err;
+}

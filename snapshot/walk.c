@@ -1,0 +1,294 @@
+/*
+ * snapshot/walk.c - copies a region span by span, with its checksums.
+ *
+ * The walk goes over the region in spans of HOST_SPAN_BLOCKS blocks, or CAIRN_WALK_SPAN_BLOCKS_MAX
+ * where bytes come from a device (short copies waste a bus). Per span:
+ *
+ *     fetch    host runs are copied and checksummed, gaps are zeroed, device runs are issued as
+ *              asynchronous batches; up to CAIRN_WALK_SPANS spans are open at a time, so that the
+ *              device copies of later spans run while earlier ones are checksummed
+ *     land     the span's device batches have arrived: the watermark moves to its end
+ *     report   the blocks that device bytes touched are checksummed where they lie; on_blocks gets
+ *              up to CAIRN_MESSAGE_BLOCKS_MAX blocks at a time
+ *
+ * A host span passes through all three at once. Large runs go through the fused kernel. Small ones
+ * (a block may hold hundreds of small tensors) are copied, and what lies between two large ones is
+ * checksummed at once where it landed, while it is in the cache: no cost per tensor but its copy.
+ *
+ * `landed` is called only after the sources below it were read for the last time.
+ */
+#include "snapshot/walk.h"
+
+#include "base/crc.h"
+#include "snapshot/copy.h"
+
+#include <string.h>
+#include <time.h>
+
+enum {
+    HOST_SPAN_BLOCKS = CAIRN_MESSAGE_BLOCKS_MAX,
+    FUSED_BYTES_MIN = 2048 /* below, starting and ending the kernel costs more than it saves */
+};
+
+_Static_assert(CAIRN_WALK_SPAN_BLOCKS_MAX * CAIRN_BLOCK_BYTES <= CAIRN_MEM_BATCH_BYTES_MAX,
+               "a span of one device is one batch");
+
+static const uint64_t DRAIN_NS = UINT64_C(10000000000); /* a device that takes longer hangs */
+
+static uint64_t
+now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+struct cairn_walk_device *
+cairn_walk_device_find(struct cairn_walk *walk, int32_t index)
+{
+    for (uint32_t i = 0; i < walk->device_count; i++)
+        if (walk->devices[i].index == index)
+            return &walk->devices[i];
+    return NULL;
+}
+
+static void
+pause_shortly(void)
+{
+    struct timespec pause = {0, 20000};
+
+    nanosleep(&pause, NULL);
+}
+
+/* Issues the batch at hand; waits while too many are in flight. */
+static cairn_err
+issue_batch(struct cairn_walk *walk, struct cairn_walk_span *span)
+{
+    struct cairn_walk_batch *batch = &walk->batch;
+    struct cairn_walk_device *device = &walk->devices[batch->device];
+    cairn_err err = CAIRN_OK;
+
+    if (batch->count == 0)
+        return CAIRN_OK;
+    for (;;) {
+        uint64_t ticket = 0;
+
+        err = cairn_mem_copy_out(device->mem, batch->copies, batch->count, &ticket);
+        if (!err)
+            span->tickets[batch->device] = device->last_ticket = ticket;
+        if (err != CAIRN_AGAIN)
+            break;
+        if (atomic_load_explicit(&walk->cancelled, memory_order_relaxed))
+            break;
+        pause_shortly();
+    }
+    batch->count = 0;
+    batch->bytes = 0;
+    return err;
+}
+
+/* Adds device bytes to the batch at hand. */
+static cairn_err
+fetch_device(struct cairn_walk *walk, struct cairn_walk_span *span, int32_t device_index,
+             uint8_t *host, uint64_t region, uint64_t bytes)
+{
+    struct cairn_walk_batch *batch = &walk->batch;
+    uint32_t device = (uint32_t)(cairn_walk_device_find(walk, device_index) - walk->devices);
+    struct cairn_mem_copy *last = batch->count ? &batch->copies[batch->count - 1] : NULL;
+
+    if (batch->count == CAIRN_MEM_BATCH_COPIES_MAX ||
+        batch->bytes + bytes > CAIRN_MEM_BATCH_BYTES_MAX ||
+        (batch->count && batch->device != device)) {
+        cairn_err err = issue_batch(walk, span);
+
+        if (err)
+            return err;
+        last = NULL;
+    }
+    batch->device = device;
+    batch->bytes += bytes;
+    if (last && (uint8_t *)last->host + last->bytes == host &&
+        last->region + last->bytes == region) {
+        last->bytes += bytes;
+        return CAIRN_OK;
+    }
+    batch->copies[batch->count++] = (struct cairn_mem_copy){host, region, bytes};
+    return CAIRN_OK;
+}
+
+/*
+ * Brings the block that begins at `begin` from its runs. *crc is set unless the block has device
+ * bytes, which *has_device says.
+ */
+static cairn_err
+fetch_block(struct cairn_walk *walk, struct cairn_walk_span *span, uint64_t begin, uint64_t *crc,
+            bool *has_device)
+{
+    const struct cairn_capture_job *job = &walk->job;
+    uint64_t end = begin + CAIRN_BLOCK_BYTES;
+    uint64_t at = begin;     /* the region is filled up to here */
+    uint64_t summed = begin; /* and checksummed up to here */
+    uint64_t sum = 0;
+
+    *has_device = false;
+    for (uint32_t i = walk->run; i < job->run_count && job->runs[i].offset < end; i++) {
+        const struct cairn_capture_run *run = &job->runs[i];
+        uint64_t from = run->offset > begin ? run->offset : begin;
+        uint64_t to = run->offset + run->bytes < end ? run->offset + run->bytes : end;
+        const uint8_t *source = (const uint8_t *)run->source + (from - run->offset);
+        cairn_err err = CAIRN_OK;
+
+        if (to <= from)
+            continue; /* empty, or ended before */
+        memset(job->region + at, 0, from - at);
+        at = to;
+        if (run->device >= 0) {
+            *has_device = true;
+            err = fetch_device(walk, span, run->device, job->region + from,
+                               (uint64_t)(uintptr_t)source, to - from);
+        } else if (to - from < FUSED_BYTES_MIN || *has_device) {
+            memcpy(job->region + from, source, to - from);
+        } else {
+            sum = cairn_crc64(sum, job->region + summed, from - summed);
+            sum = cairn_copy_crc(sum, job->region + from, source, to - from);
+            summed = to;
+        }
+        if (err)
+            return err;
+    }
+    memset(job->region + at, 0, end - at);
+    if (!*has_device)
+        *crc = cairn_crc64(sum, job->region + summed, end - summed);
+    while (walk->run < job->run_count &&
+           job->runs[walk->run].offset + job->runs[walk->run].bytes <= end)
+        walk->run++;
+    return CAIRN_OK;
+}
+
+/* Fetches the next span. *has_device: some of its bytes are on their way. */
+static cairn_err
+fetch_span(struct cairn_walk *walk, bool *has_device)
+{
+    uint64_t blocks = walk->job.region_bytes / CAIRN_BLOCK_BYTES;
+    struct cairn_walk_span *span = &walk->spans[walk->open_next % CAIRN_WALK_SPANS];
+    cairn_err err;
+
+    memset(span, 0, sizeof *span);
+    span->first_block = walk->next_block;
+    for (uint32_t i = 0; i < CAIRN_WALK_SPAN_BLOCKS_MAX && walk->next_block < blocks; i++) {
+        bool from_device;
+
+        if (i >= HOST_SPAN_BLOCKS && !span->device_blocks)
+            break;
+        if (atomic_load_explicit(&walk->cancelled, memory_order_relaxed))
+            return CAIRN_AGAIN;
+        err = fetch_block(walk, span, walk->next_block * CAIRN_BLOCK_BYTES, &span->crcs[i],
+                          &from_device);
+        if (err)
+            return err;
+        span->device_blocks |= (uint64_t)from_device << i;
+        span->block_count++;
+        walk->next_block++;
+    }
+    err = issue_batch(walk, span);
+    if (err)
+        return err;
+    walk->open_next++;
+    *has_device = span->device_blocks != 0;
+    return CAIRN_OK;
+}
+
+/* Waits until the device copies of the oldest open span have arrived. */
+static cairn_err
+land_span(struct cairn_walk *walk, const struct cairn_walk_span *span)
+{
+    for (uint32_t i = 0; i < walk->device_count; i++) {
+        cairn_err err = CAIRN_OK;
+
+        while (span->tickets[i] &&
+               (err = cairn_mem_poll(walk->devices[i].mem, span->tickets[i])) == CAIRN_AGAIN) {
+            if (atomic_load_explicit(&walk->cancelled, memory_order_relaxed))
+                return CAIRN_AGAIN;
+            pause_shortly();
+        }
+        if (err)
+            return err;
+    }
+    return CAIRN_OK;
+}
+
+/* Lands, checksums and reports the oldest open span. */
+static cairn_err
+finish_span(struct cairn_walk *walk)
+{
+    const struct cairn_capture_job *job = &walk->job;
+    struct cairn_walk_span *span = &walk->spans[walk->open_first % CAIRN_WALK_SPANS];
+    cairn_err err = land_span(walk, span);
+
+    if (err)
+        return err;
+    walk->landed(walk->landed_context, (span->first_block + span->block_count) * CAIRN_BLOCK_BYTES);
+    for (uint32_t i = 0; i < span->block_count; i++) {
+        uint64_t block = span->first_block + i;
+        uint32_t in_report = i % CAIRN_MESSAGE_BLOCKS_MAX;
+
+        if (span->device_blocks >> i & 1)
+            span->crcs[i] =
+                cairn_crc64(0, job->region + block * CAIRN_BLOCK_BYTES, CAIRN_BLOCK_BYTES);
+        if (job->on_blocks &&
+            (in_report == CAIRN_MESSAGE_BLOCKS_MAX - 1 || i == span->block_count - 1))
+            job->on_blocks(job->context, block - in_report, in_report + 1,
+                           &span->crcs[i - in_report]);
+    }
+    walk->open_first++;
+    return CAIRN_OK;
+}
+
+/*
+ * After an error: waits until no device copy of this capture is in flight, so that sources and
+ * region are at rest. A device that failed is closed, which waits for its stream; the next prepare
+ * opens it anew. One that is silent for DRAIN_NS is hung, and with it all that the trainer runs on
+ * it: waiting longer would only hide that.
+ */
+static void
+drain(struct cairn_walk *walk)
+{
+    uint64_t deadline_ns = now_ns() + DRAIN_NS;
+
+    for (uint32_t i = 0; i < walk->device_count; i++) {
+        struct cairn_walk_device *device = &walk->devices[i];
+
+        if (device->mem &&
+            cairn_mem_wait(device->mem, device->last_ticket, deadline_ns) == CAIRN_DEVICE) {
+            cairn_mem_close(device->mem);
+            *device = (struct cairn_walk_device){.index = device->index};
+        }
+    }
+}
+
+cairn_err
+cairn_walk_run(struct cairn_walk *walk)
+{
+    uint64_t blocks = walk->job.region_bytes / CAIRN_BLOCK_BYTES;
+    cairn_err err = CAIRN_OK;
+
+    walk->run = 0;
+    walk->next_block = walk->open_first = walk->open_next = 0;
+    walk->batch.count = 0;
+    walk->batch.bytes = 0;
+    while (!err && walk->next_block < blocks) {
+        bool in_flight = false;
+
+        err = fetch_span(walk, &in_flight);
+        /* A span that is in flight stays open while there is room: the next is issued meanwhile. */
+        while (!err && walk->open_first < walk->open_next &&
+               (!in_flight || walk->open_next - walk->open_first == CAIRN_WALK_SPANS))
+            err = finish_span(walk);
+    }
+    while (!err && walk->open_first < walk->open_next)
+        err = finish_span(walk);
+    if (err)
+        drain(walk);
+    return err;
+}

@@ -1,0 +1,68 @@
+/*
+ * snapshot/walk.h - one walk over a region: what the capture thread does for one capture.
+ *
+ * Inside snapshot/: capture.c owns the thread and the waiting, walk.c the copying. The walk's
+ * fields above the line are its owner's.
+ */
+#ifndef CAIRN_SNAPSHOT_WALK_H
+#define CAIRN_SNAPSHOT_WALK_H
+
+#include "snapshot/capture.h"
+#include "snapshot/mem.h"
+
+#include <stdatomic.h>
+
+enum {
+    CAIRN_WALK_DEVICES_MAX = 16,
+    CAIRN_WALK_SPANS = CAIRN_MEM_BATCHES_MAX, /* open at a time */
+    CAIRN_WALK_SPAN_BLOCKS_MAX = 64           /* 4 MiB, and a bit each in a word */
+};
+
+struct cairn_walk_device {
+    int32_t index;
+    struct cairn_mem *mem; /* NULL: failed and closed */
+    uint64_t last_ticket;
+};
+
+struct cairn_walk_span {
+    uint64_t first_block;
+    uint64_t device_blocks; /* bit per block: holds device bytes, checksum when landed */
+    uint32_t block_count;
+    uint64_t crcs[CAIRN_WALK_SPAN_BLOCKS_MAX];
+    uint64_t tickets[CAIRN_WALK_DEVICES_MAX]; /* 0: none of this device */
+};
+
+/* A batch that is being filled for one device; issued when full, or at the end of a span. */
+struct cairn_walk_batch {
+    uint32_t count;
+    uint32_t device; /* in devices[] */
+    uint64_t bytes;
+    struct cairn_mem_copy copies[CAIRN_MEM_BATCH_COPIES_MAX];
+};
+
+struct cairn_walk {
+    struct cairn_capture_job job;
+    atomic_bool cancelled;                         /* set by any thread: end soon */
+    void (*landed)(void *context, uint64_t bytes); /* sources below `bytes` have been read */
+    void *landed_context;
+    uint32_t device_count;
+    struct cairn_walk_device devices[CAIRN_WALK_DEVICES_MAX];
+    /* ---- the walk's own ---- */
+    uint32_t run;        /* first run that does not end before the block at hand */
+    uint64_t next_block; /* first that no span has */
+    uint64_t open_first; /* spans [open_first, open_next) are fetched and not reported */
+    uint64_t open_next;
+    struct cairn_walk_span spans[CAIRN_WALK_SPANS];
+    struct cairn_walk_batch batch;
+};
+
+/* The device of that CUDA ordinal, NULL where there is none. */
+struct cairn_walk_device *cairn_walk_device_find(struct cairn_walk *walk, int32_t index);
+
+/*
+ * Captures walk->job, which was checked. Returns CAIRN_OK, CAIRN_AGAIN when cancelled,
+ * CAIRN_DEVICE; then no source is read any more. A device that failed is closed. Does not allocate.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_walk_run(struct cairn_walk *walk);
+
+#endif
