@@ -1,0 +1,352 @@
+/*
+ * client/attach.c - register: the trainer's tensors, and the slots of the agent's memory that take
+ * them.
+ *
+ * A slot's descriptor is believed only when it is sealed against shrinking and long enough: then no
+ * access through the mapping can end in SIGBUS, whatever the agent does. Mappings are not inherited
+ * by forked children.
+ */
+#include "cairn/client.h"
+
+#include "client/state.h"
+
+#include "base/limits.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- slots. Service thread ---- */
+
+static void
+slot_unmap(struct cairn_client *client, struct client_slot *slot)
+{
+    if (slot->map) {
+        cairn_capture_forget(client->capture, slot->map);
+        munmap(slot->map, slot->map_bytes);
+    }
+    if (slot->fd >= 0)
+        close(slot->fd);
+    memset(slot, 0, sizeof *slot);
+    slot->fd = -1;
+}
+
+void
+client_slots_unmap(struct cairn_client *client)
+{
+    struct client_slot old[CAIRN_SESSION_FDS_MAX];
+    uint32_t count;
+
+    pthread_mutex_lock(&client->lock);
+    count = client->slot_count;
+    memcpy(old, client->slots, count * sizeof *old);
+    client->slot_count = 0;
+    pthread_mutex_unlock(&client->lock);
+    for (uint32_t i = 0; i < count; i++)
+        slot_unmap(client, &old[i]);
+}
+
+/*
+ * Maps region [offset, offset + bytes) of a slot. Offset and length are widened to the file's page
+ * size, which st_blksize tells for huge pages too.
+ */
+static cairn_err
+slot_map(struct cairn_client *client, struct client_slot *slot, uint64_t offset, uint64_t bytes)
+{
+    uint64_t file_bytes, page_bytes, begin, end;
+    struct stat status;
+    cairn_err err = cairn_session_fd_check(slot->fd, offset + bytes, &file_bytes);
+
+    if (err) {
+        client_say(client, CAIRN_LOG_ERROR,
+                   "client: the agent's memory is %s: the agent is of another version, or damaged",
+                   err == CAIRN_DENIED ? "not sealed against shrinking" : "shorter than it says");
+        return CAIRN_CORRUPT;
+    }
+    if (bytes == 0)
+        return CAIRN_OK;
+    if (fstat(slot->fd, &status) != 0)
+        return CAIRN_IO;
+    page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
+    if (status.st_blksize > 0 && (uint64_t)status.st_blksize % page_bytes == 0)
+        page_bytes = (uint64_t)status.st_blksize;
+    begin = offset - offset % page_bytes;
+    end = offset + bytes;
+    end += end % page_bytes ? page_bytes - end % page_bytes : 0;
+    if (end > file_bytes)
+        end = file_bytes;
+    slot->map_bytes = (size_t)(end - begin);
+    slot->map =
+        mmap(NULL, slot->map_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, slot->fd, (off_t)begin);
+    if (slot->map == MAP_FAILED) {
+        slot->map = NULL;
+        client_say(client, CAIRN_LOG_ERROR,
+                   "client: the agent's memory cannot be mapped errno=%d (%s)", errno,
+                   strerror(errno));
+        return CAIRN_NOMEM;
+    }
+    (void)madvise(slot->map, slot->map_bytes, MADV_DONTFORK); /* a forked child has no use for it */
+    slot->region = (uint8_t *)slot->map + (offset - begin);
+    return CAIRN_OK;
+}
+
+/* Opens every device that the tensors are on and pins the mapped memory for it. */
+static cairn_err
+slot_prepare(struct cairn_client *client, struct client_slot *slot, const int32_t *devices,
+             uint32_t device_count)
+{
+    for (uint32_t i = 0; slot->map && i < device_count; i++) {
+        cairn_err err =
+            cairn_capture_prepare(client->capture, devices[i], slot->map, slot->map_bytes);
+
+        if (err)
+            return err;
+    }
+    return CAIRN_OK;
+}
+
+cairn_err
+client_slots_map(struct cairn_client *client, const struct cairn_session_registered *value,
+                 struct cairn_session_frame *frame)
+{
+    struct client_slot slots[CAIRN_SESSION_FDS_MAX];
+    int32_t devices[CAIRN_RANKS_PER_NODE_MAX];
+    uint32_t device_count;
+    uint64_t needed_bytes;
+    cairn_err err = CAIRN_OK;
+
+    pthread_mutex_lock(
+        &client->lock); /* mapping is slow, and register may replace the tensors meanwhile */
+    needed_bytes = client->tensors->region_bytes;
+    device_count = client->tensors->device_count;
+    memcpy(devices, client->tensors->devices, sizeof devices);
+    pthread_mutex_unlock(&client->lock);
+    if (value->region_bytes != needed_bytes) {
+        client_say(client, CAIRN_LOG_ERROR,
+                   "client: the agent gives a region of %llu bytes where %llu are needed: it is of "
+                   "another version",
+                   (unsigned long long)value->region_bytes, (unsigned long long)needed_bytes);
+        return CAIRN_VERSION;
+    }
+    memset(slots, 0, sizeof slots);
+    for (uint32_t i = 0; i < CAIRN_SESSION_FDS_MAX; i++)
+        slots[i].fd = -1;
+    for (uint32_t i = 0; i < value->slot_count && !err; i++) {
+        slots[i].fd = frame->fds[i];
+        frame->fds[i] = -1;
+        err = slot_map(client, &slots[i], value->region_offset, value->region_bytes);
+        if (!err)
+            err = slot_prepare(client, &slots[i], devices, device_count);
+    }
+    if (err) {
+        for (uint32_t i = 0; i < value->slot_count; i++)
+            slot_unmap(client, &slots[i]);
+        return err;
+    }
+    pthread_mutex_lock(&client->lock);
+    memcpy(client->slots, slots, sizeof slots);
+    client->slot_count = value->slot_count;
+    pthread_mutex_unlock(&client->lock);
+    return CAIRN_OK;
+}
+
+/* ---- the trainer's tensors ---- */
+
+void
+client_tensors_free(struct client_tensors *tensors)
+{
+    if (!tensors)
+        return;
+    free(tensors->slices);
+    free(tensors->entries);
+    free(tensors->runs);
+    free(tensors->ends);
+    free(tensors->crcs);
+    free(tensors->names);
+    free(tensors);
+}
+
+/* Checks each slice on its own, so that the log can name the wrong one. */
+static cairn_err
+check_slices(const struct cairn_client *client, const struct cairn_slice *slices, uint32_t count,
+             size_t *names_bytes)
+{
+    *names_bytes = 1;
+    for (uint32_t i = 0; i < count; i++) {
+        const char *why = "it is wrong";
+        cairn_err err = cairn_slice_check(&slices[i], &why);
+
+        if (!err && !slices[i].address && cairn_slice_elements(&slices[i])) {
+            why = "it has no address";
+            err = CAIRN_INVAL;
+        }
+        if (err) {
+            client_say(client, CAIRN_LOG_ERROR,
+                       "client: slice index=%u of tensor \"%.*s\" is refused: %s", i,
+                       CAIRN_NAME_BYTES_MAX, slices[i].name ? slices[i].name : "", why);
+            return err;
+        }
+        *names_bytes += strlen(slices[i].name) + 1;
+    }
+    return CAIRN_OK;
+}
+
+static void
+copy_slices(struct client_tensors *tensors, const struct cairn_slice *slices)
+{
+    char *name = tensors->names;
+
+    for (uint32_t i = 0; i < tensors->count; i++) {
+        size_t name_bytes = strlen(slices[i].name) + 1;
+
+        memcpy(name, slices[i].name, name_bytes);
+        tensors->slices[i] = slices[i];
+        tensors->slices[i].name = name;
+        name += name_bytes;
+    }
+}
+
+/* Notes the device of a run; CAIRN_INVAL when there are more than a node has. */
+static cairn_err
+note_device(struct client_tensors *tensors, int32_t device)
+{
+    if (device < 0)
+        return CAIRN_OK;
+    for (uint32_t i = 0; i < tensors->device_count; i++)
+        if (tensors->devices[i] == device)
+            return CAIRN_OK;
+    if (tensors->device_count == CAIRN_RANKS_PER_NODE_MAX)
+        return CAIRN_INVAL;
+    tensors->devices[tensors->device_count++] = device;
+    return CAIRN_OK;
+}
+
+static cairn_err
+plan_runs(struct client_tensors *tensors)
+{
+    for (uint32_t i = 0; i < tensors->count; i++) {
+        const struct cairn_manifest_entry *entry = &tensors->entries[i];
+        struct cairn_capture_run *run = &tensors->runs[tensors->run_count];
+        uint64_t bytes = cairn_capture_bytes(entry);
+
+        if (bytes == 0)
+            continue;
+        run->source = entry->slice.address;
+        run->bytes = bytes;
+        run->offset = entry->offset_bytes;
+        run->device = entry->slice.device;
+        tensors->ends[i] = entry->offset_bytes + bytes;
+        tensors->share_bytes += bytes;
+        tensors->run_count++;
+        if (note_device(tensors, run->device))
+            return CAIRN_INVAL;
+    }
+    return CAIRN_OK;
+}
+
+static cairn_err
+tensors_create(const struct cairn_client *client, const struct cairn_slice *slices, uint32_t count,
+               struct client_tensors **out)
+{
+    struct client_tensors *tensors = NULL;
+    size_t names_bytes, room = count ? count : 1;
+    const char *why = "the sum is too large";
+    cairn_err err = check_slices(client, slices, count, &names_bytes);
+
+    if (err)
+        return err;
+    tensors = calloc(1, sizeof *tensors);
+    if (!tensors)
+        return CAIRN_NOMEM;
+    tensors->count = count;
+    tensors->slices = calloc(room, sizeof *tensors->slices);
+    tensors->entries = calloc(room, sizeof *tensors->entries);
+    tensors->runs = calloc(room, sizeof *tensors->runs);
+    tensors->ends = calloc(room, sizeof *tensors->ends);
+    tensors->names = malloc(names_bytes);
+    err = CAIRN_NOMEM;
+    if (!tensors->slices || !tensors->entries || !tensors->runs || !tensors->ends ||
+        !tensors->names)
+        goto done;
+    copy_slices(tensors, slices);
+    err =
+        cairn_capture_plan(tensors->slices, count, tensors->entries, &tensors->region_bytes, &why);
+    if (!err) {
+        why = "they are on more devices than a node has";
+        err = plan_runs(tensors);
+    }
+    if (err) {
+        client_say(client, CAIRN_LOG_ERROR, "client: the tensors are refused: %s", why);
+        goto done;
+    }
+    tensors->block_count = tensors->region_bytes / CAIRN_BLOCK_BYTES;
+    tensors->crcs = calloc(tensors->block_count ? tensors->block_count : 1, sizeof *tensors->crcs);
+    if (!tensors->crcs) {
+        err = CAIRN_NOMEM;
+        goto done;
+    }
+    *out = tensors;
+    tensors = NULL;
+done:
+    client_tensors_free(tensors);
+    return err;
+}
+
+/* Waits for the answer; being or becoming detached is no error. Lock held. */
+static cairn_err
+wait_registered(struct cairn_client *client, uint64_t deadline_ns, bool *silent)
+{
+    while (client->link == CLIENT_LINK_ATTACHED &&
+           (client->registration == CLIENT_REGISTER_WANTED ||
+            client->registration == CLIENT_REGISTER_SENT))
+        if (!client_wait(client, deadline_ns)) {
+            *silent = true;
+            return CAIRN_OK;
+        }
+    return client->registration == CLIENT_REGISTER_FAILED ? client->registration_err : CAIRN_OK;
+}
+
+cairn_err
+cairn_client_register(struct cairn_client *client, const struct cairn_slice *slices, uint32_t count)
+{
+    uint64_t deadline_ns;
+    struct client_tensors *tensors = NULL, *old;
+    bool silent = false;
+    cairn_err err;
+
+    if (!client_usable(client) || (count && !slices) || count == CAIRN_FENCE_ALL)
+        return CAIRN_INVAL;
+    err = tensors_create(client, slices, count, &tensors);
+    if (err)
+        return err;
+    pthread_mutex_lock(&client->lock);
+    client_give_up(client, CAIRN_AGAIN, CAIRN_REASON_CLOSING);
+    if (!client_wait_idle(client, client_now_ns() + client->fence_timeout_ns)) {
+        err = CAIRN_TIMEOUT; /* the old tensors are still being read */
+        goto done;
+    }
+    old = client->tensors;
+    client->tensors = tensors;
+    tensors = old;
+    client->snapshot.state = CLIENT_SNAPSHOT_NONE;
+    if (client->report.active) { /* its checksums went with the old tensors */
+        client->report.ended = true;
+        client->report.result = CAIRN_AGAIN;
+        client->report.reason = CAIRN_REASON_CLOSING;
+    }
+    client->registration = CLIENT_REGISTER_WANTED;
+    client_wake(client);
+    deadline_ns = client_now_ns() + client->connect_timeout_ns;
+    if (client->link != CLIENT_LINK_NONE)
+        err = wait_registered(client, deadline_ns, &silent);
+done:
+    pthread_mutex_unlock(&client->lock);
+    client_tensors_free(tensors);
+    if (silent)
+        client_say(client, CAIRN_LOG_WARN,
+                   "client: the agent does not answer: registration goes on in the background");
+    return err;
+}

@@ -1,0 +1,355 @@
+/*
+ * client/client.c - open and close of the trainer's side, its clock, log, waits and counters.
+ *
+ * A forked child (a data loader's worker) inherits the client's memory and descriptors but not its
+ * threads: every call there sees another pid and does nothing.
+ */
+#include "cairn/client.h"
+
+#include "client/state.h"
+
+#include "base/clock.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum { LINE_BYTES = 1024 };
+
+uint64_t
+client_now_ns(void)
+{
+    struct cairn_clock clock = cairn_clock_system();
+
+    return cairn_clock_now_ns(&clock);
+}
+
+bool
+client_usable(const struct cairn_client *client)
+{
+    return client && client->pid == getpid();
+}
+
+void
+client_say(const struct cairn_client *client, enum cairn_log_level level, const char *format, ...)
+{
+    int saved_errno = errno;
+    char line[LINE_BYTES];
+    va_list arguments;
+
+    if (!client->log)
+        return;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    client->log(client->log_context, level, line);
+    errno = saved_errno;
+}
+
+void
+client_wake(struct cairn_client *client)
+{
+    uint64_t one = 1;
+
+    if (client->wake_sent)
+        return;
+    /* Cannot fail but for a full counter, and then the poll is woken anyway. */
+    client->wake_sent = write(client->wake, &one, sizeof one) == (ssize_t)sizeof one;
+}
+
+bool
+client_wait(struct cairn_client *client, uint64_t deadline_ns)
+{
+    struct timespec until = {.tv_sec = (time_t)(deadline_ns / CAIRN_NS_PER_S),
+                             .tv_nsec = (long)(deadline_ns % CAIRN_NS_PER_S)};
+
+    return pthread_cond_timedwait(&client->changed, &client->lock, &until) == 0 ||
+           client_now_ns() < deadline_ns;
+}
+
+bool
+client_wait_idle(struct cairn_client *client, uint64_t deadline_ns)
+{
+    while (client->engine_busy)
+        if (!client_wait(client, deadline_ns))
+            return !client->engine_busy;
+    return true;
+}
+
+/* Copies a text into out[out_bytes]; CAIRN_INVAL when it is too long. */
+static cairn_err
+copy_text(char *out, size_t out_bytes, const char *text)
+{
+    if (strlen(text) >= out_bytes)
+        return CAIRN_INVAL;
+    memcpy(out, text, strlen(text) + 1);
+    return CAIRN_OK;
+}
+
+static uint64_t
+timeout_ns(uint32_t given_ms, uint32_t default_ms)
+{
+    return (given_ms ? given_ms : default_ms) * CAIRN_NS_PER_MS;
+}
+
+static cairn_err
+take_options(struct cairn_client *client, const struct cairn_client_options *options)
+{
+    const char *path = options->agent_socket ? options->agent_socket : getenv("CAIRN_AGENT");
+    const char *job = options->job ? options->job : getenv("CAIRN_JOB");
+
+    client->pid = getpid();
+    client->log = options->log;
+    client->log_context = options->log_context;
+    client->rank = options->rank;
+    client->world = options->world;
+    client->local_ranks = options->local_ranks ? options->local_ranks : 1;
+    client->fence_timeout_ns = timeout_ns(options->fence_timeout_ms, 60000);
+    client->connect_timeout_ns = timeout_ns(options->connect_timeout_ms, 5000);
+    client->restore_timeout_ns = timeout_ns(options->restore_timeout_ms, 600000);
+    if (options->rank >= options->world) {
+        client_say(client, CAIRN_LOG_ERROR, "client: rank=%u is not below world=%u", options->rank,
+                   options->world);
+        return CAIRN_INVAL;
+    }
+    if (copy_text(client->path, sizeof client->path, path ? path : "")) {
+        client_say(client, CAIRN_LOG_ERROR,
+                   "client: the path of the agent's socket is longer than %zu bytes: %s",
+                   sizeof client->path - 1, path);
+        return CAIRN_INVAL;
+    }
+    if (copy_text(client->job, sizeof client->job, job && *job ? job : "default")) {
+        client_say(client, CAIRN_LOG_ERROR, "client: the name of the job is longer than %zu bytes",
+                   sizeof client->job - 1);
+        return CAIRN_INVAL;
+    }
+    client->link = client->path[0] ? CLIENT_LINK_WAITING : CLIENT_LINK_NONE;
+    return CAIRN_OK;
+}
+
+static cairn_err
+init_locks(struct cairn_client *client)
+{
+    pthread_condattr_t attributes;
+    cairn_err err = CAIRN_NOMEM;
+
+    if (pthread_condattr_init(&attributes) != 0)
+        return CAIRN_NOMEM;
+    if (pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC) == 0 &&
+        pthread_cond_init(&client->changed, &attributes) == 0) {
+        if (pthread_mutex_init(&client->lock, NULL) == 0)
+            err = CAIRN_OK;
+        else
+            pthread_cond_destroy(&client->changed);
+    }
+    pthread_condattr_destroy(&attributes);
+    return err;
+}
+
+/* The trainer's signal handlers never run on our threads. */
+static cairn_err
+start_service(struct cairn_client *client)
+{
+    sigset_t all, before;
+    int rc;
+
+    sigfillset(&all);
+    if (pthread_sigmask(SIG_SETMASK, &all, &before) != 0)
+        return CAIRN_NOMEM;
+    rc = pthread_create(&client->service, NULL, client_service, client);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (rc != 0) {
+        client_say(client, CAIRN_LOG_ERROR, "client: a thread could not be started errno=%d (%s)",
+                   rc, strerror(rc));
+        return CAIRN_NOMEM;
+    }
+    return CAIRN_OK;
+}
+
+/* Time does not mend these: the others are asked again. */
+bool
+client_refusal_is_final(cairn_err refusal)
+{
+    return refusal == CAIRN_DENIED || refusal == CAIRN_VERSION || refusal == CAIRN_STALE ||
+           refusal == CAIRN_INVAL;
+}
+
+/* Waits for the first attachment; only a final refusal is an error. */
+static cairn_err
+wait_attached(struct cairn_client *client)
+{
+    uint64_t deadline_ns = client_now_ns() + client->connect_timeout_ns;
+    bool attached;
+    cairn_err err;
+
+    pthread_mutex_lock(&client->lock);
+    while (client->link != CLIENT_LINK_ATTACHED && !client_refusal_is_final(client->refusal))
+        if (!client_wait(client, deadline_ns))
+            break;
+    attached = client->link == CLIENT_LINK_ATTACHED;
+    err = !attached && client_refusal_is_final(client->refusal) ? client->refusal : CAIRN_OK;
+    pthread_mutex_unlock(&client->lock);
+    if (!attached && !err)
+        client_say(client, CAIRN_LOG_WARN,
+                   "client: no agent answers at %s: training goes on unprotected, "
+                   "and attaches by itself when one comes",
+                   client->path);
+    return err;
+}
+
+/* Ends the service thread, then everything it owned. */
+static void
+destroy(struct cairn_client *client, bool has_locks, bool has_service)
+{
+    if (has_service) {
+        pthread_mutex_lock(&client->lock);
+        client->stop = true;
+        client_wake(client);
+        pthread_mutex_unlock(&client->lock);
+        pthread_join(client->service, NULL);
+    }
+    cairn_capture_destroy(client->capture);
+    cairn_session_writer_fini(&client->writer);
+    client_tensors_free(client->tensors);
+    if (client->wake >= 0)
+        close(client->wake);
+    if (has_locks) {
+        pthread_cond_destroy(&client->changed);
+        pthread_mutex_destroy(&client->lock);
+    }
+    free(client);
+}
+
+static void
+init_empty(struct cairn_client *client)
+{
+    client->wake = -1;
+    client->socket = -1;
+    client->mail.window_fd = -1;
+    client->mail.own_slot_fd = -1;
+    client->next_request = 1;
+    for (size_t i = 0; i < CAIRN_SESSION_FDS_MAX; i++)
+        client->slots[i].fd = -1;
+    cairn_session_writer_init(&client->writer, CLIENT_QUEUE_BYTES);
+}
+
+cairn_err
+cairn_client_open(const struct cairn_client_options *options, struct cairn_client **out)
+{
+    struct cairn_capture_options capture_options = {0};
+    struct cairn_client *client = NULL;
+    bool has_locks = false, has_service = false;
+    cairn_err err;
+
+    if (!options || !out)
+        return CAIRN_INVAL;
+    client = calloc(1, sizeof *client);
+    if (!client)
+        return CAIRN_NOMEM;
+    init_empty(client);
+    err = take_options(client, options);
+    if (err)
+        goto done;
+    err = init_locks(client);
+    if (err)
+        goto done;
+    has_locks = true;
+    client->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (client->wake < 0) {
+        client_say(client, CAIRN_LOG_ERROR, "client: no eventfd errno=%d (%s)", errno,
+                   strerror(errno));
+        err = CAIRN_NOMEM;
+        goto done;
+    }
+    capture_options.log = client->log;
+    capture_options.log_context = client->log_context;
+    if (client->link == CLIENT_LINK_NONE) {
+        client_say(client, CAIRN_LOG_WARN,
+                   "client: no agent is configured (CAIRN_AGENT is not set): training goes on "
+                   "unprotected");
+    } else {
+        err = cairn_capture_create(&capture_options, &client->capture);
+        if (err)
+            goto done;
+        err = start_service(client);
+        if (err)
+            goto done;
+        has_service = true;
+        err = wait_attached(client);
+        if (err)
+            goto done;
+    }
+    *out = client;
+    client = NULL;
+done:
+    if (client)
+        destroy(client, has_locks, has_service);
+    return err;
+}
+
+void
+cairn_client_close(struct cairn_client *client)
+{
+    if (!client_usable(client))
+        return;
+    pthread_mutex_lock(&client->lock);
+    if (client->snapshot.state == CLIENT_SNAPSHOT_ASKED)
+        client_give_up(client, CAIRN_AGAIN, CAIRN_REASON_CLOSING);
+    if (!client_wait_idle(client, client_now_ns() + client->fence_timeout_ns))
+        client_give_up(client, CAIRN_TIMEOUT, CAIRN_REASON_CLOSING);
+    pthread_mutex_unlock(&client->lock);
+    destroy(client, true, client->path[0] != '\0');
+}
+
+cairn_err
+cairn_client_set_stream(struct cairn_client *client, void *stream)
+{
+    if (!client_usable(client))
+        return CAIRN_INVAL;
+    pthread_mutex_lock(&client->lock);
+    client->stream = stream;
+    pthread_mutex_unlock(&client->lock);
+    return CAIRN_OK;
+}
+
+static int
+compare_u64(const void *a, const void *b)
+{
+    uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
+
+    return left < right ? -1 : left > right;
+}
+
+void
+client_stats_copy(struct cairn_client *client, struct cairn_client_stats *out)
+{
+    uint64_t fences_ns[CLIENT_FENCES_KEPT];
+    size_t kept;
+
+    pthread_mutex_lock(&client->lock);
+    *out = client->stats;
+    out->epoch = client->link == CLIENT_LINK_ATTACHED ? client->epoch : 0;
+    out->attached = client->link == CLIENT_LINK_ATTACHED;
+    kept = out->fence_count < CLIENT_FENCES_KEPT ? out->fence_count : CLIENT_FENCES_KEPT;
+    memcpy(fences_ns, client->fences_ns, kept * sizeof *fences_ns);
+    pthread_mutex_unlock(&client->lock);
+    if (kept == 0)
+        return;
+    qsort(fences_ns, kept, sizeof *fences_ns, compare_u64);
+    out->fence_ns_p50 = fences_ns[(kept - 1) / 2];
+    out->fence_ns_p99 = fences_ns[(kept * 99 + 99) / 100 - 1];
+}
+
+void
+cairn_client_stats_read(const struct cairn_client *client, struct cairn_client_stats *out)
+{
+    memset(out, 0, sizeof *out);
+    if (client_usable(client))
+        client_stats_copy((struct cairn_client *)client,
+                          out); /* the lock is not part of what is const */
+}

@@ -1,0 +1,42 @@
+/*
+ * client/fill.h - carries out the moves of a restore: verified blocks in, tensors filled.
+ *
+ * Private to client/. The moves are walked block by block of their source containers. A block is
+ * checked as a whole against its checksum before any byte of it goes into a tensor. Blocks of the
+ * container that lies in this node's memory are read in place; the others, and those of the own one
+ * that fail, are fetched into the window, whose parts are in flight at once. A fetched block that
+ * fails is fetched once more. Memory: a bit per block, an index per move, and what the caller
+ * gives.
+ */
+#ifndef CAIRN_CLIENT_FILL_H
+#define CAIRN_CLIENT_FILL_H
+
+#include "client/state.h"
+#include "snapshot/manifest.h"
+#include "snapshot/reshard.h"
+
+struct client_fill {
+    struct cairn_client *client; /* mail is wanted; lock not held */
+    const struct cairn_slice *slices;
+    uint32_t slice_count;
+    const struct cairn_manifest *manifests; /* [container_count], by container */
+    uint32_t container_count;
+    const struct cairn_moves *moves; /* target container = index of the slice */
+    uint32_t own_container;          /* CAIRN_CONTAINER_NONE: all is fetched */
+    const uint8_t *own;              /* its bytes, mapped */
+    uint8_t *window;
+    uint64_t window_bytes;
+    uint64_t deadline_ns;
+    uint64_t own_bytes; /* out: put into tensors from the own container */
+    uint64_t fetched_bytes;
+};
+
+/*
+ * Fills the slices. CAIRN_INVAL, CAIRN_CORRUPT: a move, or a block, is not what the manifests say;
+ * CAIRN_PEER, CAIRN_TIMEOUT, CAIRN_DEVICE, CAIRN_NOMEM, or what the agent answered to a FETCH.
+ * After an error the slices may be half filled. When it returns nothing is being copied into them
+ * any more.
+ */
+CAIRN_MUST_CHECK cairn_err client_fill_run(struct client_fill *fill);
+
+#endif

@@ -1,0 +1,420 @@
+/*
+ * client/restore.c - cairn_client_restore: ask what there is, plan, have it filled, say how it
+ * went.
+ *
+ * All memory: the manifests, the plan, and the agent's window. The tensors are not touched before
+ * the plan has proved that the generation holds every element of them.
+ */
+#include "cairn/client.h"
+
+#include "client/fill.h"
+#include "client/state.h"
+
+#include "base/clock.h"
+#include "base/limits.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { REPORT_BYTES = 512 };
+
+struct restore {
+    struct cairn_client *client;
+    uint64_t deadline_ns;
+    struct cairn_session_restore_info info;
+    struct cairn_manifest *manifests; /* [info.count], by container */
+    struct cairn_moves moves;
+    uint8_t *window;
+    size_t window_bytes;
+    uint8_t *own;
+    size_t own_bytes;
+};
+
+/* ---- what the service thread hands over ---- */
+
+cairn_err
+client_take_restore_info(struct cairn_client *client, struct cairn_session_frame *frame)
+{
+    struct client_mail *mail = &client->mail;
+    struct cairn_session_restore_info info = {0};
+    cairn_err err = cairn_session_take_restore_info(frame, &info);
+    uint8_t *payload;
+
+    if (err)
+        return err == CAIRN_NOMEM ? CAIRN_OK : err; /* the restore waits until its deadline */
+    payload = malloc(frame->payload_bytes);
+    if (payload)
+        memcpy(payload, frame->payload, frame->payload_bytes);
+    pthread_mutex_lock(&client->lock);
+    if (mail->wanted && !mail->payload && info.request == mail->request) {
+        mail->payload = payload;
+        mail->payload_bytes = frame->payload_bytes;
+        if (!payload)
+            mail->err = CAIRN_NOMEM;
+        if (frame->fd_count) {
+            mail->window_fd = frame->fds[0];
+            frame->fds[0] = -1;
+        }
+        if (!info.err && info.own_container != CAIRN_CONTAINER_NONE &&
+            info.own_slot < client->slot_count)
+            mail->own_slot_fd = dup(client->slots[info.own_slot].fd);
+        payload = NULL;
+        pthread_cond_broadcast(&client->changed);
+    }
+    pthread_mutex_unlock(&client->lock);
+    free(payload); /* of a restore that gave up */
+    cairn_session_restore_info_fini(&info);
+    return CAIRN_OK;
+}
+
+void
+client_take_fetched(struct cairn_client *client, const struct cairn_session_fetched *fetched)
+{
+    pthread_mutex_lock(&client->lock);
+    for (uint32_t i = 0; client->mail.wanted && i < CLIENT_WINDOW_PARTS; i++) {
+        if (client->mail.fetches[i].request != fetched->request || client->mail.fetches[i].answered)
+            continue;
+        client->mail.fetches[i].answered = true;
+        client->mail.fetches[i].err = fetched->err;
+        memcpy(client->mail.fetches[i].text, fetched->text, sizeof fetched->text);
+        pthread_cond_broadcast(&client->changed);
+    }
+    pthread_mutex_unlock(&client->lock);
+}
+
+/* ---- asking. Lock held ---- */
+
+static void
+mail_close(struct client_mail *mail)
+{
+    free(mail->payload);
+    if (mail->window_fd >= 0)
+        close(mail->window_fd);
+    if (mail->own_slot_fd >= 0)
+        close(mail->own_slot_fd);
+    memset(mail, 0, sizeof *mail);
+    mail->window_fd = -1;
+    mail->own_slot_fd = -1;
+}
+
+/* Waits until an agent serves us, with our slots mapped if it will have our tensors. */
+static cairn_err
+wait_agent(struct cairn_client *client, uint64_t deadline_ns)
+{
+    uint64_t until_ns = client_now_ns() + client->connect_timeout_ns;
+
+    if (until_ns > deadline_ns)
+        until_ns = deadline_ns;
+    while (client->link != CLIENT_LINK_ATTACHED || client->registration == CLIENT_REGISTER_WANTED ||
+           client->registration == CLIENT_REGISTER_SENT) {
+        if (client->link == CLIENT_LINK_CLOSED)
+            return CAIRN_STALE;
+        if (!client_wait(client, until_ns))
+            return client->link == CLIENT_LINK_ATTACHED ? CAIRN_TIMEOUT : CAIRN_PEER;
+    }
+    return CAIRN_OK;
+}
+
+static cairn_err
+ask(struct restore *restore)
+{
+    struct cairn_client *client = restore->client;
+    struct client_mail *mail = &client->mail;
+    struct cairn_session_restore request;
+    cairn_err err = wait_agent(client, restore->deadline_ns);
+
+    if (err)
+        return err;
+    mail_close(mail);
+    request.request = client->next_request;
+    client->next_request = client->next_request == UINT32_MAX ? 1 : client->next_request + 1;
+    err = cairn_session_put_restore(&client->writer, &request);
+    if (err)
+        return err == CAIRN_AGAIN ? CAIRN_TIMEOUT : err; /* it has not read for long */
+    mail->wanted = true;
+    mail->request = request.request;
+    client_wake(client);
+    while (!mail->payload && !mail->err)
+        if (!client_wait(client, restore->deadline_ns))
+            return CAIRN_TIMEOUT;
+    return mail->payload ? CAIRN_OK : mail->err;
+}
+
+static void
+say_end(struct restore *restore, uint64_t bytes, cairn_err result)
+{
+    struct cairn_session_restored restored = {restore->info.generation, bytes, result};
+    struct cairn_client *client = restore->client;
+
+    pthread_mutex_lock(&client->lock);
+    if (client->mail.wanted && !client->mail.err && client->link == CLIENT_LINK_ATTACHED &&
+        cairn_session_put_restored(&client->writer, &restored))
+        client->broken = true; /* the agent must not hold the generation for ever */
+    mail_close(&client->mail);
+    client_wake(client);
+    pthread_mutex_unlock(&client->lock);
+}
+
+/* ---- planning ---- */
+
+/* The payload is ours while the mail is wanted: the service thread writes it once. */
+static cairn_err
+unpack_answer(struct restore *restore)
+{
+    const struct client_mail *mail = &restore->client->mail;
+    struct cairn_session_frame frame = {.type = CAIRN_SESSION_RESTORE_INFO,
+                                        .payload = mail->payload,
+                                        .payload_bytes = mail->payload_bytes,
+                                        .fd_count = mail->window_fd >= 0 ? 1 : 0};
+    cairn_err err = cairn_session_take_restore_info(&frame, &restore->info);
+
+    if (err || restore->info.err == CAIRN_OK)
+        return err;
+    client_say(restore->client,
+               restore->info.err == CAIRN_NOT_FOUND ? CAIRN_LOG_INFO : CAIRN_LOG_ERROR,
+               "client: nothing was restored: %s (%s)", cairn_err_text(restore->info.err),
+               restore->info.text);
+    return restore->info.err;
+}
+
+static cairn_err
+unpack_manifests(struct restore *restore)
+{
+    const struct cairn_session_restore_info *info = &restore->info;
+
+    restore->manifests = calloc(info->count ? info->count : 1, sizeof *restore->manifests);
+    if (!restore->manifests)
+        return CAIRN_NOMEM;
+    for (uint32_t i = 0; i < info->count; i++) {
+        struct cairn_manifest manifest = {0};
+        cairn_err err = cairn_manifest_unpack(info->manifests[i].bytes,
+                                              info->manifests[i].bytes_len, &manifest);
+
+        if (err) {
+            client_say(restore->client, CAIRN_LOG_ERROR, "client: manifest %u of %u is refused: %s",
+                       i, info->count, cairn_err_text(err));
+            return err;
+        }
+        if (manifest.container_count != info->count || manifest.container >= info->count ||
+            restore->manifests[manifest.container].container_count != 0 ||
+            cairn_generation_compare(manifest.generation, info->generation) != 0) {
+            cairn_manifest_fini(&manifest);
+            client_say(restore->client, CAIRN_LOG_ERROR,
+                       "client: manifest %u of %u does not belong to the generation", i,
+                       info->count);
+            return CAIRN_CORRUPT;
+        }
+        restore->manifests[manifest.container] = manifest;
+    }
+    return CAIRN_OK;
+}
+
+static uint32_t
+cost_of(void *context, uint32_t source_container, uint32_t target_container)
+{
+    const struct restore *restore = context;
+
+    (void)target_container;
+    return source_container == restore->info.own_container ? 1 : 16;
+}
+
+static cairn_err
+build_layouts(struct restore *restore, struct cairn_layout *source, struct cairn_layout *target)
+{
+    const struct client_tensors *tensors = restore->client->tensors;
+    const char *why = "";
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t i = 0; i < restore->info.count && !err; i++)
+        err = cairn_manifest_add_to_layout(&restore->manifests[i], source, &why);
+    if (err) {
+        client_say(restore->client, CAIRN_LOG_ERROR,
+                   "client: the manifests do not fit together: %s", why);
+        return err == CAIRN_INVAL ? CAIRN_CORRUPT : err;
+    }
+    for (uint32_t i = 0; i < tensors->count && !err; i++) {
+        const struct cairn_slice *slice = &tensors->slices[i];
+
+        err = cairn_layout_add(target, i, slice, slice->flat_begin, slice->flat_end, 0, &why);
+        if (err)
+            client_say(restore->client, CAIRN_LOG_ERROR,
+                       "client: tensor \"%s\" cannot be restored: %s", slice->name, why);
+    }
+    return err;
+}
+
+static cairn_err
+plan(struct restore *restore)
+{
+    struct cairn_reshard_options options = {.cost = cost_of, .cost_context = restore};
+    struct cairn_layout *source = NULL, *target = NULL;
+    char report[REPORT_BYTES] = "";
+    cairn_err err = cairn_layout_create(&source);
+
+    if (err)
+        goto done;
+    err = cairn_layout_create(&target);
+    if (err)
+        goto done;
+    err = build_layouts(restore, source, target);
+    if (err)
+        goto done;
+    err = cairn_reshard_plan(source, target, &options, &restore->moves, report, sizeof report);
+    if (err) {
+        client_say(restore->client, CAIRN_LOG_ERROR,
+                   "client: generation epoch=%llu step=%llu does not fit the tensors: %s",
+                   (unsigned long long)restore->info.generation.epoch,
+                   (unsigned long long)restore->info.generation.step, report);
+        if (err == CAIRN_NOT_FOUND)
+            err = CAIRN_INVAL; /* what is registered is not in it */
+    }
+done:
+    cairn_layout_destroy(source);
+    cairn_layout_destroy(target);
+    return err;
+}
+
+/* ---- reading ---- */
+
+static cairn_err
+map_memory(const struct cairn_client *client, int fd, uint64_t bytes, int protection, uint8_t **out)
+{
+    uint64_t file_bytes;
+    void *map;
+    cairn_err err = cairn_session_fd_check(fd, bytes, &file_bytes);
+
+    if (err || bytes == 0) {
+        client_say(client, CAIRN_LOG_ERROR, "client: the agent's memory is %s",
+                   err == CAIRN_DENIED ? "not sealed against shrinking" : "shorter than it says");
+        return CAIRN_CORRUPT;
+    }
+    map = mmap(NULL, bytes, protection, MAP_SHARED, fd, 0);
+    if (map == MAP_FAILED) {
+        client_say(client, CAIRN_LOG_ERROR,
+                   "client: the agent's memory cannot be mapped errno=%d (%s)", errno,
+                   strerror(errno));
+        return CAIRN_NOMEM;
+    }
+    (void)madvise(map, bytes, MADV_DONTFORK);
+    *out = map;
+    return CAIRN_OK;
+}
+
+static cairn_err
+map_sources(struct restore *restore)
+{
+    const struct client_mail *mail = &restore->client->mail;
+    uint32_t own = restore->info.own_container;
+    cairn_err err = map_memory(restore->client, mail->window_fd, restore->info.window_bytes,
+                               PROT_READ | PROT_WRITE, &restore->window);
+
+    if (err)
+        return err;
+    restore->window_bytes = restore->info.window_bytes;
+    if (own == CAIRN_CONTAINER_NONE)
+        return CAIRN_OK;
+    if (own >= restore->info.count)
+        return CAIRN_CORRUPT;
+    if (mail->own_slot_fd < 0 || restore->manifests[own].container_bytes == 0) {
+        /* The agent refused our tensors, so that we have no slot, or there is nothing in it. */
+        restore->info.own_container = CAIRN_CONTAINER_NONE;
+        return CAIRN_OK;
+    }
+    err = map_memory(restore->client, mail->own_slot_fd, restore->manifests[own].container_bytes,
+                     PROT_READ, &restore->own);
+    if (!err)
+        restore->own_bytes = restore->manifests[own].container_bytes;
+    return err;
+}
+
+static cairn_err
+run(struct restore *restore, struct cairn_restored *out)
+{
+    struct client_fill fill = {.client = restore->client, .deadline_ns = restore->deadline_ns};
+    cairn_err err = unpack_answer(restore);
+
+    if (err)
+        return err;
+    err = unpack_manifests(restore);
+    if (err)
+        return err;
+    err = map_sources(restore);
+    if (err)
+        return err;
+    err = plan(restore);
+    if (err)
+        return err;
+    fill.slices = restore->client->tensors->slices;
+    fill.slice_count = restore->client->tensors->count;
+    fill.manifests = restore->manifests;
+    fill.container_count = restore->info.count;
+    fill.moves = &restore->moves;
+    fill.own_container = restore->info.own_container;
+    fill.own = restore->own;
+    fill.window = restore->window;
+    fill.window_bytes = restore->window_bytes;
+    err = client_fill_run(&fill);
+    if (err)
+        return err;
+    out->generation = restore->info.generation;
+    out->bytes = fill.own_bytes + fill.fetched_bytes;
+    out->local_bytes = fill.own_bytes;
+    *(restore->info.source == CAIRN_SOURCE_FILES ? &out->file_bytes : &out->remote_bytes) =
+        fill.fetched_bytes;
+    return CAIRN_OK;
+}
+
+static void
+restore_fini(struct restore *restore)
+{
+    if (restore->window)
+        munmap(restore->window, restore->window_bytes);
+    if (restore->own)
+        munmap(restore->own, restore->own_bytes);
+    for (uint32_t i = 0; restore->manifests && i < restore->info.count; i++)
+        cairn_manifest_fini(&restore->manifests[i]);
+    free(restore->manifests);
+    cairn_moves_fini(&restore->moves);
+    cairn_session_restore_info_fini(&restore->info);
+}
+
+cairn_err
+cairn_client_restore(struct cairn_client *client, struct cairn_restored *out)
+{
+    struct restore restore = {.client = client};
+    struct cairn_restored restored = {0};
+    cairn_err err;
+
+    if (!client_usable(client) || !out || !client->tensors || client->tensors->count == 0)
+        return CAIRN_INVAL; /* only this thread replaces the tensors */
+    if (client->path[0] == '\0')
+        return CAIRN_NOT_FOUND; /* no agent is configured: a fresh start */
+    restore.deadline_ns = client_now_ns() + client->restore_timeout_ns;
+    pthread_mutex_lock(&client->lock);
+    client_give_up(client, CAIRN_AGAIN,
+                   CAIRN_REASON_OTHER); /* the tensors are about to be overwritten */
+    err = client_wait_idle(client, restore.deadline_ns) ? ask(&restore) : CAIRN_TIMEOUT;
+    pthread_mutex_unlock(&client->lock);
+    if (err)
+        client_say(client, CAIRN_LOG_ERROR, "client: restore failed, no answer from the agent: %s",
+                   cairn_err_text(err));
+    else
+        err = run(&restore, &restored);
+    say_end(&restore, restored.bytes, err);
+    if (!err)
+        client_say(client, CAIRN_LOG_INFO,
+                   "client: restored epoch=%llu step=%llu bytes=%llu local_bytes=%llu "
+                   "remote_bytes=%llu file_bytes=%llu",
+                   (unsigned long long)restored.generation.epoch,
+                   (unsigned long long)restored.generation.step, (unsigned long long)restored.bytes,
+                   (unsigned long long)restored.local_bytes,
+                   (unsigned long long)restored.remote_bytes,
+                   (unsigned long long)restored.file_bytes);
+    restore_fini(&restore);
+    if (!err)
+        *out = restored;
+    return err;
+}

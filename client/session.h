@@ -1,0 +1,435 @@
+/*
+ * client/session.h - the protocol between a trainer or an operator and the agent of its node.
+ *
+ * Over one Unix stream socket, both ways, goes a sequence of frames: a header of 8 bytes, then the
+ * payload, all little-endian:
+ *
+ *   u32 payload bytes   at most 256 MiB for REGISTER and RESTORE_INFO, 1 MiB for the others
+ *   u16 type            enum cairn_session_type
+ *   u8  version         of the framing: CAIRN_SESSION_FRAMING
+ *   u8  descriptors     that travel with the frame (SCM_RIGHTS), attached to its first byte
+ *
+ * A payload is packed by base/wire.h, field after field in the order of the frame's struct below;
+ * strings are u32 length and bytes, enums and bools are u32. The forms of HELLO and REFUSED never
+ * change, so that two versions can tell each other that they do not fit.
+ *
+ * What follows what:
+ * - HELLO → WELCOME, or REFUSED (request 0) and the agent closes.
+ * - REGISTER → REGISTERED, or REFUSED with the same request. A REGISTER replaces the one before.
+ * - BEGIN → GRANT or SKIP of that step. After GRANT: PIECE in order of blocks, then DONE; or CANCEL
+ *   at any time, before GRANT too (a GRANT or SKIP that crosses a CANCEL is ignored).
+ * - DROP makes the client stop copying. It answers with CANCEL unless DONE or CANCEL went before.
+ *   Until DONE or CANCEL the agent must take it that the client writes to the slot; after it,
+ *   nothing is written there and nothing more is sent of that step.
+ * - RESTORE → RESTORE_INFO. If that says CAIRN_OK: FETCH → FETCHED any number of times, several at
+ *   once, then RESTORED. The agent holds the generation and the window until RESTORED or the end of
+ *   the connection.
+ * - STATS at any time. OPERATOR → OPERATOR_REPLY once or more, the last with `final`.
+ *
+ * The end of the connection is the end of the trainer, or its detachment: it stops copying before
+ * it closes. But a trainer that forked leaves its socket in the child, so an agent that wants to
+ * know of a death at once watches the pid of HELLO too.
+ *
+ * The reader and the writer never block and hold no socket, so the loop of the agent and the
+ * service thread of the client use the same code. Everything that comes in is checked here for
+ * form: bounds, known enums, counts, no trailing bytes. What it means is checked by who uses it.
+ */
+#ifndef CAIRN_CLIENT_SESSION_H
+#define CAIRN_CLIENT_SESSION_H
+
+#include "cairn/client.h"
+
+enum {
+    CAIRN_SESSION_PROTOCOL = 1, /* in HELLO and WELCOME */
+    CAIRN_SESSION_FRAMING = 1,  /* in every header */
+    CAIRN_SESSION_HEADER_BYTES = 8,
+    CAIRN_SESSION_PAYLOAD_BYTES_MAX = 1 << 20,
+    CAIRN_SESSION_BULK_BYTES_MAX = 256 << 20, /* payload of REGISTER and RESTORE_INFO */
+    CAIRN_SESSION_FDS_MAX = 16,               /* in one frame: slots of a node, or one window */
+    CAIRN_SESSION_TEXT_BYTES = 512,           /* of a reason, its NUL included */
+    CAIRN_SESSION_JOB_BYTES = 128,            /* of a job's name, its NUL included */
+    CAIRN_SESSION_PIECE_BLOCKS_MAX = 1024,    /* in one PIECE */
+    CAIRN_SESSION_FETCH_ITEMS_MAX = 256       /* in one FETCH */
+};
+
+enum cairn_session_type {
+    /* client to agent */
+    CAIRN_SESSION_HELLO = 1,
+    CAIRN_SESSION_REGISTER = 2,
+    CAIRN_SESSION_BEGIN = 3,
+    CAIRN_SESSION_PIECE = 4,
+    CAIRN_SESSION_DONE = 5,
+    CAIRN_SESSION_CANCEL = 6,
+    CAIRN_SESSION_RESTORE = 7,
+    CAIRN_SESSION_FETCH = 8,
+    CAIRN_SESSION_RESTORED = 9,
+    CAIRN_SESSION_STATS = 10,
+    CAIRN_SESSION_OPERATOR = 11,
+    /* agent to client */
+    CAIRN_SESSION_WELCOME = 64,
+    CAIRN_SESSION_REFUSED = 65,
+    CAIRN_SESSION_REGISTERED = 66,
+    CAIRN_SESSION_GRANT = 67,
+    CAIRN_SESSION_SKIP = 68,
+    CAIRN_SESSION_DROP = 69,
+    CAIRN_SESSION_EPOCH = 70,
+    CAIRN_SESSION_RESTORE_INFO = 71,
+    CAIRN_SESSION_FETCHED = 72,
+    CAIRN_SESSION_OPERATOR_REPLY = 73
+};
+
+enum cairn_session_side { CAIRN_SESSION_CLIENT = 1, CAIRN_SESSION_AGENT = 2 };
+
+enum cairn_session_role { CAIRN_ROLE_TRAINER = 1, CAIRN_ROLE_OPERATOR = 2 };
+
+enum cairn_session_reason {
+    CAIRN_REASON_NOT_DUE = 1, /* SKIP: the policy wants no generation of this step */
+    CAIRN_REASON_BUSY = 2,    /* SKIP: the one before is still being protected, no slot is free */
+    CAIRN_REASON_NOT_READY =
+        3, /* SKIP, DROP: the group is not whole, a restore runs, nothing registered */
+    CAIRN_REASON_FENCE = 4,   /* CANCEL: the fence came before the grant */
+    CAIRN_REASON_TIMEOUT = 5, /* CANCEL, DROP: a fence or a peer took too long */
+    CAIRN_REASON_DEVICE = 6,  /* CANCEL: a copy failed */
+    CAIRN_REASON_CLOSING = 7, /* CANCEL: the trainer closes or registers anew */
+    CAIRN_REASON_OTHER = 8
+};
+
+enum cairn_session_source { CAIRN_SOURCE_MEMORY = 1, CAIRN_SOURCE_FILES = 2 };
+
+enum { CAIRN_CONTAINER_NONE = 0xffffffffu };
+
+/* ---- frames: client to agent ---- */
+
+struct cairn_session_hello {
+    uint32_t protocol; /* CAIRN_SESSION_PROTOCOL */
+    uint32_t role;     /* enum cairn_session_role */
+    char job[CAIRN_SESSION_JOB_BYTES];
+    uint32_t rank; /* rank, world and local_ranks are 0 for an operator */
+    uint32_t world;
+    uint32_t local_ranks;
+    uint64_t pid;
+    uint64_t epoch; /* that this client was last welcomed under, 0 at first: tells a left-over of an
+                       older one */
+};
+
+/* What the rank holds, in the order of capture. Addresses do not travel: they are NULL here. */
+struct cairn_session_register {
+    uint32_t request; /* > 0, comes back in the answer */
+    uint32_t count;
+    struct cairn_slice *slices; /* unpacked: owned, ended by cairn_session_register_fini */
+    char *names;                /* storage of the unpacked slices' names */
+};
+
+struct cairn_session_begin {
+    uint64_t step;
+};
+
+/* Blocks [first_block, first_block + count) of this rank's region, from its first byte on, are
+ * captured. */
+struct cairn_session_piece {
+    struct cairn_generation generation;
+    uint64_t first_block;
+    uint32_t count; /* 1 … CAIRN_SESSION_PIECE_BLOCKS_MAX */
+    uint64_t crcs[CAIRN_SESSION_PIECE_BLOCKS_MAX];
+};
+
+struct cairn_session_done {
+    struct cairn_generation generation;
+};
+
+struct cairn_session_cancel {
+    uint64_t step;
+    uint32_t reason; /* enum cairn_session_reason */
+};
+
+struct cairn_session_restore {
+    uint32_t request;
+};
+
+/* Blocks of a container, wanted at window_offset of the window, one after the other. */
+struct cairn_session_fetch_item {
+    uint32_t container;
+    uint32_t block_count;
+    uint64_t first_block;
+    uint64_t window_offset;
+};
+
+struct cairn_session_fetch {
+    uint32_t request;
+    uint32_t count; /* 1 … CAIRN_SESSION_FETCH_ITEMS_MAX */
+    struct cairn_session_fetch_item items[CAIRN_SESSION_FETCH_ITEMS_MAX];
+};
+
+struct cairn_session_restored {
+    struct cairn_generation generation;
+    uint64_t bytes;
+    cairn_err err;
+};
+
+/* STATS carries a struct cairn_client_stats. OPERATOR carries text: */
+
+struct cairn_session_operator {
+    const char *text; /* JSON; unpacked: borrowed from the frame, not ended by NUL */
+    size_t text_bytes;
+};
+
+/* ---- frames: agent to client ---- */
+
+enum { CAIRN_WELCOME_RESTORABLE = 1 /* a generation is held ready to be restored */ };
+
+struct cairn_session_welcome {
+    uint32_t protocol;
+    uint64_t epoch;
+    uint32_t node;
+    uint32_t flags;
+};
+
+struct cairn_session_refused {
+    uint32_t request; /* 0: HELLO; else that of a REGISTER */
+    cairn_err err;    /* not CAIRN_OK */
+    char text[CAIRN_SESSION_TEXT_BYTES];
+};
+
+/*
+ * Travels with slot_count descriptors: the memory of each slot, a memfd sealed at least against
+ * shrinking. The rank's region is at region_offset of each of them.
+ */
+struct cairn_session_registered {
+    uint32_t request;
+    uint64_t region_offset; /* multiples of CAIRN_BLOCK_BYTES */
+    uint64_t region_bytes;
+    uint32_t slot_count; /* 1 … CAIRN_SESSION_FDS_MAX */
+};
+
+struct cairn_session_grant {
+    uint64_t step;
+    struct cairn_generation generation; /* its step is `step` */
+    uint32_t slot;
+};
+
+struct cairn_session_skip {
+    uint64_t step;
+    uint32_t reason; /* enum cairn_session_reason */
+    char text[CAIRN_SESSION_TEXT_BYTES];
+};
+
+struct cairn_session_drop {
+    struct cairn_generation generation;
+    uint32_t reason;
+};
+
+struct cairn_session_epoch {
+    uint64_t epoch;
+};
+
+struct cairn_session_bytes {
+    const uint8_t *bytes; /* unpacked: borrowed from the frame */
+    size_t bytes_len;
+};
+
+/*
+ * What can be restored. With err = CAIRN_OK it travels with one descriptor, the window: a memfd
+ * of window_bytes, sealed at least against shrinking. Otherwise all but err, text and request is
+ * zero.
+ */
+struct cairn_session_restore_info {
+    uint32_t request;
+    cairn_err err; /* CAIRN_NOT_FOUND: nothing to restore */
+    char text[CAIRN_SESSION_TEXT_BYTES];
+    struct cairn_generation generation;
+    uint32_t source; /* enum cairn_session_source */
+    uint64_t window_bytes;
+    uint32_t own_container; /* that lies in this node's memory from byte 0 of own_slot, or
+                               CAIRN_CONTAINER_NONE */
+    uint32_t own_slot;      /* index into the descriptors of REGISTERED */
+    uint32_t count;
+    struct cairn_session_bytes
+        *manifests; /* packed (snapshot/manifest.h), one per container; the array is
+                       owned when unpacked: cairn_session_restore_info_fini */
+};
+
+struct cairn_session_fetched {
+    uint32_t request;
+    cairn_err err; /* CAIRN_OK: all items of the request are in the window */
+    char text[CAIRN_SESSION_TEXT_BYTES];
+};
+
+struct cairn_session_operator_reply {
+    int32_t exit_code;
+    uint32_t final;   /* 1: the last one */
+    const char *text; /* unpacked: borrowed from the frame, not ended by NUL */
+    size_t text_bytes;
+};
+
+/* ---- reader: bytes and descriptors in, frames out ---- */
+
+struct cairn_session_frame {
+    enum cairn_session_type type;
+    const uint8_t *payload; /* borrowed from the reader until its next call */
+    size_t payload_bytes;
+    uint32_t fd_count;
+    int fds[CAIRN_SESSION_FDS_MAX]; /* owned; one that is taken over is set to -1 */
+};
+
+struct cairn_session_reader {
+    enum cairn_session_side from; /* frames of the other direction are refused */
+    uint8_t *bytes;
+    size_t begin, used,
+        room; /* bytes[begin, used) are not consumed yet, room is the size of bytes */
+    int fds[2 * CAIRN_SESSION_FDS_MAX]; /* received, not yet claimed by a frame */
+    uint32_t fd_count;
+    cairn_err failed; /* sticky */
+    int os_error;     /* errno behind the last CAIRN_PEER, 0 when the other side closed */
+};
+
+/* Makes an empty reader for frames sent by `from`. Allocates nothing. */
+void cairn_session_reader_init(struct cairn_session_reader *reader, enum cairn_session_side from);
+/* Frees, closes descriptors that no frame claimed. All zero is allowed. */
+void cairn_session_reader_fini(struct cairn_session_reader *reader);
+
+/*
+ * Receives once from a non-blocking socket. CAIRN_OK: got something, ask for frames; CAIRN_AGAIN:
+ * nothing there; CAIRN_PEER: the other side is gone (frames received before are still there);
+ * CAIRN_CORRUPT: too many descriptors; CAIRN_NOMEM. Memory grows with what arrives, never with what
+ * a header promises.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_session_reader_receive(struct cairn_session_reader *reader,
+                                                        int socket);
+
+/* The same from memory; takes over fds[fd_count] in every case. CAIRN_CORRUPT, CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_session_reader_feed(struct cairn_session_reader *reader,
+                                                     const void *bytes, size_t bytes_len,
+                                                     const int *fds, uint32_t fd_count);
+
+/*
+ * Takes the next whole frame. CAIRN_AGAIN: none is complete; CAIRN_CORRUPT or CAIRN_VERSION: the
+ * stream is not ours, and stays so. The caller ends *out with cairn_session_frame_fini.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_session_reader_next(struct cairn_session_reader *reader,
+                                                     struct cairn_session_frame *out);
+/* Closes the frame's descriptors that are not -1. */
+void cairn_session_frame_fini(struct cairn_session_frame *frame);
+
+/* ---- writer: a bounded queue of frames ---- */
+
+struct cairn_session_writer {
+    uint8_t *bytes;
+    size_t begin, used, room; /* as in the reader */
+    size_t limit_bytes;
+    uint64_t sent_bytes; /* of the whole stream */
+    struct {
+        uint64_t at; /* the stream's byte that they travel with */
+        uint32_t count;
+        int fds[CAIRN_SESSION_FDS_MAX]; /* our own duplicates */
+    } pending[4];                       /* frames with descriptors that are queued, in order */
+    uint32_t pending_count;
+    int os_error; /* errno behind the last CAIRN_PEER, or behind a descriptor that could not be
+                     duplicated */
+};
+
+/*
+ * Makes an empty writer that takes no further frame while limit_bytes or more are queued (so it
+ * holds at most that and one frame more). Allocates nothing before the first frame.
+ */
+void cairn_session_writer_init(struct cairn_session_writer *writer, size_t limit_bytes);
+/* Frees what is queued. All zero is allowed. */
+void cairn_session_writer_fini(struct cairn_session_writer *writer);
+/* Bytes queued and not sent. */
+size_t cairn_session_writer_queued(const struct cairn_session_writer *writer);
+
+/*
+ * Sends what the socket (non-blocking) takes. CAIRN_OK: the queue is empty; CAIRN_AGAIN: the socket
+ * is full, wait until it is writable; CAIRN_PEER: the other side is gone. Never raises SIGPIPE.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_session_writer_send(struct cairn_session_writer *writer,
+                                                     int socket);
+
+/*
+ * Queue one frame. CAIRN_AGAIN: the queue is full, nothing was queued; CAIRN_FULL: the frame is
+ * larger than its type may be; CAIRN_NOMEM; CAIRN_INVAL: a field is out of its range. Arguments are
+ * borrowed for the call; descriptors are duplicated. cairn_session_put_frame queues any payload;
+ * cairn_session_put_space queues a frame whose payload the caller writes to *payload (payload_bytes
+ * long) before the next call on the writer.
+ */
+#define CAIRN_SESSION_PUT(name, type)                                                              \
+    CAIRN_MUST_CHECK cairn_err cairn_session_put_##name(struct cairn_session_writer *writer,       \
+                                                        const type *value)
+CAIRN_MUST_CHECK cairn_err cairn_session_put_frame(struct cairn_session_writer *writer,
+                                                   enum cairn_session_type type,
+                                                   const void *payload, size_t payload_bytes,
+                                                   const int *fds, uint32_t fd_count);
+CAIRN_MUST_CHECK cairn_err cairn_session_put_space(struct cairn_session_writer *writer,
+                                                   enum cairn_session_type type,
+                                                   size_t payload_bytes, const int *fds,
+                                                   uint32_t fd_count, uint8_t **payload);
+CAIRN_SESSION_PUT(hello, struct cairn_session_hello);
+CAIRN_SESSION_PUT(register, struct cairn_session_register);
+CAIRN_SESSION_PUT(begin, struct cairn_session_begin);
+CAIRN_SESSION_PUT(piece, struct cairn_session_piece);
+CAIRN_SESSION_PUT(done, struct cairn_session_done);
+CAIRN_SESSION_PUT(cancel, struct cairn_session_cancel);
+CAIRN_SESSION_PUT(restore, struct cairn_session_restore);
+CAIRN_SESSION_PUT(fetch, struct cairn_session_fetch);
+CAIRN_SESSION_PUT(restored, struct cairn_session_restored);
+CAIRN_SESSION_PUT(stats, struct cairn_client_stats);
+CAIRN_SESSION_PUT(operator, struct cairn_session_operator);
+CAIRN_SESSION_PUT(welcome, struct cairn_session_welcome);
+CAIRN_SESSION_PUT(refused, struct cairn_session_refused);
+CAIRN_SESSION_PUT(grant, struct cairn_session_grant);
+CAIRN_SESSION_PUT(skip, struct cairn_session_skip);
+CAIRN_SESSION_PUT(drop, struct cairn_session_drop);
+CAIRN_SESSION_PUT(epoch, struct cairn_session_epoch);
+CAIRN_SESSION_PUT(fetched, struct cairn_session_fetched);
+CAIRN_SESSION_PUT(operator_reply, struct cairn_session_operator_reply);
+/* slot_fds[value->slot_count] */
+CAIRN_MUST_CHECK cairn_err
+cairn_session_put_registered(struct cairn_session_writer *writer,
+                             const struct cairn_session_registered *value, const int *slot_fds);
+/* window_fd is -1 where value->err is not CAIRN_OK */
+CAIRN_MUST_CHECK cairn_err
+cairn_session_put_restore_info(struct cairn_session_writer *writer,
+                               const struct cairn_session_restore_info *value, int window_fd);
+
+/*
+ * Unpack the payload of a frame of that type: CAIRN_CORRUPT where it has not the form (*out
+ * untouched), CAIRN_NOMEM. The number of descriptors is checked where the frame carries any; they
+ * stay in the frame.
+ */
+#define CAIRN_SESSION_TAKE(name, type)                                                             \
+    CAIRN_MUST_CHECK cairn_err cairn_session_take_##name(const struct cairn_session_frame *frame,  \
+                                                         type *out)
+CAIRN_SESSION_TAKE(hello, struct cairn_session_hello);
+CAIRN_SESSION_TAKE(register, struct cairn_session_register);
+CAIRN_SESSION_TAKE(begin, struct cairn_session_begin);
+CAIRN_SESSION_TAKE(piece, struct cairn_session_piece);
+CAIRN_SESSION_TAKE(done, struct cairn_session_done);
+CAIRN_SESSION_TAKE(cancel, struct cairn_session_cancel);
+CAIRN_SESSION_TAKE(restore, struct cairn_session_restore);
+CAIRN_SESSION_TAKE(fetch, struct cairn_session_fetch);
+CAIRN_SESSION_TAKE(restored, struct cairn_session_restored);
+CAIRN_SESSION_TAKE(stats, struct cairn_client_stats);
+CAIRN_SESSION_TAKE(operator, struct cairn_session_operator);
+CAIRN_SESSION_TAKE(welcome, struct cairn_session_welcome);
+CAIRN_SESSION_TAKE(refused, struct cairn_session_refused);
+CAIRN_SESSION_TAKE(registered, struct cairn_session_registered);
+CAIRN_SESSION_TAKE(grant, struct cairn_session_grant);
+CAIRN_SESSION_TAKE(skip, struct cairn_session_skip);
+CAIRN_SESSION_TAKE(drop, struct cairn_session_drop);
+CAIRN_SESSION_TAKE(epoch, struct cairn_session_epoch);
+CAIRN_SESSION_TAKE(restore_info, struct cairn_session_restore_info);
+CAIRN_SESSION_TAKE(fetched, struct cairn_session_fetched);
+CAIRN_SESSION_TAKE(operator_reply, struct cairn_session_operator_reply);
+#undef CAIRN_SESSION_PUT
+#undef CAIRN_SESSION_TAKE
+
+/* Free what take allocated and zero it; all zero is allowed. */
+void cairn_session_register_fini(struct cairn_session_register *value);
+void cairn_session_restore_info_fini(struct cairn_session_restore_info *value);
+
+/*
+ * A descriptor's size when it is a memfd that cannot shrink under a mapping; CAIRN_DENIED when it
+ * is not sealed so, CAIRN_INVAL when it is smaller than bytes_min.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_session_fd_check(int fd, uint64_t bytes_min, uint64_t *bytes);
+
+#endif

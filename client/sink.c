@@ -1,0 +1,168 @@
+/* client/sink.c - see sink.h. */
+#include "client/sink.h"
+
+#include "client/state.h"
+#include "snapshot/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct device {
+    int32_t ordinal;
+    struct cairn_mem *mem;
+    uint64_t ticket;
+    bool issued; /* ticket is that of a batch that may still run */
+    uint32_t count;
+    size_t bytes;
+    struct cairn_mem_copy copies[CAIRN_MEM_BATCH_COPIES_MAX];
+};
+
+struct client_sink {
+    const struct cairn_slice *slices;
+    uint64_t deadline_ns;
+    struct device *devices[CAIRN_RANKS_PER_NODE_MAX];
+    uint32_t device_count;
+};
+
+static struct device *
+find_device(const struct client_sink *sink, int32_t ordinal)
+{
+    for (uint32_t i = 0; i < sink->device_count; i++)
+        if (sink->devices[i]->ordinal == ordinal)
+            return sink->devices[i];
+    return NULL;
+}
+
+static cairn_err
+open_device(struct client_sink *sink, const struct cairn_client *client, int32_t ordinal)
+{
+    struct cairn_mem_options options = {.log = client->log, .log_context = client->log_context};
+    struct device *device;
+    cairn_err err;
+
+    if (sink->device_count == CAIRN_RANKS_PER_NODE_MAX)
+        return CAIRN_INVAL;
+    device = calloc(1, sizeof *device);
+    if (!device)
+        return CAIRN_NOMEM;
+    device->ordinal = ordinal;
+    err = cairn_mem_open(ordinal, &options, &device->mem);
+    if (err) {
+        free(device);
+        return err;
+    }
+    sink->devices[sink->device_count++] = device;
+    return CAIRN_OK;
+}
+
+cairn_err
+client_sink_open(const struct cairn_client *client, const struct cairn_slice *slices,
+                 uint32_t count, uint64_t deadline_ns, struct client_sink **out)
+{
+    struct client_sink *sink = calloc(1, sizeof *sink);
+
+    if (!sink)
+        return CAIRN_NOMEM;
+    sink->slices = slices;
+    sink->deadline_ns = deadline_ns;
+    for (uint32_t i = 0; i < count; i++) {
+        cairn_err err = CAIRN_OK;
+
+        if (slices[i].device >= 0 && !find_device(sink, slices[i].device))
+            err = open_device(sink, client, slices[i].device);
+        if (err) {
+            client_sink_close(sink);
+            return err;
+        }
+    }
+    *out = sink;
+    return CAIRN_OK;
+}
+
+cairn_err
+client_sink_pin(struct client_sink *sink, void *memory, uint64_t bytes)
+{
+    for (uint32_t i = 0; i < sink->device_count; i++) {
+        cairn_err err = cairn_mem_pin(sink->devices[i]->mem, memory, bytes);
+
+        if (err)
+            return err;
+    }
+    return CAIRN_OK;
+}
+
+static cairn_err
+issue(struct client_sink *sink, struct device *device)
+{
+    cairn_err err;
+
+    if (device->count == 0)
+        return CAIRN_OK;
+    err = cairn_mem_copy_in(device->mem, device->copies, device->count, &device->ticket);
+    if (err == CAIRN_AGAIN) {
+        err = cairn_mem_wait(device->mem, device->ticket, sink->deadline_ns);
+        if (!err)
+            err = cairn_mem_copy_in(device->mem, device->copies, device->count, &device->ticket);
+    }
+    if (err)
+        return err;
+    device->issued = true;
+    device->count = 0;
+    device->bytes = 0;
+    return CAIRN_OK;
+}
+
+cairn_err
+client_sink_put(struct client_sink *sink, uint32_t slice, uint64_t offset, const uint8_t *bytes,
+                uint64_t bytes_len)
+{
+    const struct cairn_slice *target = &sink->slices[slice];
+    struct device *device;
+    cairn_err err = CAIRN_OK;
+
+    if (target->device < 0) {
+        memcpy((uint8_t *)target->address + offset, bytes, bytes_len);
+        return CAIRN_OK;
+    }
+    device = find_device(sink, target->device);
+    if (!device || bytes_len > CAIRN_MEM_BATCH_BYTES_MAX)
+        return CAIRN_INTERNAL;
+    if (device->count == CAIRN_MEM_BATCH_COPIES_MAX ||
+        device->bytes + bytes_len > CAIRN_MEM_BATCH_BYTES_MAX)
+        err = issue(sink, device);
+    if (err)
+        return err;
+    /* The host side is only read: the struct serves both directions. */
+    device->copies[device->count++] = (struct cairn_mem_copy){
+        (void *)(uintptr_t)bytes, (uint64_t)(uintptr_t)target->address + offset, bytes_len};
+    device->bytes += bytes_len;
+    return CAIRN_OK;
+}
+
+cairn_err
+client_sink_flush(struct client_sink *sink)
+{
+    for (uint32_t i = 0; i < sink->device_count; i++) {
+        struct device *device = sink->devices[i];
+        cairn_err err = issue(sink, device);
+
+        if (!err && device->issued)
+            err = cairn_mem_wait(device->mem, device->ticket, sink->deadline_ns);
+        if (err)
+            return err;
+        device->issued = false;
+    }
+    return CAIRN_OK;
+}
+
+void
+client_sink_close(struct client_sink *sink)
+{
+    if (!sink)
+        return;
+    for (uint32_t i = 0; i < sink->device_count; i++) {
+        cairn_mem_close(sink->devices[i]->mem);
+        free(sink->devices[i]);
+    }
+    free(sink);
+}

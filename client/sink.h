@@ -1,0 +1,36 @@
+/*
+ * client/sink.h - where the bytes of a restore go: the registered slices, on the host or on
+ * devices.
+ *
+ * Private to client/. Host bytes are copied at once; device bytes are gathered into batches, so
+ * that many small runs cost one issue. Sources must stay as they are until the next flush.
+ */
+#ifndef CAIRN_CLIENT_SINK_H
+#define CAIRN_CLIENT_SINK_H
+
+#include "cairn/client.h"
+
+struct client_sink;
+
+/* Opens every device that the slices name. slices[count] are borrowed until close. CAIRN_NOMEM,
+ * CAIRN_DEVICE. */
+CAIRN_MUST_CHECK cairn_err client_sink_open(const struct cairn_client *client,
+                                            const struct cairn_slice *slices, uint32_t count,
+                                            uint64_t deadline_ns, struct client_sink **out);
+
+/* Makes copies out of this memory faster for devices; unpinned by close. */
+CAIRN_MUST_CHECK cairn_err client_sink_pin(struct client_sink *sink, void *memory, uint64_t bytes);
+
+/* Puts bytes at `offset` bytes of a slice; the range lies inside it. CAIRN_DEVICE, CAIRN_TIMEOUT.
+ */
+CAIRN_MUST_CHECK cairn_err client_sink_put(struct client_sink *sink, uint32_t slice,
+                                           uint64_t offset, const uint8_t *bytes,
+                                           uint64_t bytes_len);
+
+/* Waits until everything put so far has arrived. CAIRN_DEVICE, CAIRN_TIMEOUT. */
+CAIRN_MUST_CHECK cairn_err client_sink_flush(struct client_sink *sink);
+
+/* Waits until no device writes any more, frees. NULL is allowed. */
+void client_sink_close(struct client_sink *sink);
+
+#endif

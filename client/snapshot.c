@@ -1,0 +1,437 @@
+/*
+ * client/snapshot.c - begin and fence, the capture between them, and what the agent hears of it.
+ *
+ * Invariants:
+ *   1. The engine is busy from a GRANT that was accepted until client_capture_ended; the tensors
+ * and the slot are not touched otherwise.
+ *   2. A fence returns CAIRN_OK of a running snapshot only when the watermark has passed the slice.
+ * Until engine_started the watermark is that of the capture before, and means nothing.
+ *   3. DONE is queued only after every PIECE, and only when the copy ended with CAIRN_OK and nobody
+ *      gave the snapshot up; in every other case CANCEL, once the copy has ended.
+ */
+#include "cairn/client.h"
+
+#include "client/state.h"
+
+#include "base/clock.h"
+#include "base/limits.h"
+
+#include <string.h>
+
+/* Between the last try to stop a copy and the deadline of the fence: a copy on the host stops in
+ * one. */
+#define STOP_MARGIN_NS (100 * CAIRN_NS_PER_MS)
+
+static void
+count_outcome(struct cairn_client *client, cairn_err result)
+{
+    if (result == CAIRN_OK) {
+        client->stats.snapshots_captured++;
+        client->stats.captured_bytes += client->tensors->share_bytes;
+    } else if (result == CAIRN_AGAIN) {
+        client->stats.snapshots_skipped++;
+    } else {
+        client->stats.snapshots_failed++;
+    }
+}
+
+static void
+end_snapshot(struct cairn_client *client, cairn_err result)
+{
+    client->snapshot.state = CLIENT_SNAPSHOT_ENDED;
+    client->snapshot.result = result;
+    count_outcome(client, result);
+    pthread_cond_broadcast(&client->changed);
+}
+
+void
+client_give_up(struct cairn_client *client, cairn_err err, enum cairn_session_reason reason)
+{
+    struct client_snapshot *snapshot = &client->snapshot;
+
+    if (snapshot->state == CLIENT_SNAPSHOT_COPYING && !snapshot->stop_err) {
+        snapshot->stop_err = err;
+        snapshot->stop_reason = reason;
+        client_wake(client);
+    }
+    if (snapshot->state != CLIENT_SNAPSHOT_ASKED)
+        return;
+    if (!snapshot->begin_wanted && client->link == CLIENT_LINK_ATTACHED) {
+        struct cairn_session_cancel cancel = {snapshot->step, reason};
+
+        if (cairn_session_put_cancel(&client->writer, &cancel))
+            client->broken = true;
+        client_wake(client);
+    }
+    snapshot->begin_wanted = false;
+    end_snapshot(client, err);
+}
+
+/* ---- the engine's callbacks, on its own thread ---- */
+
+static void
+blocks_captured(void *context, uint64_t first_block, uint32_t count, const uint64_t *crcs)
+{
+    struct cairn_client *client = context;
+
+    pthread_mutex_lock(&client->lock);
+    memcpy(client->tensors->crcs + first_block, crcs, count * sizeof *crcs);
+    client->report.ready_blocks = first_block + count;
+    client_wake(client);
+    pthread_mutex_unlock(&client->lock);
+}
+
+/* Also called by the service thread for a capture that could not be started. */
+static void
+capture_ended(void *context, cairn_err err)
+{
+    struct cairn_client *client = context;
+    struct client_snapshot *snapshot = &client->snapshot;
+    struct client_report *report = &client->report;
+
+    pthread_mutex_lock(&client->lock);
+    client->engine_busy = false;
+    if (err == CAIRN_OK && report->ready_blocks != client->tensors->block_count)
+        err = CAIRN_INTERNAL;
+    if (snapshot->stop_err) /* the copy may have reached its end all the same: it was given up */
+        err = snapshot->stop_err;
+    if (err == CAIRN_OK)
+        client->stats.capture_ns += client_now_ns() - client->capture_start_ns;
+    report->ended = true;
+    report->result = err;
+    report->reason = snapshot->stop_err ? snapshot->stop_reason : CAIRN_REASON_DEVICE;
+    if (snapshot->state == CLIENT_SNAPSHOT_COPYING)
+        end_snapshot(client, err);
+    else
+        pthread_cond_broadcast(&client->changed);
+    client_wake(client);
+    pthread_mutex_unlock(&client->lock);
+}
+
+/* ---- what the agent hears. Lock held, attached ---- */
+
+/* Queues the next piece; false when there is none or no room. */
+static bool
+put_piece(struct cairn_client *client)
+{
+    struct client_report *report = &client->report;
+    uint64_t waiting = report->ready_blocks - report->sent_blocks;
+    struct cairn_session_piece *piece = &client->piece;
+    cairn_err err;
+
+    if (waiting == 0 || cairn_session_writer_queued(&client->writer) >= CLIENT_QUEUE_BYTES / 2)
+        return false;
+    piece->generation = report->generation;
+    piece->first_block = report->sent_blocks;
+    piece->count = waiting < CAIRN_SESSION_PIECE_BLOCKS_MAX ? (uint32_t)waiting
+                                                            : CAIRN_SESSION_PIECE_BLOCKS_MAX;
+    memcpy(piece->crcs, client->tensors->crcs + report->sent_blocks,
+           piece->count * sizeof *piece->crcs);
+    err = cairn_session_put_piece(&client->writer, piece);
+    if (err && err != CAIRN_AGAIN)
+        client->broken = true;
+    if (err)
+        return false;
+    report->sent_blocks += piece->count;
+    return true;
+}
+
+static cairn_err
+put_end(struct cairn_client *client)
+{
+    const struct client_report *report = &client->report;
+
+    if (report->result == CAIRN_OK) {
+        struct cairn_session_done done = {report->generation};
+
+        return cairn_session_put_done(&client->writer, &done);
+    }
+    struct cairn_session_cancel cancel = {report->generation.step, report->reason};
+
+    return cairn_session_put_cancel(&client->writer, &cancel);
+}
+
+void
+client_report_pump(struct cairn_client *client)
+{
+    struct client_report *report = &client->report;
+    struct client_snapshot *snapshot = &client->snapshot;
+    cairn_err err;
+
+    while (report->active && (!report->ended || report->result == CAIRN_OK) && put_piece(client))
+        ;
+    if (report->active && report->ended &&
+        (report->result != CAIRN_OK || report->sent_blocks == report->ready_blocks)) {
+        err = put_end(client);
+        if (err && err != CAIRN_AGAIN)
+            client->broken = true;
+        if (!err) {
+            report->active = false;
+            pthread_cond_broadcast(&client->changed);
+        }
+    }
+    if (!report->active && snapshot->begin_wanted && client->registration == CLIENT_REGISTER_DONE) {
+        struct cairn_session_begin begin = {snapshot->step};
+
+        err = cairn_session_put_begin(&client->writer, &begin);
+        if (err && err != CAIRN_AGAIN)
+            client->broken = true;
+        if (!err)
+            snapshot->begin_wanted = false;
+    }
+}
+
+/* ---- what the agent says. Service thread ---- */
+
+/* The answer to what was given up before (by a fence, by register) may still be on its way. */
+static bool
+is_awaited(const struct cairn_client *client, uint64_t step)
+{
+    return client->snapshot.state == CLIENT_SNAPSHOT_ASKED && !client->snapshot.begin_wanted &&
+           client->snapshot.step == step;
+}
+
+/* Makes an awaited grant a job. Lock held. */
+static void
+accept_grant(struct cairn_client *client, const struct cairn_session_grant *grant,
+             struct cairn_capture_job *job)
+{
+    const struct client_tensors *tensors = client->tensors;
+
+    client->said_silent = false;
+    client->snapshot.state = CLIENT_SNAPSHOT_COPYING;
+    client->snapshot.stop_err = CAIRN_OK;
+    client->engine_busy = true;
+    client->engine_started = false;
+    client->capture_start_ns = client_now_ns();
+    memset(&client->report, 0, sizeof client->report);
+    client->report.active = true;
+    client->report.generation = grant->generation;
+    memset(job, 0, sizeof *job);
+    job->runs = tensors->runs;
+    job->run_count = tensors->run_count;
+    job->stream = client->stream;
+    for (uint32_t i = 0; i < tensors->run_count; i++)
+        if (tensors->runs[i].device >= 0) {
+            job->stream_device = tensors->runs[i].device;
+            break;
+        }
+    job->region = client->slots[grant->slot].region;
+    job->region_bytes = tensors->region_bytes;
+    job->on_blocks = blocks_captured;
+    job->on_done = capture_ended;
+    job->context = client;
+}
+
+cairn_err
+client_take_grant(struct cairn_client *client, const struct cairn_session_grant *grant)
+{
+    struct cairn_capture_job job;
+    bool awaited, possible;
+    cairn_err err;
+
+    pthread_mutex_lock(&client->lock);
+    awaited = is_awaited(client, grant->step);
+    possible = awaited && grant->slot < client->slot_count;
+    if (possible)
+        accept_grant(client, grant, &job);
+    pthread_mutex_unlock(&client->lock);
+    if (!possible)
+        return awaited ? CAIRN_CORRUPT : CAIRN_OK;
+    if (job.region_bytes == 0) { /* this rank captures nothing */
+        capture_ended(client, CAIRN_OK);
+        return CAIRN_OK;
+    }
+    /* The last one has called capture_ended, and may be a few instructions from its own end. */
+    err = cairn_capture_finish(client->capture, client_now_ns() + CAIRN_NS_PER_S);
+    if (err != CAIRN_TIMEOUT)
+        err = cairn_capture_start(client->capture, &job);
+    if (err) {
+        client_say(client, CAIRN_LOG_WARN, "client: capture of step=%llu could not start: %s",
+                   (unsigned long long)grant->step, cairn_err_text(err));
+        capture_ended(client, err == CAIRN_TIMEOUT ? CAIRN_TIMEOUT : CAIRN_DEVICE);
+        return CAIRN_OK;
+    }
+    pthread_mutex_lock(&client->lock);
+    client->engine_started = true;
+    pthread_cond_broadcast(&client->changed);
+    pthread_mutex_unlock(&client->lock);
+    return CAIRN_OK;
+}
+
+void
+client_take_skip(struct cairn_client *client, const struct cairn_session_skip *skip)
+{
+    struct client_snapshot *snapshot = &client->snapshot;
+    bool mine, say_it;
+
+    pthread_mutex_lock(&client->lock);
+    mine = is_awaited(client, skip->step);
+    say_it = mine && skip->reason == CAIRN_REASON_OTHER && skip->text[0] && !client->said_refused;
+    client->said_refused |= say_it;
+    if (mine) {
+        client->said_silent = false;
+        if (skip->reason == CAIRN_REASON_NOT_DUE) { /* as it should be: nothing was missed */
+            snapshot->state = CLIENT_SNAPSHOT_NONE;
+            pthread_cond_broadcast(&client->changed);
+        } else {
+            end_snapshot(client, CAIRN_AGAIN);
+        }
+    }
+    pthread_mutex_unlock(&client->lock);
+    if (say_it)
+        client_say(client, CAIRN_LOG_WARN, "client: this training is not protected: %s", skip->text);
+    else if (mine && skip->reason != CAIRN_REASON_NOT_DUE)
+        client_say(client, CAIRN_LOG_DEBUG,
+                   "client: snapshot of step=%llu skipped by the agent: %s",
+                   (unsigned long long)skip->step, skip->text);
+}
+
+void
+client_take_drop(struct cairn_client *client, const struct cairn_session_drop *drop)
+{
+    bool mine;
+
+    pthread_mutex_lock(&client->lock);
+    mine = client->report.active &&
+           cairn_generation_compare(client->report.generation, drop->generation) == 0;
+    if (mine &&
+        client->report.ended) { /* copied, but the pieces are not all sent: send none of them */
+        client->report.result = CAIRN_AGAIN;
+        client->report.reason = drop->reason;
+    } else if (mine) {
+        client_give_up(client, CAIRN_AGAIN, (enum cairn_session_reason)drop->reason);
+    }
+    pthread_mutex_unlock(&client->lock);
+    if (mine)
+        client_say(client, CAIRN_LOG_INFO, "client: the agent gave up the snapshot of step=%llu",
+                   (unsigned long long)drop->generation.step);
+}
+
+void
+client_snapshot_detach(struct cairn_client *client)
+{
+    client->report.active = false;
+    if (client->snapshot.state == CLIENT_SNAPSHOT_ASKED) {
+        client->snapshot.begin_wanted = false;
+        end_snapshot(client, CAIRN_AGAIN);
+    }
+}
+
+/* ---- the trainer's calls ---- */
+
+cairn_err
+cairn_snapshot_begin(struct cairn_client *client, uint64_t step)
+{
+    struct client_snapshot *snapshot;
+    cairn_err err = CAIRN_AGAIN;
+
+    if (!client_usable(client))
+        return CAIRN_INVAL;
+    snapshot = &client->snapshot;
+    pthread_mutex_lock(&client->lock);
+    if (snapshot->state == CLIENT_SNAPSHOT_ASKED || snapshot->state == CLIENT_SNAPSHOT_COPYING ||
+        client->engine_busy) {
+        /* not fenced: the one before goes on */
+    } else if (client->link != CLIENT_LINK_ATTACHED ||
+               client->registration != CLIENT_REGISTER_DONE) {
+        snapshot->state = CLIENT_SNAPSHOT_NONE;
+        client->stats.snapshots_skipped++;
+    } else {
+        memset(snapshot, 0, sizeof *snapshot);
+        snapshot->state = CLIENT_SNAPSHOT_ASKED;
+        snapshot->step = step;
+        snapshot->begin_wanted = true;
+        client->stats.snapshots_begun++;
+        client_wake(client);
+        err = CAIRN_OK;
+    }
+    pthread_mutex_unlock(&client->lock);
+    return err;
+}
+
+/*
+ * Waits while the copy has not passed until_bytes, without the lock, which is held before and
+ * after. The state is COPYING. No capture can start meanwhile: it would take a begin of this same
+ * thread.
+ */
+static cairn_err
+wait_copied(struct cairn_client *client, uint64_t until_bytes, uint64_t start_ns)
+{
+    struct client_snapshot *snapshot = &client->snapshot;
+    uint64_t deadline_ns = start_ns + client->fence_timeout_ns;
+    uint64_t margin_ns = client->fence_timeout_ns / 10 < STOP_MARGIN_NS
+                             ? client->fence_timeout_ns / 10
+                             : STOP_MARGIN_NS;
+    cairn_err err = CAIRN_TIMEOUT;
+
+    while (snapshot->state == CLIENT_SNAPSHOT_COPYING && !client->engine_started)
+        if (!client_wait(client, deadline_ns - margin_ns))
+            break;
+    if (snapshot->state == CLIENT_SNAPSHOT_COPYING && client->engine_started) {
+        pthread_mutex_unlock(&client->lock);
+        err = cairn_capture_wait(client->capture, until_bytes, deadline_ns - margin_ns);
+        pthread_mutex_lock(&client->lock);
+        if (!err && !snapshot->stop_err)
+            return CAIRN_OK;
+    }
+    if (err == CAIRN_TIMEOUT)
+        client_give_up(client, CAIRN_TIMEOUT, CAIRN_REASON_TIMEOUT);
+    while (snapshot->state == CLIENT_SNAPSHOT_COPYING)
+        if (!client_wait(client, deadline_ns))
+            end_snapshot(client,
+                         CAIRN_TIMEOUT); /* a device hangs: what it still reads goes nowhere */
+    return snapshot->result;
+}
+
+static void
+count_fence(struct cairn_client *client, uint64_t waited_ns)
+{
+    struct cairn_client_stats *stats = &client->stats;
+
+    client->fences_ns[stats->fence_count % CLIENT_FENCES_KEPT] = waited_ns;
+    stats->fence_count++;
+    stats->fence_ns_total += waited_ns;
+    if (waited_ns > stats->fence_ns_max)
+        stats->fence_ns_max = waited_ns;
+}
+
+cairn_err
+cairn_snapshot_fence(struct cairn_client *client, uint32_t slice_index)
+{
+    bool all = slice_index == CAIRN_FENCE_ALL, say_silent = false;
+    uint64_t start_ns, until_bytes = 0;
+    struct client_snapshot *snapshot;
+    cairn_err err = CAIRN_OK;
+
+    if (!client_usable(client))
+        return CAIRN_INVAL;
+    snapshot = &client->snapshot;
+    start_ns = client_now_ns();
+    pthread_mutex_lock(&client->lock);
+    if (!all && (!client->tensors || slice_index >= client->tensors->count)) {
+        pthread_mutex_unlock(&client->lock);
+        return CAIRN_INVAL;
+    }
+    if (client->tensors)
+        until_bytes = all ? client->tensors->region_bytes : client->tensors->ends[slice_index];
+    /* What this rank captures nothing of may be overwritten at any time. */
+    if (snapshot->state == CLIENT_SNAPSHOT_ASKED && (all || until_bytes)) {
+        say_silent = !snapshot->begin_wanted && !client->said_silent;
+        client->said_silent = client->said_silent || say_silent;
+        client_give_up(client, CAIRN_AGAIN, CAIRN_REASON_FENCE);
+    }
+    if (snapshot->state == CLIENT_SNAPSHOT_COPYING)
+        err = wait_copied(client, until_bytes, start_ns);
+    else if (snapshot->state == CLIENT_SNAPSHOT_ENDED)
+        err = snapshot->result;
+    if (all && snapshot->state == CLIENT_SNAPSHOT_ENDED)
+        snapshot->state = CLIENT_SNAPSHOT_NONE;
+    count_fence(client, client_now_ns() - start_ns);
+    pthread_mutex_unlock(&client->lock);
+    if (say_silent)
+        client_say(
+            client, CAIRN_LOG_INFO,
+            "client: the agent had not answered by the fence, a snapshot is skipped (said once)");
+    return err;
+}

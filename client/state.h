@@ -1,0 +1,214 @@
+/*
+ * client/state.h - what the files of the trainer's side share: struct cairn_client and its parts.
+ *
+ * Private to client/. Three threads meet here. The trainer's thread calls the functions of
+ * client.h. The service thread (service.c) owns the socket, the reader, the mapped slots and the
+ * capture engine: only it starts and cancels captures. The engine's own thread calls
+ * the two callbacks of snapshot.c. Everything that more than one of them touches is
+ * guarded by `lock`, which is never held over anything slow: no copy, no map, no log callback.
+ * Waits are on `changed`; `wake` interrupts the poll of the service thread.
+ *
+ * A snapshot:  NONE → ASKED (cairn_snapshot_begin) → COPYING (GRANT) → ENDED (the copy ended)
+ *                      ASKED → ENDED (SKIP, the fence came first, the agent went away)
+ *              ENDED → NONE (a fence of all) or ASKED (the next begin)
+ * What the agent must still hear of it is the report, which may lag behind: pieces, then DONE or
+ * CANCEL. BEGIN of the next snapshot waits until the report of the one before is queued.
+ */
+#ifndef CAIRN_CLIENT_STATE_H
+#define CAIRN_CLIENT_STATE_H
+
+#include "cairn/client.h"
+#include "base/limits.h"
+#include "client/session.h"
+#include "snapshot/capture.h"
+#include "snapshot/manifest.h"
+
+#include <pthread.h>
+#include <sys/types.h>
+
+enum {
+    CLIENT_FENCES_KEPT = 1024, /* for the percentiles */
+    CLIENT_QUEUE_BYTES = 256 << 10,
+    CLIENT_WINDOW_PARTS = 4, /* of a restore's window that may be in flight at once */
+    CLIENT_PATH_BYTES = 108  /* of a socket's path, its NUL included */
+};
+
+/* What is registered. Replaced as a whole by the trainer's thread, while no capture runs. */
+struct client_tensors {
+    struct cairn_slice *slices; /* [count], names in `names` */
+    struct cairn_manifest_entry *entries;
+    struct cairn_capture_run *runs; /* of the entries that are not empty */
+    uint64_t *ends; /* [count] end of each slice's share in the region, 0 for an empty one */
+    uint64_t *crcs; /* [block_count] of the running capture */
+    char *names;
+    int32_t devices[CAIRN_RANKS_PER_NODE_MAX]; /* that the runs name, each once */
+    uint32_t device_count;
+    uint32_t count;
+    uint32_t run_count;
+    uint64_t region_bytes;
+    uint64_t share_bytes; /* the region without its padding */
+    uint64_t block_count;
+};
+
+enum client_link {
+    CLIENT_LINK_NONE,     /* no path: there never is an agent */
+    CLIENT_LINK_WAITING,  /* until retry_at_ns */
+    CLIENT_LINK_GREETING, /* HELLO is sent */
+    CLIENT_LINK_ATTACHED,
+    CLIENT_LINK_CLOSED /* a newer epoch exists: never again */
+};
+
+enum client_registration {
+    CLIENT_REGISTER_NONE,   /* nothing registered, or not attached */
+    CLIENT_REGISTER_WANTED, /* to be sent */
+    CLIENT_REGISTER_SENT,
+    CLIENT_REGISTER_DONE,  /* slots are mapped */
+    CLIENT_REGISTER_FAILED /* registration_err */
+};
+
+/* A slot of the agent's memory, owned by the service thread; fd is read under the lock by a
+ * restore. */
+struct client_slot {
+    int fd; /* -1: none */
+    void *map;
+    size_t map_bytes;
+    uint8_t *region; /* this rank's, inside the map */
+};
+
+enum client_snapshot_state {
+    CLIENT_SNAPSHOT_NONE,
+    CLIENT_SNAPSHOT_ASKED,
+    CLIENT_SNAPSHOT_COPYING,
+    CLIENT_SNAPSHOT_ENDED
+};
+
+struct client_snapshot {
+    enum client_snapshot_state state;
+    uint64_t step;
+    cairn_err result;     /* when ENDED */
+    cairn_err stop_err;   /* why the copy is to be cancelled, CAIRN_OK: it is not */
+    uint32_t stop_reason; /* enum cairn_session_reason */
+    bool begin_wanted;    /* BEGIN is not queued yet */
+};
+
+struct client_report {
+    bool active;
+    bool ended;
+    struct cairn_generation generation;
+    uint64_t ready_blocks; /* their checksums are in tensors->crcs */
+    uint64_t sent_blocks;
+    cairn_err result;
+    uint32_t reason; /* of a CANCEL */
+};
+
+/* What the service thread hands to a waiting restore. */
+struct client_mail {
+    bool wanted;
+    uint32_t request;
+    cairn_err err;    /* CAIRN_PEER: the connection ended */
+    uint8_t *payload; /* of RESTORE_INFO, NULL until it came; owned */
+    size_t payload_bytes;
+    int window_fd;   /* -1: none; owned */
+    int own_slot_fd; /* a duplicate, -1: none; owned */
+    struct {
+        uint32_t request;
+        bool answered;
+        cairn_err err;
+        char text[CAIRN_SESSION_TEXT_BYTES];
+    } fetches[CLIENT_WINDOW_PARTS];
+};
+
+struct cairn_client {
+    /* set by open, then constant */
+    pid_t pid;
+    char path[CLIENT_PATH_BYTES];
+    char job[CAIRN_SESSION_JOB_BYTES];
+    uint32_t rank, world, local_ranks;
+    uint64_t fence_timeout_ns, connect_timeout_ns, restore_timeout_ns;
+    cairn_log_fn *log;
+    void *log_context;
+    pthread_t service;
+    int wake;
+    struct cairn_capture *capture; /* the service thread's */
+
+    /* the service thread's */
+    struct cairn_session_reader reader;
+    struct client_slot slots[CAIRN_SESSION_FDS_MAX];
+    uint64_t retry_at_ns, retry_ns, greet_until_ns, stats_at_ns;
+    bool said_detached;
+
+    pthread_mutex_t lock; /* guards all below */
+    pthread_cond_t changed;
+    bool wake_sent;
+    bool stop;
+    int socket;
+    struct cairn_session_writer writer;
+    bool broken; /* a frame could not be queued: detach */
+    enum client_link link;
+    cairn_err refusal;
+    uint64_t epoch;
+    struct client_tensors *tensors;
+    enum client_registration registration; /* DONE: slots[slot_count] are mapped */
+    cairn_err registration_err;
+    uint32_t register_request;
+    uint32_t slot_count;
+    struct client_snapshot snapshot;
+    struct client_report report;
+    bool engine_busy;    /* from GRANT to the end of the copy */
+    bool engine_started; /* the watermark is that of the running copy, and no longer the one before
+                          */
+    uint64_t capture_start_ns;
+    bool said_silent; /* that the agent does not answer */
+    bool said_refused; /* that the agent will not protect this trainer; said once per attachment */
+    void *stream;
+    struct client_mail mail;
+    uint32_t next_request;
+    struct cairn_client_stats stats;
+    uint64_t fences_ns[CLIENT_FENCES_KEPT];
+    struct cairn_session_piece piece; /* room to build one */
+};
+
+/* client.c */
+uint64_t client_now_ns(void);
+bool client_refusal_is_final(cairn_err refusal);
+/* False in a forked child, and for NULL: the call returns CAIRN_INVAL. */
+bool client_usable(const struct cairn_client *client);
+void client_say(const struct cairn_client *client, enum cairn_log_level level, const char *format,
+                ...) __attribute__((format(printf, 3, 4)));
+/* Interrupts the poll of the service thread. Lock held. */
+void client_wake(struct cairn_client *client);
+/* Waits for a change until deadline_ns; false when that is over. Lock held. */
+bool client_wait(struct cairn_client *client, uint64_t deadline_ns);
+/* Waits until no capture reads the tensors any more; false when the deadline is over. Lock held. */
+bool client_wait_idle(struct cairn_client *client, uint64_t deadline_ns);
+/* Gives up what is asked for or running, for a reason that becomes the snapshot's result. Lock
+ * held. */
+void client_give_up(struct cairn_client *client, cairn_err err, enum cairn_session_reason reason);
+
+/* attach.c */
+void client_tensors_free(struct client_tensors *tensors);
+/* Maps what REGISTERED brought; takes descriptors over from the frame. Service thread, lock not
+ * held. */
+cairn_err client_slots_map(struct cairn_client *client,
+                           const struct cairn_session_registered *value,
+                           struct cairn_session_frame *frame);
+void client_slots_unmap(struct cairn_client *client);
+
+/* service.c: the thread's main function; argument and result as pthread_create has them. */
+void *client_service(void *client);
+
+/* snapshot.c */
+/* Queues what the agent must hear: pieces, the end, the next BEGIN. Lock held, attached. */
+void client_report_pump(struct cairn_client *client);
+cairn_err client_take_grant(struct cairn_client *client, const struct cairn_session_grant *grant);
+void client_take_skip(struct cairn_client *client, const struct cairn_session_skip *skip);
+void client_take_drop(struct cairn_client *client, const struct cairn_session_drop *drop);
+/* The agent went away: ends what was asked for. The engine is idle. Lock held. */
+void client_snapshot_detach(struct cairn_client *client);
+void client_stats_copy(struct cairn_client *client, struct cairn_client_stats *out);
+
+/* restore.c */
+cairn_err client_take_restore_info(struct cairn_client *client, struct cairn_session_frame *frame);
+void client_take_fetched(struct cairn_client *client, const struct cairn_session_fetched *fetched);
+
+#endif
