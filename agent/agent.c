@@ -1,0 +1,516 @@
+/* agent/agent.c - one agent's life: open everything, run the loop, close everything. */
+#include "agent/agent.h"
+
+#include "agent/agent_state.h"
+#include "base/crc.h"
+#include "base/log.h"
+#include "base/wire.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+    GROUP_SIZE_DEFAULT = 10,
+    LAYOUT_BYTES_MIN = 256 << 10, /* room in a record for one member's tensor names and shapes */
+    SEAL_FIXED_BYTES = 64
+};
+
+uint64_t
+agent_now_ns(const struct cairn_agent *agent)
+{
+    return cairn_clock_now_ns(&agent->clock);
+}
+
+void
+agent_abort(struct cairn_agent *agent, int exit_code, const char *what)
+{
+    if (agent->stopping)
+        return;
+    CAIRN_LOG_AT(ERROR, "agent: stops: %s", what);
+    agent->stopping = true;
+    agent->exit_code = exit_code;
+    cairn_loop_stop(agent->loop);
+}
+
+/* Copies an event that must wait, with all that it points to. */
+static void
+queue_event(struct cairn_agent *agent, const struct cairn_event *event)
+{
+    size_t crcs_bytes = event->crcs ? event->count * sizeof *event->crcs : 0;
+    size_t bad_bytes = event->bad ? event->count * sizeof *event->bad : 0;
+    struct queued_event *queued =
+        calloc(1, sizeof *queued + crcs_bytes + bad_bytes + event->bytes_len);
+    uint8_t *data;
+
+    if (!queued || event->message) {
+        free(queued);
+        agent_abort(agent, 1, event->message ? "a message came in the middle of another event"
+                                             : "out of memory for an event");
+        return;
+    }
+    data = (uint8_t *)queued->data;
+    queued->event = *event;
+    if (crcs_bytes) {
+        queued->event.crcs = queued->data;
+        memcpy(data, event->crcs, crcs_bytes);
+    }
+    if (bad_bytes) {
+        queued->event.bad = (const struct cairn_bad_block *)(const void *)(data + crcs_bytes);
+        memcpy(data + crcs_bytes, event->bad, bad_bytes);
+    }
+    if (event->bytes) {
+        queued->event.bytes = data + crcs_bytes + bad_bytes;
+        memcpy(data + crcs_bytes + bad_bytes, event->bytes, event->bytes_len);
+    }
+    if (agent->events_tail)
+        agent->events_tail->next = queued;
+    else
+        agent->events_head = queued;
+    agent->events_tail = queued;
+}
+
+static void
+step_once(struct cairn_agent *agent, struct cairn_event *event, const struct arrival *arrival)
+{
+    struct cairn_actions actions = {0};
+
+    event->now_ns = agent_now_ns(agent);
+    cairn_core_step(agent->core, event, &actions);
+    carry_out(agent, arrival, &actions);
+    cairn_actions_fini(&actions);
+}
+
+static struct queued_event *
+next_event(struct cairn_agent *agent)
+{
+    struct queued_event *queued = agent->events_head;
+
+    if (!queued)
+        return NULL;
+    agent->events_head = queued->next;
+    if (!agent->events_head)
+        agent->events_tail = NULL;
+    return queued;
+}
+
+void
+agent_step(struct cairn_agent *agent, struct cairn_event *event, const struct arrival *arrival)
+{
+    if (agent->stopping)
+        return;
+    if (agent->stepping) {
+        queue_event(agent, event);
+        return;
+    }
+    agent->stepping = true;
+    step_once(agent, event, arrival);
+    while (!agent->stopping) {
+        struct queued_event *queued = next_event(agent);
+
+        if (!queued) {
+            sessions_reap(agent); /* what it has to tell the core is queued */
+            queued = next_event(agent);
+        }
+        if (!queued)
+            break;
+        step_once(agent, &queued->event, NULL);
+        free(queued);
+    }
+    agent->stepping = false;
+}
+
+const struct cairn_code *
+agent_code(struct cairn_agent *agent, uint32_t k, uint32_t m)
+{
+    struct cairn_code **code;
+
+    if (k > CAIRN_SHARDS_MAX || m > CAIRN_SHARDS_MAX || k + m > CAIRN_SHARDS_MAX || k == 0)
+        return NULL;
+    code = &agent->codes[k][m];
+    if (!*code && cairn_code_create(k, m, code) != CAIRN_OK)
+        return NULL;
+    return *code;
+}
+
+/* ---- timers and signals ---- */
+
+static void
+on_tick(void *context)
+{
+    struct cairn_agent *agent = context;
+    struct cairn_event event = {.type = CAIRN_EVENT_TICK};
+
+    agent_step(agent, &event, NULL);
+    fetch_tick(agent);
+    spill_tick(agent);
+    operator_tick(agent);
+    mail_deliver_self(agent);
+    keeping_tick(agent);
+    sessions_tick(agent);
+    if (!agent->stopping)
+        cairn_timer_start(agent->loop, &agent->tick_timer, cairn_core_deadline(agent->core));
+}
+
+static void
+on_signal(void *context, int signal_number)
+{
+    struct cairn_agent *agent = context;
+
+    CAIRN_LOG_AT(INFO, "agent: stops signal=%d; its memory stays with the keeper", signal_number);
+    agent->stopping = true;
+    cairn_loop_stop(agent->loop);
+}
+
+/* ---- opening ---- */
+
+static uint32_t
+group_size(const struct cairn_config *config)
+{
+    uint32_t active = cairn_config_active_count(config);
+    uint32_t size = config->group_size ? config->group_size : GROUP_SIZE_DEFAULT;
+
+    if (size < config->parity + 1)
+        size = config->parity + 1;
+    return size < active ? size : active;
+}
+
+/* Blocks of all parity slots of one generation in the smallest group, which has the largest share; and its k and m. */
+static cairn_err
+parity_size(const struct cairn_config *config, uint64_t slot_blocks, uint64_t *parity_blocks,
+            uint32_t *k, uint32_t *m, uint32_t *members)
+{
+    uint32_t active = cairn_config_active_count(config);
+    uint32_t parity = config->parity < active ? config->parity : active - 1;
+    uint32_t *agents = calloc(config->node_count, sizeof *agents);
+    const char **domains = calloc(config->node_count, sizeof *domains);
+    struct cairn_roster *roster = NULL;
+    uint32_t count = 0;
+    cairn_err err = agents && domains ? CAIRN_OK : CAIRN_NOMEM;
+
+    for (uint32_t i = 0; !err && i < config->node_count; i++)
+        if (!config->nodes[i].spare) {
+            agents[count] = i;
+            domains[count++] = config->nodes[i].domain;
+        }
+    if (!err)
+        err = cairn_roster_build(agents, domains, count, parity, group_size(config), &roster);
+    *parity_blocks = 0;
+    *members = 1;
+    *k = 1;
+    *m = 0;
+    for (uint32_t g = 0; !err && g < roster->group_count; g++) {
+        uint32_t group_m = roster->groups[g].parity;
+        uint32_t group_k = roster->groups[g].count - group_m;
+        uint64_t blocks = group_m * ((slot_blocks + group_k - 1) / group_k);
+
+        if (blocks >= *parity_blocks) {
+            *parity_blocks = blocks;
+            *k = group_k;
+            *m = group_m;
+        }
+        if (roster->groups[g].count > *members)
+            *members = roster->groups[g].count;
+    }
+    cairn_roster_drop(roster);
+    free(agents);
+    free(domains);
+    return err;
+}
+
+static cairn_err
+open_memory(struct cairn_agent *agent, uint64_t *slot_blocks, uint64_t *parity_blocks)
+{
+    const struct cairn_config *config = &agent->config;
+    struct cairn_memory_options options = {.slots = config->slots,
+                                           .holdings = CAIRN_HOLDINGS_MAX,
+                                           .hugepages = config->hugepages ==
+                                                        CAIRN_CONFIG_HUGEPAGES_AUTO,
+                                           .keeper = agent->keeper};
+    char report[1024] = "";
+    uint32_t members;
+    bool adopted = false;
+    cairn_err err;
+
+    *slot_blocks = (config->state_bytes + CAIRN_BLOCK_BYTES - 1) / CAIRN_BLOCK_BYTES;
+    err = parity_size(config, *slot_blocks, parity_blocks, &options.data_count,
+                      &options.parity_count, &members);
+    if (err)
+        return err;
+    options.slot_blocks = *slot_blocks;
+    options.parity_blocks = *parity_blocks;
+    agent->layout_bytes_max = config->state_bytes / LAYOUT_SHARE;
+    if (agent->layout_bytes_max < LAYOUT_BYTES_MIN)
+        agent->layout_bytes_max = LAYOUT_BYTES_MIN;
+    agent->seal_bytes_max = 16 * *slot_blocks + agent->layout_bytes_max + SEAL_FIXED_BYTES;
+    options.record_bytes = members * (agent->seal_bytes_max + 8) + 8 * *parity_blocks +
+                           64 * (uint64_t)config->node_count + 4096;
+    err = cairn_memory_open(&options, &agent->memory, &adopted, report, sizeof report);
+    if (err) {
+        CAIRN_LOG_AT(ERROR, "memory: cannot reserve: %s", report[0] ? report : cairn_err_text(err));
+        return err;
+    }
+    agent->memory_adopted = adopted;
+    CAIRN_LOG_AT(INFO, "memory: %s reserved_bytes=%" PRIu64 " slots=%u state_bytes=%" PRIu64,
+                 adopted ? "adopted from the keeper" : "reserved",
+                 cairn_memory_reserved_bytes(agent->memory), config->slots, config->state_bytes);
+    return CAIRN_OK;
+}
+
+static cairn_err
+open_catalog(struct cairn_agent *agent)
+{
+    char path[CAIRN_CONFIG_PATH_BYTES_MAX + 16];
+
+    if (mkdir(agent->config.dir, 0700) != 0 && errno != EEXIST) {
+        CAIRN_LOG_AT(ERROR, "agent: cannot make the state directory %s: %s", agent->config.dir,
+                     strerror(errno));
+        return CAIRN_IO;
+    }
+    snprintf(path, sizeof path, "%s/catalog", agent->config.dir);
+    return cairn_catalog_open(&cairn_store_rocksdb, path, &agent->catalog);
+}
+
+/* Peers must see each start of this agent as a newer one, also when the wall clock was set back. */
+static cairn_err
+take_incarnation(struct cairn_agent *agent)
+{
+    uint8_t *stored = NULL, bytes[8];
+    size_t stored_len = 0;
+    struct cairn_reader reader;
+    struct cairn_writer writer;
+    uint64_t before;
+    cairn_err err = cairn_catalog_get(agent->catalog, CAIRN_TABLE_EPOCHS, "incarnation", 11,
+                                      &stored, &stored_len);
+
+    if (err && err != CAIRN_NOT_FOUND)
+        return err;
+    cairn_reader_init(&reader, stored, stored_len);
+    before = cairn_read_u64(&reader);
+    if (!err && !reader.failed && before >= agent->incarnation)
+        agent->incarnation = before + 1;
+    free(stored);
+    cairn_writer_init(&writer, bytes, sizeof bytes);
+    cairn_write_u64(&writer, agent->incarnation);
+    return cairn_catalog_put(agent->catalog, CAIRN_TABLE_EPOCHS, "incarnation", 11, bytes,
+                             sizeof bytes);
+}
+
+static void
+core_options(const struct cairn_agent *agent, const char **domains, bool *spares,
+             struct cairn_core_options *out)
+{
+    const struct cairn_config *config = &agent->config;
+
+    for (uint32_t i = 0; i < config->node_count; i++) {
+        domains[i] = config->nodes[i].domain[0] ? config->nodes[i].domain : NULL;
+        spares[i] = config->nodes[i].spare;
+    }
+    *out = (struct cairn_core_options){
+        .self = config->node,
+        .agent_count = config->node_count,
+        .domains = domains,
+        .spares = spares,
+        .parity = config->parity,
+        .group_size = group_size(config),
+        .slots = config->slots,
+        .every_steps = config->snapshot_every_steps,
+        .incarnation = agent->incarnation,
+        .heartbeat_interval_ns = config->heartbeat_interval_ms * CAIRN_NS_PER_MS,
+        .dead_after_ns = config->dead_after_ms * CAIRN_NS_PER_MS,
+        .repair_after_ns = config->repair_after_ms * CAIRN_NS_PER_MS,
+        .resend_after_ns = 500 * CAIRN_NS_PER_MS,
+        .claim_timeout_ns = config->dead_after_ms * CAIRN_NS_PER_MS,
+        .rebuild_timeout_ns = 600 * CAIRN_NS_PER_S};
+}
+
+static cairn_err
+open_core(struct cairn_agent *agent, uint64_t slot_blocks, uint64_t parity_blocks)
+{
+    struct cairn_bytes records[CAIRN_HOLDINGS_MAX] = {{0}};
+    uint8_t *buffers[CAIRN_HOLDINGS_MAX] = {0};
+    const char **domains = calloc(agent->config.node_count, sizeof *domains);
+    bool *spares = calloc(agent->config.node_count, sizeof *spares);
+    struct cairn_core_options options;
+    struct cairn_bytes epoch = {0};
+    uint8_t *epoch_bytes = NULL;
+    uint32_t dropped = 0;
+    cairn_err err = domains && spares ? CAIRN_OK : CAIRN_NOMEM;
+
+    if (!err)
+        err = cairn_catalog_get(agent->catalog, CAIRN_TABLE_EPOCHS, "epoch", 5, &epoch_bytes,
+                                &epoch.len);
+    if (err == CAIRN_NOT_FOUND)
+        err = CAIRN_OK;
+    epoch.bytes = epoch_bytes;
+    for (uint32_t i = 0; !err && i < CAIRN_HOLDINGS_MAX; i++) {
+        cairn_err load = cairn_memory_record_load(agent->memory, i, &buffers[i], &records[i].len);
+
+        records[i].bytes = buffers[i];
+        if (load)
+            CAIRN_LOG_AT(ERROR, "memory: the record of slot %u is damaged: its generation counts as lost here", i);
+    }
+    if (!err) {
+        core_options(agent, domains, spares, &options);
+        options.slot_blocks = slot_blocks;
+        options.parity_blocks = parity_blocks;
+        options.memory_is_new = !agent->memory_adopted;
+        err = cairn_core_create(&options, agent_now_ns(agent), epoch, records, &dropped,
+                                &agent->core);
+    }
+    if (err)
+        CAIRN_LOG_AT(ERROR, "agent: the stored epoch cannot be used: %s", cairn_err_text(err));
+    if (dropped)
+        CAIRN_LOG_AT(WARN, "memory: %u records do not parse: their generations count as lost here",
+                     dropped);
+    for (uint32_t i = agent->config.slots; !err && i < CAIRN_HOLDINGS_MAX; i++) {
+        struct cairn_holding_view view;
+
+        if (!cairn_core_look_holding(agent->core, i, &view) || view.state == CAIRN_HOLDING_FREE)
+            cairn_memory_free(agent->memory, i); /* adopted, but nothing is known of it */
+    }
+    for (uint32_t i = 0; i < CAIRN_HOLDINGS_MAX; i++)
+        free(buffers[i]);
+    free(epoch_bytes);
+    free(domains);
+    free(spares);
+    return err;
+}
+
+static cairn_err
+open_all(struct cairn_agent *agent)
+{
+    uint64_t slot_blocks, parity_blocks;
+    cairn_err err;
+
+    err = sessions_lock(agent);
+    if (!err)
+        err = cairn_loop_create(NULL, &agent->loop);
+    if (!err)
+        err = cairn_loop_signal_add(agent->loop, SIGTERM, on_signal, agent);
+    if (!err)
+        err = cairn_loop_signal_add(agent->loop, SIGINT, on_signal, agent);
+    if (!err)
+        err = open_catalog(agent);
+    if (!err)
+        err = take_incarnation(agent);
+    if (!err)
+        err = keeping_open(agent);
+    if (!err)
+        err = open_memory(agent, &slot_blocks, &parity_blocks);
+    if (!err)
+        err = open_core(agent, slot_blocks, parity_blocks);
+    if (!err)
+        err = cairn_workers_start(agent->loop, agent->config.workers, JOBS_MAX, &agent->workers);
+    if (!err)
+        err = mail_open(agent);
+    if (err == CAIRN_IO && agent->workers && !agent->transport)
+        agent->exit_code = 69; /* our address: what our peers would reach us at */
+    if (!err)
+        err = fetch_open(agent);
+    if (!err)
+        err = spill_open(agent);
+    if (!err)
+        err = sessions_open(agent);
+    return err;
+}
+
+static void
+close_all(struct cairn_agent *agent)
+{
+    agent->stopping = true;
+    sessions_close(agent);
+    operator_close(agent);
+    spill_close(agent);
+    fetch_close(agent);
+    if (agent->workers)
+        cairn_workers_stop(agent->workers);
+    keeping_close(agent);
+    mail_close(agent);
+    cairn_core_destroy(agent->core);
+    for (struct queued_event *queued; (queued = next_event(agent));)
+        free(queued);
+    for (uint32_t k = 0; k <= CAIRN_SHARDS_MAX; k++)
+        for (uint32_t m = 0; m <= CAIRN_SHARDS_MAX; m++)
+            cairn_code_destroy(agent->codes[k][m]);
+    scratch_close(agent);
+    cairn_memory_close(agent->memory);
+    cairn_keeper_close(agent->keeper);
+    cairn_catalog_close(agent->catalog);
+    if (agent->loop)
+        cairn_timer_stop(agent->loop, &agent->tick_timer);
+    cairn_loop_destroy(agent->loop);
+    if (agent->lock_fd >= 0)
+        close(agent->lock_fd);
+}
+
+static int
+exit_code_of(cairn_err err)
+{
+    switch (err) {
+    case CAIRN_OK:
+        return 0;
+    case CAIRN_CONFIG:
+    case CAIRN_INVAL:
+        return 78;
+    case CAIRN_DENIED:
+        return 77;
+    case CAIRN_AGAIN:
+        return 75;
+    case CAIRN_PEER:
+        return 69;
+    case CAIRN_IO:
+    case CAIRN_FULL:
+    case CAIRN_CORRUPT:
+        return 74;
+    default:
+        return 1;
+    }
+}
+
+int
+cairn_agent_run(const struct cairn_config *config, const char *executable)
+{
+    struct cairn_agent *agent = calloc(1, sizeof *agent);
+    char tag[32];
+    cairn_err err;
+    int exit_code;
+
+    if (!agent)
+        return 1;
+    agent->config = *config; /* nodes stay the caller's */
+    agent->listen_fd = -1;
+    agent->lock_fd = -1;
+    agent->clock = cairn_clock_system();
+    agent->started_wall_ns = cairn_clock_wall_ns(&agent->clock);
+    agent->incarnation = agent->started_wall_ns;
+    agent->job_id = cairn_crc64(0, config->job, strlen(config->job));
+    snprintf(agent->executable, sizeof agent->executable, "%s", executable);
+    snprintf(tag, sizeof tag, "node %u", config->node);
+    cairn_log_tag(tag);
+    signal(SIGPIPE, SIG_IGN);
+    err = open_all(agent);
+    if (err) {
+        CAIRN_LOG_AT(ERROR, "agent: cannot start: %s", cairn_err_text(err));
+        exit_code = agent->exit_code ? agent->exit_code : exit_code_of(err);
+        close_all(agent);
+        free(agent);
+        return exit_code;
+    }
+    cairn_timer_init(&agent->tick_timer, on_tick, agent);
+    cairn_timer_start(agent->loop, &agent->tick_timer, 0);
+    CAIRN_LOG_AT(INFO, "agent: serves job=%s node=%u of %u socket=%s%s", config->job, config->node,
+                 config->node_count, config->socket,
+                 config->key_file[0] ? "" : " (no key: loopback only)");
+    err = cairn_loop_run(agent->loop);
+    exit_code = agent->exit_code ? agent->exit_code : exit_code_of(err);
+    close_all(agent);
+    free(agent);
+    return exit_code;
+}

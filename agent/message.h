@@ -1,0 +1,86 @@
+/*
+ * agent/message.h - what agents say to each other: one flat struct, packed by base/wire.h.
+ *
+ * Every message is safe to lose, repeat, delay and reorder. Bulk blocks (DATA, BLOCKS, WRITE) travel
+ * beside the message as a payload of block_count blocks; their CRC-64s, one per block, are in `bytes`,
+ * and the receiver checks them before the core sees the message.
+ */
+#ifndef CAIRN_AGENT_MESSAGE_H
+#define CAIRN_AGENT_MESSAGE_H
+
+#include "cairn/err.h"
+#include "cairn/types.h"
+
+/* X(symbol, value, name) */
+#define CAIRN_MESSAGE_LIST(X)                                                                      \
+    X(CAIRN_MSG_HEARTBEAT, 1, "heartbeat")       /* bytes: the liveness table; generation: newest committed */ \
+    X(CAIRN_MSG_DATA, 2, "data")                 /* captured blocks for a parity owner */          \
+    X(CAIRN_MSG_DATA_ACK, 3, "data_ack")         /* offset: blocks folded so far */                \
+    X(CAIRN_MSG_SEAL, 4, "seal")                 /* part [offset, offset + bytes_len) of a seal of `total` bytes */ \
+    X(CAIRN_MSG_SEAL_ACK, 5, "seal_ack")         /* offset: bytes received so far */               \
+    X(CAIRN_MSG_FACTS, 6, "facts")               /* bytes: members that protected, members that never will, ranks; offset 1: given up */ \
+    X(CAIRN_MSG_CLAIM, 7, "claim")               /* promise me this epoch */                       \
+    X(CAIRN_MSG_PROMISE, 8, "promise")           /* promised, durably */                           \
+    X(CAIRN_MSG_REFUSE, 9, "refuse")             /* offset: the epoch promised already */          \
+    X(CAIRN_MSG_QUERY, 10, "query")              /* what do you hold? (asked without a claim) */   \
+    X(CAIRN_MSG_INVENTORY, 11, "inventory")      /* bytes: what I hold */                          \
+    X(CAIRN_MSG_REBUILD, 12, "rebuild")          /* bytes: who holds what, who is to get what */   \
+    X(CAIRN_MSG_READ, 13, "read")                /* blocks of a holding, please */                 \
+    X(CAIRN_MSG_BLOCKS, 14, "blocks")            /* the answer to READ */                          \
+    X(CAIRN_MSG_WRITE, 15, "write")              /* rebuilt blocks for their new owner */          \
+    X(CAIRN_MSG_WRITE_ACK, 16, "write_ack")                                                        \
+    X(CAIRN_MSG_REBUILT, 17, "rebuilt")          /* a holding is whole; offset: bytes written */   \
+    X(CAIRN_MSG_REBUILD_FAILED, 18, "rebuild_failed") /* err says why */                           \
+    X(CAIRN_MSG_ACTIVATE, 19, "activate")        /* bytes: the epoch record */                     \
+    X(CAIRN_MSG_ACTIVATE_ACK, 20, "activate_ack")                                                  \
+    X(CAIRN_MSG_SYNC, 21, "sync")                /* my epoch is older than yours: send ACTIVATE */ \
+    X(CAIRN_MSG_SNAPSHOT_AT, 22, "snapshot_at")  /* take a generation at this step */              \
+    X(CAIRN_MSG_FETCH, 23, "fetch")              /* blocks for a trainer, a spill or an export */  \
+    X(CAIRN_MSG_FETCHED, 24, "fetched")          /* the answer to FETCH */                         \
+    X(CAIRN_MSG_SERVICE, 25, "service")          /* agent services above the core: bytes is JSON */
+
+enum cairn_message_type {
+#define CAIRN_MESSAGE_ENUM(symbol, value, name) symbol = value,
+    CAIRN_MESSAGE_LIST(CAIRN_MESSAGE_ENUM)
+#undef CAIRN_MESSAGE_ENUM
+};
+
+/* Beside CAIRN_AREA_DATA and CAIRN_AREA_PARITY of erasure/stripe.h: what a repair has decoded. */
+enum { CAIRN_AREA_SCRATCH = 2 };
+
+struct cairn_message {
+    enum cairn_message_type type;
+    uint32_t from; /* agent */
+    uint32_t to;   /* agent */
+    uint64_t epoch;
+    struct cairn_generation generation;
+    uint32_t member; /* whose part it is about */
+    uint32_t area;   /* enum cairn_area, or CAIRN_AREA_SCRATCH */
+    uint32_t stripe;
+    uint32_t row;
+    uint64_t first_block; /* in the shard; for parity the line in the chunk of `stripe` */
+    uint32_t block_count;
+    uint32_t err; /* cairn_err */
+    uint64_t request;
+    uint64_t offset;
+    uint64_t total;
+    const uint8_t *bytes; /* borrowed */
+    uint32_t bytes_len;
+};
+
+enum {
+    CAIRN_MESSAGE_FIXED_BYTES = 93,
+    CAIRN_MESSAGE_PART_BYTES_MAX = 65536 /* of `bytes` */
+};
+
+const char *cairn_message_name(enum cairn_message_type type);
+
+/* Packs into out[out_bytes]; *used is the length. CAIRN_FULL when it does not fit. */
+CAIRN_MUST_CHECK cairn_err cairn_message_pack(const struct cairn_message *message, void *out,
+                                              size_t out_bytes, size_t *used);
+
+/* Unpacks; message->bytes borrows from `bytes`. CAIRN_CORRUPT for anything that is not a message. */
+CAIRN_MUST_CHECK cairn_err cairn_message_unpack(const void *bytes, size_t bytes_len,
+                                                struct cairn_message *out);
+
+#endif

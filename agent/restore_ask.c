@@ -1,0 +1,188 @@
+/*
+ * agent/restore_ask.c - the first half of a restore: who holds what, has everyone been heard, and
+ * what is chosen from it.
+ *
+ * Good news is acted on as soon as everyone who seems alive has answered. Bad news (something is
+ * lost, or must come from files) is believed only when all have answered, or claim_timeout has
+ * passed.
+ */
+#include "agent/core_state.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void
+send_to_all(struct cairn_core *core, const struct cairn_message *message)
+{
+    for (uint32_t a = 0; a < core->options.agent_count; a++)
+        send_message(core, a, message);
+}
+
+cairn_err
+restore_start(struct cairn_core *core, enum cairn_operation operation, bool by_itself,
+              uint64_t request)
+{
+    struct restore *restore = &core->restore;
+    struct cairn_message query;
+    uint32_t n = core->options.agent_count;
+
+    memset(restore, 0, sizeof *restore);
+    restore->plan_number =
+        core->now_ns; /* a verify keeps the epoch, so numbers must differ between restores too */
+    restore->inventories = calloc(n, sizeof *restore->inventories);
+    restore->promised = calloc(cairn_bitset_words(n), sizeof(uint64_t));
+    restore->done = calloc(cairn_bitset_words(CAIRN_NODES_MAX), sizeof(uint64_t));
+    restore->no_room = calloc(cairn_bitset_words(n), sizeof(uint64_t));
+    if (!restore->inventories || !restore->promised || !restore->done || !restore->no_room) {
+        restore_fini(restore);
+        return CAIRN_NOMEM;
+    }
+    memset(&core->outcome, 0, sizeof core->outcome);
+    restore->state = RESTORE_QUERYING;
+    restore->operation = operation;
+    restore->by_itself = by_itself;
+    restore->request = request;
+    restore->started_ns = core->now_ns;
+    restore->sent_ns = core->now_ns;
+    restore->epoch = core->now_ns; /* only names the query until a claim replaces it */
+    restore->patient_until_ns = core->now_ns + core->options.claim_timeout_ns;
+    restore->deadline_ns =
+        core->now_ns + (operation == CAIRN_OP_VERIFY ? core->options.rebuild_timeout_ns
+                                                     : core->options.claim_timeout_ns);
+    query = message_new(core, CAIRN_MSG_QUERY, core->active);
+    query.row = operation == CAIRN_OP_VERIFY;
+    query.request = restore->epoch;
+    send_to_all(core, &query);
+    return CAIRN_OK;
+}
+
+void
+restore_operator(struct cairn_core *core, const struct cairn_event *event)
+{
+    struct cairn_action *action;
+    struct cairn_message message;
+    char text[128] = "";
+    cairn_err err = CAIRN_OK;
+
+    if (event->operation == CAIRN_OP_SNAPSHOT) {
+        message = message_new(core, CAIRN_MSG_SNAPSHOT_AT, core->active);
+        message.generation.step = core->last_step + 2;
+        snprintf(text, sizeof text, "%" PRIu64, message.generation.step);
+        if (core->frozen || core->self_member == UINT32_MAX || core->own_ranks == 0)
+            err = CAIRN_NOT_FOUND; /* nobody trains here */
+        else
+            send_to_all(core, &message);
+    } else if (core->restore.state != RESTORE_IDLE) {
+        err = CAIRN_AGAIN;
+        snprintf(text, sizeof text, "this agent is busy with another restore or repair");
+    } else {
+        err = restore_start(core, event->operation, false, event->request);
+        if (!err)
+            return;
+    }
+    action = action_add(core, CAIRN_ACTION_REPLY);
+    if (!action)
+        return;
+    action->request = event->request;
+    action->err = err;
+    action_bytes(core, action, text, strlen(text) + 1);
+}
+
+/* True when everyone who may be alive has been heard, or the time is over. */
+bool
+restore_heard_all(const struct cairn_core *core)
+{
+    const struct restore *restore = &core->restore;
+
+    if (core->now_ns >= restore->deadline_ns)
+        return true;
+    for (uint32_t a = 0; a < core->options.agent_count; a++) {
+        if (restore->inventories[a].known)
+            continue;
+        if (restore->state == RESTORE_GATHERING ? cairn_bitset_has(restore->promised, a)
+                                                : agent_maybe_alive(core, a))
+            return false; /* who promised is alive, whatever its beats say */
+    }
+    return true;
+}
+
+/*
+ * True while somebody knows of a newer epoch than this agent: its members are those of that epoch,
+ * so its record is asked for before anything is decided.
+ */
+bool
+restore_behind(struct cairn_core *core)
+{
+    struct restore *restore = &core->restore;
+
+    for (uint32_t a = 0; a < core->options.agent_count; a++) {
+        if (!restore->inventories[a].known || restore->inventories[a].active <= core->active)
+            continue;
+        if (core->now_ns - restore->sync_ns >= core->options.resend_after_ns) {
+            restore->sync_ns = core->now_ns;
+            epoch_sync(core, a);
+        }
+        return true;
+    }
+    return false;
+}
+
+/* Whoever reads that too much is lost must know who was not asked. */
+static void
+say_unheard(struct cairn_core *core)
+{
+    char text[160] = "";
+    size_t used = 0;
+
+    for (uint32_t a = 0; a < core->options.agent_count && used < sizeof text - 24; a++)
+        if (!core->restore.inventories[a].known)
+            used += (size_t)snprintf(text + used, sizeof text - used, "%s%u",
+                                     used ? ", " : "no answer from agents ", a);
+    if (used)
+        restore_say(core, text);
+}
+
+bool
+restore_heard_everyone(const struct cairn_core *core)
+{
+    for (uint32_t a = 0; a < core->options.agent_count; a++)
+        if (!core->restore.inventories[a].known)
+            return false;
+    return true;
+}
+
+/*
+ * That something is lost, or must come from files, is said for good only when all have answered or
+ * have had time to: an agent that has just started is taken for dead by those that have not heard
+ * its first beats.
+ */
+bool
+restore_must_wait(const struct cairn_core *core)
+{
+    const struct choice *choice = &core->restore.choice;
+
+    return (choice->err || choice->from_files || choice->passed_committed ||
+            core->restore.want_all) &&
+           core->now_ns < core->restore.patient_until_ns && !restore_heard_everyone(core);
+}
+
+void
+restore_choose(struct cairn_core *core)
+{
+    struct restore *restore = &core->restore;
+
+    choose_generation(restore->inventories, core->options.agent_count, &restore->choice,
+                      core->outcome.text, sizeof core->outcome.text);
+    core->outcome.generation = restore->choice.generation;
+    core->outcome.lost_members = restore->choice.lost_members;
+    /* Only an operator goes back to less than what is committed; whoever is down for a while comes back with it. */
+    if (restore->by_itself && !restore->choice.err && !restore_heard_everyone(core) &&
+        (restore->choice.from_files || restore->choice.passed_committed)) {
+        restore->choice.err = CAIRN_LOST;
+        restore_say(core, "a repair that nobody asked for does not go back to it while agents are silent");
+    }
+    if (restore->choice.err)
+        say_unheard(core);
+}
