@@ -1,0 +1,238 @@
+/*
+ * examples/gpt/parallel.c - the schedule of a step, and its sums in their fixed order.
+ */
+#include "parallel.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels.h"
+#include "say.h"
+
+cairn_err
+gpt_parallel_init(const struct gpt_plan *plan, const struct gpt_data *data, struct gpt_stage *stage,
+                  struct gpt_net *net, uint64_t seed, struct gpt_parallel *out)
+{
+    struct gpt_parallel parallel = {
+        .plan = plan, .data = data, .stage = stage, .net = net, .seed = seed};
+    size_t window = (size_t)stage->shape.sequences * (stage->shape.context + 1);
+
+    parallel.tokens = calloc(plan->micro_count, window);
+    parallel.stream = calloc(gpt_stream_floats(&stage->shape), sizeof(float));
+    parallel.grads = calloc(plan->micro_count, (stage->float_count + 1) * sizeof(float));
+    parallel.total = calloc(stage->float_count + 1, sizeof(float));
+    if (!parallel.tokens || !parallel.stream || !parallel.grads || !parallel.total) {
+        gpt_say("no memory for the gradients of %u micro-batches", plan->micro_count);
+        gpt_parallel_fini(&parallel);
+        return CAIRN_NOMEM;
+    }
+    *out = parallel;
+    return CAIRN_OK;
+}
+
+void
+gpt_parallel_fini(struct gpt_parallel *parallel)
+{
+    free(parallel->tokens);
+    free(parallel->stream);
+    free(parallel->grads);
+    free(parallel->total);
+    *parallel = (struct gpt_parallel){0};
+}
+
+static uint8_t *
+tokens_of(const struct gpt_parallel *parallel, uint32_t micro)
+{
+    const struct gpt_shape *shape = &parallel->stage->shape;
+
+    return parallel->tokens + micro * (size_t)shape->sequences * (shape->context + 1);
+}
+
+static float *
+grad_of(const struct gpt_parallel *parallel, uint32_t micro)
+{
+    return parallel->grads + micro * (parallel->stage->float_count + 1);
+}
+
+static cairn_err
+forward(struct gpt_parallel *parallel, uint64_t step, uint32_t micro)
+{
+    const struct gpt_plan *plan = parallel->plan;
+    const struct gpt_shape *shape = &parallel->stage->shape;
+    size_t bytes = gpt_stream_floats(shape) * sizeof(float);
+    uint32_t index = plan->micro_begin + micro;
+    float *grad = grad_of(parallel, micro);
+    cairn_err err;
+
+    gpt_data_draw(parallel->data, parallel->seed, step, index, shape->sequences, shape->context,
+                  tokens_of(parallel, micro));
+    if (gpt_net_has(parallel->net, GPT_LINK_STAGE_BEFORE)) {
+        err = gpt_net_receive(parallel->net, GPT_LINK_STAGE_BEFORE, GPT_KIND_ACTIVATION, step,
+                              index, parallel->stream, bytes);
+        if (err)
+            return err;
+    }
+    memset(grad, 0, parallel->stage->float_count * sizeof *grad);
+    grad[parallel->stage->float_count] =
+        gpt_stage_forward(parallel->stage, micro, tokens_of(parallel, micro), parallel->stream);
+    if (!gpt_net_has(parallel->net, GPT_LINK_STAGE_AFTER))
+        return CAIRN_OK;
+    return gpt_net_send(parallel->net, GPT_LINK_STAGE_AFTER, GPT_KIND_ACTIVATION, step, index,
+                        parallel->stream, bytes);
+}
+
+static cairn_err
+backward(struct gpt_parallel *parallel, uint64_t step, uint32_t micro)
+{
+    size_t bytes = gpt_stream_floats(&parallel->stage->shape) * sizeof(float);
+    uint32_t index = parallel->plan->micro_begin + micro;
+    cairn_err err;
+
+    if (gpt_net_has(parallel->net, GPT_LINK_STAGE_AFTER)) {
+        err = gpt_net_receive(parallel->net, GPT_LINK_STAGE_AFTER, GPT_KIND_GRADIENT, step, index,
+                              parallel->stream, bytes);
+        if (err)
+            return err;
+    }
+    gpt_stage_backward(parallel->stage, micro, tokens_of(parallel, micro), parallel->stream,
+                       grad_of(parallel, micro));
+    if (!gpt_net_has(parallel->net, GPT_LINK_STAGE_BEFORE))
+        return CAIRN_OK;
+    return gpt_net_send(parallel->net, GPT_LINK_STAGE_BEFORE, GPT_KIND_GRADIENT, step, index,
+                        parallel->stream, bytes);
+}
+
+/*
+ * The partial sum runs up the replicas, each adds its micro-batches one by one; the total runs back
+ * down. The losses travel as the last float.
+ */
+static cairn_err
+reduce(struct gpt_parallel *parallel, uint64_t step)
+{
+    size_t floats = parallel->stage->float_count + 1;
+    size_t bytes = floats * sizeof(float);
+    cairn_err err;
+
+    if (gpt_net_has(parallel->net, GPT_LINK_REPLICA_BEFORE)) {
+        err = gpt_net_receive(parallel->net, GPT_LINK_REPLICA_BEFORE, GPT_KIND_PARTIAL, step, 0,
+                              parallel->total, bytes);
+        if (err)
+            return err;
+    } else {
+        memset(parallel->total, 0, bytes);
+    }
+    for (uint32_t micro = 0; micro < parallel->plan->micro_count; micro++)
+        gpt_add(parallel->total, grad_of(parallel, micro), floats);
+    if (gpt_net_has(parallel->net, GPT_LINK_REPLICA_AFTER)) {
+        err = gpt_net_send(parallel->net, GPT_LINK_REPLICA_AFTER, GPT_KIND_PARTIAL, step, 0,
+                           parallel->total, bytes);
+        if (err)
+            return err;
+        err = gpt_net_receive(parallel->net, GPT_LINK_REPLICA_AFTER, GPT_KIND_TOTAL, step, 0,
+                              parallel->total, bytes);
+        if (err)
+            return err;
+    }
+    if (!gpt_net_has(parallel->net, GPT_LINK_REPLICA_BEFORE))
+        return CAIRN_OK;
+    return gpt_net_send(parallel->net, GPT_LINK_REPLICA_BEFORE, GPT_KIND_TOTAL, step, 0,
+                        parallel->total, bytes);
+}
+
+/* Sums the squares over the stages, and brings them and the loss from the last stage to all. */
+static cairn_err
+conclude(struct gpt_parallel *parallel, uint64_t step, struct gpt_total *out)
+{
+    const struct gpt_stage *stage = parallel->stage;
+    struct {
+        double squares;
+        double loss; /* the sum over the micro-batches; a float, widened */
+    } verdict = {0};
+    cairn_err err;
+
+    if (gpt_net_has(parallel->net, GPT_LINK_STAGE_BEFORE)) {
+        err = gpt_net_receive(parallel->net, GPT_LINK_STAGE_BEFORE, GPT_KIND_NORM, step, 0,
+                              &verdict.squares, sizeof verdict.squares);
+        if (err)
+            return err;
+    }
+    for (uint32_t i = 0; i < stage->tensor_count; i++)
+        verdict.squares +=
+            gpt_square_sum(parallel->total + stage->tensors[i].begin, stage->tensors[i].count);
+    verdict.loss = (double)parallel->total[stage->float_count];
+    if (gpt_net_has(parallel->net, GPT_LINK_STAGE_AFTER)) {
+        err = gpt_net_send(parallel->net, GPT_LINK_STAGE_AFTER, GPT_KIND_NORM, step, 0,
+                           &verdict.squares, sizeof verdict.squares);
+        if (err)
+            return err;
+        err = gpt_net_receive(parallel->net, GPT_LINK_STAGE_AFTER, GPT_KIND_VERDICT, step, 0,
+                              &verdict, sizeof verdict);
+        if (err)
+            return err;
+    }
+    if (gpt_net_has(parallel->net, GPT_LINK_STAGE_BEFORE)) {
+        err = gpt_net_send(parallel->net, GPT_LINK_STAGE_BEFORE, GPT_KIND_VERDICT, step, 0,
+                           &verdict, sizeof verdict);
+        if (err)
+            return err;
+    }
+    out->mean_factor = 1.0f / (float)parallel->plan->micro_total;
+    out->loss = (float)verdict.loss * out->mean_factor;
+    out->norm = sqrt(verdict.squares) * (double)out->mean_factor;
+    return CAIRN_OK;
+}
+
+cairn_err
+gpt_parallel_gradient(struct gpt_parallel *parallel, uint64_t step, struct gpt_total *out)
+{
+    cairn_err err;
+
+    for (uint32_t micro = 0; micro < parallel->plan->micro_count; micro++) {
+        err = forward(parallel, step, micro);
+        if (err)
+            return err;
+    }
+    for (uint32_t micro = 0; micro < parallel->plan->micro_count; micro++) {
+        err = backward(parallel, step, micro);
+        if (err)
+            return err;
+    }
+    err = reduce(parallel, step);
+    if (err)
+        return err;
+    return conclude(parallel, step, out);
+}
+
+cairn_err
+gpt_parallel_agree(struct gpt_parallel *parallel, uint64_t step)
+{
+    cairn_err err;
+
+    for (int link = 0; link < GPT_LINKS; link++) {
+        if (!gpt_net_has(parallel->net, (enum gpt_link)link))
+            continue;
+        err = gpt_net_send(parallel->net, (enum gpt_link)link, GPT_KIND_READY, 0, 0, &step,
+                           sizeof step);
+        if (err)
+            return err;
+    }
+    for (int link = 0; link < GPT_LINKS; link++) {
+        uint64_t other;
+
+        if (!gpt_net_has(parallel->net, (enum gpt_link)link))
+            continue;
+        err = gpt_net_receive(parallel->net, (enum gpt_link)link, GPT_KIND_READY, 0, 0, &other,
+                              sizeof other);
+        if (err)
+            return err;
+        if (other != step) {
+            gpt_say(
+                "a neighbour starts after step %llu and this rank after step %llu: they did not "
+                "restore the same generation",
+                (unsigned long long)other, (unsigned long long)step);
+            return CAIRN_INTERNAL;
+        }
+    }
+    return CAIRN_OK;
+}

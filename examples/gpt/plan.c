@@ -1,0 +1,62 @@
+/*
+ * examples/gpt/plan.c - checks a plan and derives a rank's part of it.
+ */
+#include "plan.h"
+
+#include "say.h"
+
+void
+gpt_plan_even(uint32_t total, uint32_t parts, uint32_t out[GPT_PARTS_MAX])
+{
+    for (uint32_t i = 0; i < parts && i < GPT_PARTS_MAX; i++)
+        out[i] = total / parts + (i < total % parts ? 1 : 0);
+}
+
+cairn_err
+gpt_plan_complete(struct gpt_plan *plan, uint32_t layers)
+{
+    uint64_t layer_sum = 0;
+    uint64_t micro_sum = 0;
+
+    if (plan->dp < 1 || plan->dp > GPT_PARTS_MAX || plan->pp < 1 || plan->pp > GPT_PARTS_MAX) {
+        gpt_say("--dp %u and --pp %u must be 1 to %d each", plan->dp, plan->pp, GPT_PARTS_MAX);
+        return CAIRN_INVAL;
+    }
+    plan->world = plan->dp * plan->pp;
+    if (plan->rank >= plan->world) {
+        gpt_say("--rank %u does not exist: --dp %u x --pp %u are %u ranks, numbered from 0",
+                plan->rank, plan->dp, plan->pp, plan->world);
+        return CAIRN_INVAL;
+    }
+    plan->replica = plan->rank / plan->pp;
+    plan->stage = plan->rank % plan->pp;
+    for (uint32_t i = 0; i < plan->pp; i++) {
+        if (plan->stage_layers[i] < 1) {
+            gpt_say("stage %u has no layer: every one of the %u stages needs one", i, plan->pp);
+            return CAIRN_INVAL;
+        }
+        if (i == plan->stage)
+            plan->layer_begin = (uint32_t)layer_sum;
+        layer_sum += plan->stage_layers[i];
+        if (i == plan->stage)
+            plan->layer_end = (uint32_t)layer_sum;
+    }
+    if (layer_sum != layers) {
+        gpt_say("--stage-layers add up to %llu, and the model has %u layers (--layers)",
+                (unsigned long long)layer_sum, layers);
+        return CAIRN_INVAL;
+    }
+    for (uint32_t i = 0; i < plan->dp; i++) {
+        if (plan->micro_batches[i] < 1 || plan->micro_batches[i] > 4096) {
+            gpt_say("replica %u has %u micro-batches: 1 to 4096 are possible", i,
+                    plan->micro_batches[i]);
+            return CAIRN_INVAL;
+        }
+        if (i == plan->replica)
+            plan->micro_begin = (uint32_t)micro_sum;
+        micro_sum += plan->micro_batches[i];
+    }
+    plan->micro_count = plan->micro_batches[plan->replica];
+    plan->micro_total = (uint32_t)micro_sum;
+    return CAIRN_OK;
+}

@@ -1,0 +1,220 @@
+/*
+ * examples/gpt/protect.c - the calls of the public C API.
+ */
+#include "protect.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "say.h"
+
+enum { PER_TENSOR = 3 /* the parameter and its two moments */ };
+
+struct gpt_protect {
+    struct cairn_client *client;
+    uint32_t tensor_count;
+    uint64_t fence_ns;
+    char (*names)[CAIRN_NAME_BYTES_MAX];
+};
+
+static uint64_t
+now_ns(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+static void
+pass_on(void *context, enum cairn_log_level level, const char *line)
+{
+    (void)context;
+    if (level <= CAIRN_LOG_INFO)
+        gpt_say("cairn: %s", line);
+}
+
+static struct cairn_slice
+tensor_slice(const struct gpt_tensor *tensor, const struct gpt_plan *plan, const char *name,
+             enum cairn_kind kind, float *floats)
+{
+    struct cairn_slice slice = {
+        .name = name,
+        .dtype = CAIRN_F32,
+        .kind = kind,
+        .dims = tensor->dims,
+        .replica_index = plan->replica,
+        .replica_count = plan->dp,
+        .address = floats + tensor->begin,
+        .device = -1,
+    };
+
+    for (uint32_t i = 0; i < tensor->dims; i++) {
+        slice.shape[i] = tensor->extent[i];
+        slice.extent[i] = tensor->extent[i];
+    }
+    return slice;
+}
+
+static struct cairn_slice
+progress_slice(const struct gpt_progress *progress, const struct gpt_plan *plan)
+{
+    return (struct cairn_slice){
+        .name = "trainer.progress",
+        .dtype = CAIRN_U8,
+        .kind = CAIRN_OPAQUE,
+        .dims = 1,
+        .shape = {progress->count},
+        .extent = {progress->count},
+        .replica_index = plan->rank,
+        .replica_count = plan->world,
+        .address = progress->bytes,
+        .device = -1,
+    };
+}
+
+static cairn_err
+register_all(struct gpt_protect *protect, const struct gpt_plan *plan,
+             const struct gpt_stage *stage, float *exp_avg, float *exp_avg_sq,
+             const struct gpt_progress *progress)
+{
+    uint32_t count = stage->tensor_count * PER_TENSOR + 1;
+    struct cairn_slice *slices = calloc(count, sizeof *slices);
+    cairn_err err = CAIRN_NOMEM;
+
+    protect->names = calloc(count, sizeof *protect->names);
+    if (!slices || !protect->names) {
+        gpt_say("no memory for the list of tensors");
+        goto done;
+    }
+    for (uint32_t i = 0; i < stage->tensor_count; i++) {
+        const struct gpt_tensor *tensor = &stage->tensors[i];
+        char(*names)[CAIRN_NAME_BYTES_MAX] = protect->names + (size_t)i * PER_TENSOR;
+        struct cairn_slice *own = slices + (size_t)i * PER_TENSOR;
+
+        (void)snprintf(names[0], sizeof names[0], "%s", tensor->name);
+        (void)snprintf(names[1], sizeof names[1], "exp_avg.%s", tensor->name);
+        (void)snprintf(names[2], sizeof names[2], "exp_avg_sq.%s", tensor->name);
+        own[0] = tensor_slice(tensor, plan, names[0], CAIRN_PARAM, stage->param);
+        own[1] = tensor_slice(tensor, plan, names[1], CAIRN_OPTIMIZER, exp_avg);
+        own[2] = tensor_slice(tensor, plan, names[2], CAIRN_OPTIMIZER, exp_avg_sq);
+    }
+    slices[count - 1] = progress_slice(progress, plan);
+    err = cairn_client_register(protect->client, slices, count);
+    if (err == CAIRN_NOMEM || err == CAIRN_TIMEOUT || err == CAIRN_PEER || err == CAIRN_AGAIN) {
+        gpt_say("training goes on without protection: the agent took no tensors (%s)",
+                cairn_err_text(err));
+        err = CAIRN_OK;
+    } else if (err) {
+        gpt_say("the agent refused the tensors: %s", cairn_err_text(err));
+    }
+done:
+    free(slices);
+    return err;
+}
+
+cairn_err
+gpt_protect_open(const struct gpt_protect_options *options, const struct gpt_plan *plan,
+                 const struct gpt_stage *stage, float *exp_avg, float *exp_avg_sq,
+                 struct gpt_progress *progress, struct gpt_protect **out)
+{
+    const struct cairn_client_options client_options = {
+        .agent_socket = options->agent_socket,
+        .job = options->job,
+        .rank = plan->rank,
+        .world = plan->world,
+        .local_ranks = options->local_ranks,
+        .fence_timeout_ms = options->fence_timeout_ms,
+        .restore_timeout_ms = options->restore_timeout_ms,
+        .log = pass_on,
+    };
+    struct gpt_protect *protect = calloc(1, sizeof *protect);
+    cairn_err err = CAIRN_NOMEM;
+
+    if (!protect) {
+        gpt_say("no memory for the client");
+        goto done;
+    }
+    protect->tensor_count = stage->tensor_count;
+    err = cairn_client_open(&client_options, &protect->client);
+    if (err) {
+        gpt_say("no client of the agent could be opened: %s", cairn_err_text(err));
+        goto done;
+    }
+    err = register_all(protect, plan, stage, exp_avg, exp_avg_sq, progress);
+    if (err)
+        goto done;
+    *out = protect;
+    protect = NULL;
+done:
+    gpt_protect_close(protect);
+    return err;
+}
+
+void
+gpt_protect_close(struct gpt_protect *protect)
+{
+    if (!protect)
+        return;
+    cairn_client_close(protect->client);
+    free(protect->names);
+    free(protect);
+}
+
+cairn_err
+gpt_protect_restore(struct gpt_protect *protect, struct cairn_restored *out)
+{
+    cairn_err err = cairn_client_restore(protect->client, out);
+
+    if (err && err != CAIRN_NOT_FOUND)
+        gpt_say("the restore failed: %s", cairn_err_text(err));
+    return err;
+}
+
+static void
+fence(struct gpt_protect *protect, uint32_t slice_index)
+{
+    uint64_t begin_ns = now_ns();
+
+    /* Training may go on after every result; the client counts and says what was given up. */
+    (void)cairn_snapshot_fence(protect->client, slice_index);
+    protect->fence_ns += now_ns() - begin_ns;
+}
+
+void
+gpt_protect_fence_tensor(struct gpt_protect *protect, uint32_t index)
+{
+    for (uint32_t i = 0; i < PER_TENSOR; i++)
+        fence(protect, index * PER_TENSOR + i);
+}
+
+void
+gpt_protect_fence_all(struct gpt_protect *protect)
+{
+    fence(protect, CAIRN_FENCE_ALL);
+}
+
+uint64_t
+gpt_protect_fence_ns(struct gpt_protect *protect)
+{
+    uint64_t fence_ns = protect->fence_ns;
+
+    protect->fence_ns = 0;
+    return fence_ns;
+}
+
+bool
+gpt_protect_begin(struct gpt_protect *protect, uint64_t step)
+{
+    return cairn_snapshot_begin(protect->client, step) == CAIRN_OK;
+}
+
+struct cairn_client_stats
+gpt_protect_stats(const struct gpt_protect *protect)
+{
+    struct cairn_client_stats stats = {0};
+
+    cairn_client_stats_read(protect->client, &stats);
+    return stats;
+}

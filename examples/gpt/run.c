@@ -1,0 +1,327 @@
+/*
+ * examples/gpt/run.c - a run: start, restore, the steps, the end.
+ *
+ * One step: forward and backward (while the last snapshot is still being captured), then for each
+ * tensor a fence and its update, then the progress, then the next snapshot begins.
+ */
+#include "run.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "data.h"
+#include "final.h"
+#include "net.h"
+#include "options.h"
+#include "parallel.h"
+#include "protect.h"
+#include "report.h"
+#include "say.h"
+
+struct run {
+    struct gpt_options options;
+    struct gpt_data data;
+    struct gpt_stage stage;
+    struct gpt_net *net;
+    struct gpt_parallel parallel;
+    struct gpt_progress progress;
+    struct gpt_protect *protect;
+    struct gpt_report report;
+    float *exp_avg;
+    float *exp_avg_sq;
+};
+
+static uint64_t
+now_ns(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+/* The exit status for an error, as examples/gpt/README.md lists them. */
+static int
+status_of(cairn_err err)
+{
+    switch (err) {
+    case CAIRN_OK:
+        return 0;
+    case CAIRN_INVAL:
+        return 64;
+    case CAIRN_CORRUPT:
+        return 65;
+    case CAIRN_IO:
+        return 74;
+    case CAIRN_PEER:
+    case CAIRN_TIMEOUT:
+    case CAIRN_AGAIN:
+        return 75;
+    case CAIRN_DENIED:
+        return 77;
+    case CAIRN_CONFIG:
+        return 78;
+    default:
+        return 1;
+    }
+}
+
+static cairn_err
+start_model(struct run *run)
+{
+    const struct gpt_options *options = &run->options;
+    const struct gpt_plan *plan = &options->plan;
+    cairn_err err;
+
+    err = gpt_stage_init(&options->shape, plan->layer_begin, plan->layer_end, plan->micro_count,
+                         &run->stage);
+    if (!err) {
+        run->exp_avg = calloc(run->stage.float_count, sizeof(float));
+        run->exp_avg_sq = calloc(run->stage.float_count, sizeof(float));
+        if (!run->exp_avg || !run->exp_avg_sq)
+            err = CAIRN_NOMEM;
+    }
+    if (err) {
+        gpt_say("no memory for the model and %u micro-batches of %u x %u bytes: make --d-model, "
+                "--layers, --micro-batch-size or --context smaller",
+                plan->micro_count, options->shape.sequences, options->shape.context);
+        return err;
+    }
+    gpt_stage_randomize(&run->stage, options->seed);
+    return gpt_progress_init(options->steps, options->seed,
+                             gpt_options_fingerprint(options, run->data.fingerprint, false),
+                             &run->progress);
+}
+
+/*
+ * Waits of a fence stay below those of the peers, so that a hung agent does not look like a dead
+ * rank.
+ */
+static cairn_err
+start_protection(struct run *run)
+{
+    const struct gpt_options *options = &run->options;
+    uint32_t fence_timeout_ms = options->peer_timeout_s * 500;
+    const struct gpt_protect_options protect_options = {
+        .agent_socket = options->agent_socket,
+        .job = options->job,
+        .local_ranks = options->local_ranks,
+        .fence_timeout_ms = fence_timeout_ms < 30000 ? fence_timeout_ms : 30000,
+        .restore_timeout_ms = options->restore_timeout_s * 1000,
+    };
+
+    return gpt_protect_open(&protect_options, &options->plan, &run->stage, run->exp_avg,
+                            run->exp_avg_sq, &run->progress, &run->protect);
+}
+
+static cairn_err
+start(struct run *run)
+{
+    const struct gpt_options *options = &run->options;
+    struct gpt_net_options net_options;
+    cairn_err err;
+
+    err = gpt_report_open(options->events, options->plan.rank, &run->report);
+    if (err)
+        return err;
+    err = gpt_data_init(options->text, options->shape.context, &run->data);
+    if (err)
+        return err;
+    gpt_report_started(&run->report, options, run->data.path);
+    err = start_model(run);
+    if (err)
+        return err;
+    net_options = (struct gpt_net_options){
+        .peers = options->peers,
+        .timeout_ms = options->peer_timeout_s * 1000,
+        .job = gpt_options_fingerprint(options, run->data.fingerprint, true),
+    };
+    err = gpt_net_open(&net_options, &options->plan, &run->net);
+    if (err)
+        return err;
+    err = gpt_parallel_init(&options->plan, &run->data, &run->stage, run->net, options->seed,
+                            &run->parallel);
+    if (err)
+        return err;
+    return start_protection(run);
+}
+
+static cairn_err
+restore(struct run *run)
+{
+    struct cairn_restored restored = {0};
+    uint64_t begin_ns = now_ns();
+    double seconds;
+    cairn_err err;
+
+    err = gpt_protect_restore(run->protect, &restored);
+    if (err == CAIRN_NOT_FOUND) {
+        gpt_say("there is no generation to restore: this is a fresh start");
+        gpt_report_fresh(&run->report);
+        return CAIRN_OK;
+    }
+    if (err == CAIRN_INVAL)
+        return CAIRN_CORRUPT; /* our arguments are right: the generation is of another model */
+    if (err)
+        return err;
+    seconds = (double)(now_ns() - begin_ns) * 1e-9;
+    gpt_say("restored generation (%llu, %llu): %llu bytes, %llu of them from this node, in %.3f s",
+            (unsigned long long)restored.generation.epoch,
+            (unsigned long long)restored.generation.step, (unsigned long long)restored.bytes,
+            (unsigned long long)restored.local_bytes, seconds);
+    gpt_report_restored(&run->report, &restored, seconds);
+    return gpt_progress_check(&run->progress, restored.generation.step, run->options.seed,
+                              gpt_options_fingerprint(&run->options, run->data.fingerprint, false));
+}
+
+/*
+ * The other ranks may restore much longer than a step takes; their death is noticed all the same.
+ */
+static cairn_err
+agree(struct run *run)
+{
+    cairn_err err;
+
+    gpt_net_set_timeout(run->net,
+                        (run->options.restore_timeout_s + run->options.peer_timeout_s) * 1000);
+    err = gpt_parallel_agree(&run->parallel, gpt_progress_step(&run->progress));
+    gpt_net_set_timeout(run->net, 0);
+    return err;
+}
+
+static void
+update(struct run *run, uint64_t step, const struct gpt_total *total)
+{
+    const struct gpt_adamw *adamw = &run->options.adamw;
+    struct gpt_adamw_step now = gpt_adamw_prepare(adamw, step);
+    float scale = total->mean_factor;
+
+    if (total->norm > (double)run->options.clip)
+        scale *= (float)((double)run->options.clip / total->norm);
+    for (uint32_t i = 0; i < run->stage.tensor_count; i++) {
+        const struct gpt_tensor *tensor = &run->stage.tensors[i];
+
+        gpt_protect_fence_tensor(run->protect, i);
+        gpt_adamw_update(adamw, &now, run->stage.param + tensor->begin,
+                         run->exp_avg + tensor->begin, run->exp_avg_sq + tensor->begin,
+                         run->parallel.total + tensor->begin, scale, tensor->matrix, tensor->count);
+    }
+    gpt_protect_fence_all(run->protect); /* what is left: the progress */
+    gpt_progress_note(&run->progress, step, total->loss);
+}
+
+static cairn_err
+train_step(struct run *run, uint64_t step)
+{
+    const struct gpt_options *options = &run->options;
+    uint64_t begin_ns = now_ns();
+    struct gpt_step_report report = {.step = step};
+    struct gpt_total total;
+    cairn_err err;
+
+    err = gpt_parallel_gradient(&run->parallel, step, &total);
+    if (err)
+        return err;
+    if (!isfinite(total.loss) || !isfinite(total.norm)) {
+        gpt_say("step %llu: the loss or the gradient is not finite (loss %g, norm %g); nothing was "
+                "updated; try a smaller --lr",
+                (unsigned long long)step, (double)total.loss, total.norm);
+        return CAIRN_INTERNAL;
+    }
+    update(run, step, &total);
+    report.snapshot = gpt_protect_begin(run->protect, step);
+    report.loss = gpt_plan_is_last_stage(&options->plan) ? &total.loss : NULL;
+    report.norm = (float)total.norm;
+    report.fence_ns = gpt_protect_fence_ns(run->protect);
+    report.step_ns = now_ns() - begin_ns;
+    gpt_report_step(&run->report, &report);
+    if (options->plan.rank == 0 && options->log_every &&
+        (step % options->log_every == 0 || step == 1 || step == options->steps))
+        gpt_say("step %llu of %llu  loss %.4f  norm %.3f  %.1f ms, %.3f ms of it waiting for cairn",
+                (unsigned long long)step, (unsigned long long)options->steps, (double)total.loss,
+                total.norm, (double)report.step_ns * 1e-6, (double)report.fence_ns * 1e-6);
+    return CAIRN_OK;
+}
+
+static cairn_err
+conclude(struct run *run)
+{
+    const struct gpt_options *options = &run->options;
+    char loss_sha256[GPT_SHA256_TEXT];
+    char state_sha256[GPT_SHA256_TEXT] = "";
+    struct gpt_done_report done = {.steps = options->steps};
+    cairn_err err;
+
+    gpt_protect_fence_all(run->protect); /* the last snapshot counts too */
+    err = gpt_final(run->net, &options->plan, &run->stage, run->exp_avg, run->exp_avg_sq,
+                    options->final_dir, state_sha256);
+    if (err)
+        return err;
+    gpt_progress_digest(&run->progress, loss_sha256);
+    done.loss_first = gpt_progress_loss(&run->progress, 1);
+    done.loss_last = gpt_progress_loss(&run->progress, options->steps);
+    done.loss_sha256 = loss_sha256;
+    done.state_sha256 = options->plan.rank == 0 ? state_sha256 : NULL;
+    done.stats = gpt_protect_stats(run->protect);
+    err = gpt_net_finish(run->net);
+    if (err)
+        return err;
+    gpt_report_done(&run->report, &done);
+    if (options->plan.rank == 0)
+        gpt_say("done: loss %.4f to %.4f over %llu steps, loss_sha256 %s, state_sha256 %s",
+                (double)done.loss_first, (double)done.loss_last, (unsigned long long)options->steps,
+                loss_sha256, state_sha256);
+    return CAIRN_OK;
+}
+
+static cairn_err
+train(struct run *run)
+{
+    cairn_err err;
+
+    err = start(run);
+    if (!err && run->options.resume)
+        err = restore(run);
+    if (!err)
+        err = agree(run);
+    if (err)
+        return err;
+    for (uint64_t step = gpt_progress_step(&run->progress) + 1; step <= run->options.steps;
+         step++) {
+        err = train_step(run, step);
+        if (err)
+            return err;
+    }
+    return conclude(run);
+}
+
+int
+gpt_run(int argc, char **argv)
+{
+    struct run run = {.report.fd = -1};
+    cairn_err report_err;
+    cairn_err err;
+
+    (void)signal(SIGPIPE, SIG_IGN); /* a closed stderr must not end a training run */
+    err = gpt_options_parse(argc, argv, &run.options);
+    if (err)
+        return status_of(err);
+    if (run.options.help) {
+        gpt_options_help();
+        return 0;
+    }
+    err = train(&run);
+    gpt_protect_close(run.protect);
+    gpt_parallel_fini(&run.parallel);
+    gpt_net_close(run.net);
+    gpt_progress_fini(&run.progress);
+    gpt_stage_fini(&run.stage);
+    gpt_data_fini(&run.data);
+    free(run.exp_avg);
+    free(run.exp_avg_sq);
+    report_err = gpt_report_close(&run.report);
+    return status_of(err ? err : report_err);
+}
