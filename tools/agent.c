@@ -1,0 +1,104 @@
+/* tools/agent.c - `cairn agent`: runs this node's agent; and the hidden `cairn keeper`, which an
+ * agent starts for itself. */
+#include "agent/agent.h"
+#include "agent/keeper.h"
+#include "base/log.h"
+#include "tools/common.h"
+#include "tools/usage.h"
+#include "tools/verb.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char about[] =
+    "Runs the agent of this node in the foreground until SIGTERM or SIGINT. Its memory stays with "
+    "the\n"
+    "keeper process, so that the next agent goes on with it. Logs go to stderr.";
+
+static const char examples[] =
+    "  cairn agent --sample > cairn.yaml       # a configuration to start from\n"
+    "  cairn agent --config cairn.yaml --check # is it right?\n"
+    "  cairn agent --config cairn.yaml\n";
+
+static int
+check(const struct cairn_config *config)
+{
+    printf("%s is right: job %s, node %u of %u, m = %u, socket %s\n", config->source, config->job,
+           config->node, config->node_count, config->parity, config->socket);
+    return CAIRN_EXIT_OK;
+}
+
+int
+cairn_verb_agent(int argc, char **argv)
+{
+    const char *path = NULL;
+    bool check_only = false, sample = false;
+    const struct cairn_flag flags[] = {
+        {"config", 'c', "FILE", "the configuration of this node", &path, NULL},
+        {"check", 0, NULL, "only read the configuration and say whether it is right", NULL,
+         &check_only},
+        {"sample", 0, NULL, "print a commented configuration to start from", NULL, &sample},
+    };
+    const struct cairn_usage usage = {
+        "agent", "--config FILE [--check] | --sample", about, examples,
+        flags,   sizeof flags / sizeof *flags,         false};
+    char error[CAIRN_CONFIG_ERROR_BYTES], executable[CAIRN_CONFIG_PATH_BYTES_MAX];
+    struct cairn_config config;
+    int exit_code;
+    cairn_err err;
+
+    if (!cairn_usage_parse(&usage, argc, argv, NULL, &exit_code)) {
+        if (exit_code == CAIRN_EXIT_OK) {
+            printf("\n");
+            cairn_config_help(stdout);
+        }
+        return exit_code;
+    }
+    if (sample) {
+        cairn_config_sample(stdout);
+        return CAIRN_EXIT_OK;
+    }
+    if (!path)
+        return cairn_usage_error(&usage,
+                                 "which configuration? Give --config FILE; --sample prints one");
+    err = cairn_config_load(path, &config, error, sizeof error);
+    if (err) {
+        fprintf(stderr, "cairn agent: %s\n", error);
+        return err == CAIRN_NOT_FOUND ? CAIRN_EXIT_CONFIG : cairn_exit_code(err);
+    }
+    cairn_log_setup((enum cairn_log_level)config.log_level, NULL, NULL);
+    if (check_only)
+        exit_code = check(&config);
+    else if (!cairn_own_path(executable, sizeof executable))
+        exit_code = CAIRN_EXIT_FAILED;
+    else
+        exit_code = cairn_agent_run(&config, executable);
+    cairn_config_fini(&config);
+    return exit_code;
+}
+
+int
+cairn_verb_keeper(int argc, char **argv)
+{
+    unsigned long linger_s;
+    char *end;
+    cairn_err err;
+
+    if (argc != 3 || argv[1][0] != '/') {
+        fprintf(stderr,
+                "usage: cairn keeper SOCKET LINGER_SECONDS   (an agent starts it for itself)\n");
+        return CAIRN_EXIT_USAGE;
+    }
+    errno = 0;
+    linger_s = strtoul(argv[2], &end, 10);
+    if (errno || *end || end == argv[2] || linger_s > UINT32_MAX) {
+        fprintf(stderr, "cairn keeper: \"%s\" is not a number of seconds\n", argv[2]);
+        return CAIRN_EXIT_USAGE;
+    }
+    err = cairn_keeper_run(argv[1], (uint32_t)linger_s);
+    return cairn_exit_code(err);
+}

@@ -1,0 +1,336 @@
+/* tools/ask.c - one question to an agent: connect, hello, ask, and the parts of the answer put
+ * together. */
+#include "tools/ask.h"
+
+#include "agent/config.h"
+#include "base/clock.h"
+#include "client/session.h"
+#include "tools/common.h"
+#include "tools/verb.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { QUEUE_BYTES = 1 << 20, ANSWER_BYTES_MAX = 64 << 20, TURN_MS = 100 };
+
+struct link {
+    int fd;
+    uint64_t deadline_ns;
+    struct cairn_session_reader reader;
+    struct cairn_session_writer writer;
+    struct cairn_progress *progress; /* NULL: none */
+};
+
+static uint64_t
+now_ns(void)
+{
+    struct cairn_clock clock = cairn_clock_system();
+
+    return cairn_clock_now_ns(&clock);
+}
+
+const char *
+cairn_agent_socket(const char *given)
+{
+    static char fallback[CAIRN_CONFIG_SOCKET_BYTES_MAX];
+    const char *named = getenv("CAIRN_AGENT");
+    struct cairn_config config;
+
+    if (given && given[0])
+        return given;
+    if (named && named[0])
+        return named;
+    if (cairn_config_default(&config) == CAIRN_OK) {
+        memcpy(fallback, config.socket, sizeof fallback);
+        cairn_config_fini(&config);
+    }
+    return fallback;
+}
+
+static cairn_err
+connect_error(int error)
+{
+    switch (error) {
+    case EACCES:
+    case EPERM:
+        return CAIRN_DENIED;
+    case EAGAIN:
+        return CAIRN_AGAIN;
+    default:
+        return CAIRN_PEER; /* nobody there: ENOENT, ECONNREFUSED, or no socket at all */
+    }
+}
+
+static cairn_err
+link_open(struct link *link, const char *socket_path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+
+    cairn_session_reader_init(&link->reader, CAIRN_SESSION_AGENT);
+    cairn_session_writer_init(&link->writer, QUEUE_BYTES);
+    if (strlen(socket_path) >= sizeof address.sun_path)
+        return CAIRN_INVAL;
+    strcpy(address.sun_path, socket_path);
+    link->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (link->fd < 0)
+        return CAIRN_IO;
+    if (connect(link->fd, (struct sockaddr *)&address, sizeof address) != 0)
+        return connect_error(errno);
+    return CAIRN_OK;
+}
+
+static void
+link_close(struct link *link)
+{
+    cairn_session_reader_fini(&link->reader);
+    cairn_session_writer_fini(&link->writer);
+    if (link->fd >= 0)
+        close(link->fd);
+}
+
+/* Sends what is queued and receives until a whole frame is here. */
+static cairn_err
+next_frame(struct link *link, struct cairn_session_frame *out)
+{
+    for (;;) {
+        cairn_err sent = cairn_session_writer_send(&link->writer, link->fd);
+        cairn_err err = cairn_session_reader_next(&link->reader, out);
+        struct pollfd ready = {.fd = link->fd, .events = POLLIN};
+        uint64_t now = now_ns();
+
+        if (err != CAIRN_AGAIN)
+            return err;
+        if (link->progress)
+            cairn_progress_show(link->progress, 0, now);
+        if (now >= link->deadline_ns)
+            return CAIRN_TIMEOUT;
+        if (sent == CAIRN_AGAIN)
+            ready.events |= POLLOUT;
+        if (poll(&ready, 1, TURN_MS) < 0 && errno != EINTR)
+            return CAIRN_IO;
+        err = cairn_session_reader_receive(&link->reader, link->fd);
+        if (err == CAIRN_PEER) { /* frames that came before are still there */
+            err = cairn_session_reader_next(&link->reader, out);
+            return err == CAIRN_AGAIN ? CAIRN_PEER : err;
+        }
+        if (err && err != CAIRN_AGAIN)
+            return err;
+    }
+}
+
+static cairn_err
+hello(struct link *link)
+{
+    struct cairn_session_hello hello = {
+        .protocol = CAIRN_SESSION_PROTOCOL, .role = CAIRN_ROLE_OPERATOR, .pid = (uint64_t)getpid()};
+    struct cairn_session_frame frame;
+    struct cairn_session_refused refused;
+    struct cairn_session_welcome welcome;
+    cairn_err err = cairn_session_put_hello(&link->writer, &hello);
+
+    if (!err)
+        err = next_frame(link, &frame);
+    if (err)
+        return err;
+    if (frame.type == CAIRN_SESSION_REFUSED) {
+        err = cairn_session_take_refused(&frame, &refused);
+        err = err ? err : refused.err;
+    } else {
+        err = cairn_session_take_welcome(&frame, &welcome);
+    }
+    cairn_session_frame_fini(&frame);
+    return err;
+}
+
+bool
+cairn_agent_answers(const char *socket_path, uint32_t timeout_ms)
+{
+    struct link link = {.fd = -1, .deadline_ns = now_ns() + timeout_ms * CAIRN_NS_PER_MS};
+    cairn_err err = link_open(&link, socket_path);
+
+    if (!err)
+        err = hello(&link);
+    link_close(&link);
+    return err == CAIRN_OK;
+}
+
+static cairn_err
+put_question(struct link *link, const struct cairn_question *question)
+{
+    struct cairn_json_writer writer;
+    struct cairn_session_operator request;
+    char *text = NULL;
+    size_t len = 0;
+    cairn_err err;
+
+    cairn_json_writer_init(&writer);
+    cairn_json_write_object_begin(&writer);
+    cairn_json_write_key(&writer, "verb");
+    cairn_json_write_string(&writer, question->verb);
+    if (question->fresh) {
+        cairn_json_write_key(&writer, "fresh");
+        cairn_json_write_u64(&writer, 1);
+    }
+    if (question->dry_run) {
+        cairn_json_write_key(&writer, "dry_run");
+        cairn_json_write_u64(&writer, 1);
+    }
+    if (question->wanted.step) {
+        cairn_json_write_key(&writer, "epoch");
+        cairn_json_write_u64(&writer, question->wanted.epoch);
+        cairn_json_write_key(&writer, "step");
+        cairn_json_write_u64(&writer, question->wanted.step);
+    }
+    if (question->to) {
+        cairn_json_write_key(&writer, "to");
+        cairn_json_write_string(&writer, question->to);
+    }
+    cairn_json_write_object_end(&writer);
+    err = cairn_json_writer_done(&writer, &text, &len);
+    request = (struct cairn_session_operator){.text = text, .text_bytes = len};
+    if (!err)
+        err = cairn_session_put_operator(&link->writer, &request);
+    free(text);
+    cairn_json_writer_fini(&writer);
+    return err;
+}
+
+/* Appends the frames of the answer until the final one. */
+static cairn_err
+take_answer(struct link *link, struct cairn_answer *answer)
+{
+    for (;;) {
+        struct cairn_session_frame frame;
+        struct cairn_session_operator_reply reply;
+        bool final;
+        char *grown;
+        cairn_err err = next_frame(link, &frame);
+
+        if (err)
+            return err;
+        err = frame.type == CAIRN_SESSION_OPERATOR_REPLY
+                  ? cairn_session_take_operator_reply(&frame, &reply)
+                  : CAIRN_CORRUPT;
+        if (!err && reply.text_bytes > ANSWER_BYTES_MAX - answer->text_len)
+            err = CAIRN_CORRUPT;
+        grown = err ? NULL : realloc(answer->text, answer->text_len + reply.text_bytes + 1);
+        if (!grown) {
+            cairn_session_frame_fini(&frame);
+            return err ? err : CAIRN_NOMEM;
+        }
+        memcpy(grown + answer->text_len, reply.text, reply.text_bytes);
+        answer->text = grown;
+        answer->text_len += reply.text_bytes;
+        grown[answer->text_len] = '\0';
+        answer->exit_code = reply.exit_code;
+        final = reply.final;
+        cairn_session_frame_fini(&frame);
+        if (final)
+            return cairn_tree_parse(answer->text, answer->text_len, &answer->tree);
+    }
+}
+
+cairn_err
+cairn_ask(const struct cairn_question *question, struct cairn_answer *out)
+{
+    uint64_t started_ns = now_ns();
+    struct link link = {.fd = -1,
+                        .deadline_ns = started_ns + question->timeout_ms * CAIRN_NS_PER_MS};
+    struct cairn_answer answer = {0};
+    struct cairn_progress progress;
+    cairn_err err;
+
+    if (question->progress) {
+        cairn_progress_start(&progress, question->progress, 0, started_ns);
+        link.progress = &progress;
+    }
+    err = link_open(&link, cairn_agent_socket(question->socket));
+    if (!err)
+        err = hello(&link);
+    if (!err)
+        err = put_question(&link, question);
+    if (!err)
+        err = take_answer(&link, &answer);
+    if (link.progress)
+        cairn_progress_stop(&progress);
+    link_close(&link);
+    if (err) {
+        cairn_answer_fini(&answer);
+        return err;
+    }
+    *out = answer;
+    return CAIRN_OK;
+}
+
+void
+cairn_answer_fini(struct cairn_answer *answer)
+{
+    cairn_tree_fini(&answer->tree);
+    free(answer->text);
+    *answer = (struct cairn_answer){0};
+}
+
+bool
+cairn_answer_refused(const char *verb, const struct cairn_answer *answer)
+{
+    const struct cairn_tree_value *root = cairn_tree_find(&answer->tree, NULL, "");
+    char error[1024];
+
+    if (!root || root->count > 2 || !cairn_tree_find(&answer->tree, NULL, "error"))
+        return false;
+    cairn_tool_error(verb, cairn_tree_text(&answer->tree, NULL, "error", error, sizeof error), NULL,
+                     NULL);
+    return true;
+}
+
+int
+cairn_ask_or_say(const struct cairn_question *question, struct cairn_answer *out)
+{
+    const char *socket_path = cairn_agent_socket(question->socket);
+    char what[CAIRN_CONFIG_PATH_BYTES_MAX + 128];
+    cairn_err err = cairn_ask(question, out);
+
+    switch (err) {
+    case CAIRN_OK:
+        return CAIRN_EXIT_OK;
+    case CAIRN_INVAL:
+        snprintf(what, sizeof what, "\"%s\" is no path of a socket", socket_path);
+        cairn_tool_error(question->verb, what, "it is too long", "give a shorter one with --agent");
+        return CAIRN_EXIT_USAGE;
+    case CAIRN_DENIED:
+        snprintf(what, sizeof what, "the agent at %s does not serve this user", socket_path);
+        cairn_tool_error(question->verb, what, "its socket belongs to another user",
+                         "run this as the agent's user, or as root");
+        return CAIRN_EXIT_DENIED;
+    case CAIRN_TIMEOUT:
+        snprintf(what, sizeof what, "the agent at %s gave no answer within %" PRIu32 " s",
+                 socket_path, question->timeout_ms / 1000);
+        cairn_tool_error(
+            question->verb, what, "it hangs or is stopped, or the job is large",
+            "look at its log; raise --timeout; restart it: its memory stays with the keeper");
+        return CAIRN_EXIT_PEER;
+    case CAIRN_VERSION:
+    case CAIRN_CORRUPT:
+        snprintf(what, sizeof what, "the answer of the agent at %s cannot be read", socket_path);
+        cairn_tool_error(question->verb, what, cairn_err_text(err),
+                         "run the `cairn` of the version that the agent is");
+        return CAIRN_EXIT_FAILED;
+    case CAIRN_PEER:
+        snprintf(what, sizeof what, "no agent answers at %s", socket_path);
+        cairn_tool_error(question->verb, what, "nobody listens there, or it went away",
+                         "start one (`cairn agent --config FILE`), or name its socket with --agent "
+                         "or $CAIRN_AGENT");
+        return CAIRN_EXIT_PEER;
+    default:
+        snprintf(what, sizeof what, "the agent at %s cannot be asked", socket_path);
+        cairn_tool_error(question->verb, what, cairn_err_text(err), NULL);
+        return cairn_exit_code(err);
+    }
+}

@@ -1,0 +1,55 @@
+/*
+ * tools/ask.h - asking an agent: a blocking operator's session over its socket, with deadlines.
+ */
+#ifndef CAIRN_TOOLS_ASK_H
+#define CAIRN_TOOLS_ASK_H
+
+#include "base/json.h"
+#include "cairn/err.h"
+#include "cairn/types.h"
+#include "tools/tree.h"
+
+/* What is asked. */
+struct cairn_question {
+    const char *verb;               /* of the request: "status" */
+    const char *socket;             /* NULL: $CAIRN_AGENT, else the default */
+    struct cairn_generation wanted; /* step 0: none; the epoch as people name it */
+    bool dry_run;
+    bool fresh; /* restore: begin an epoch with nothing */
+    const char *to;       /* an absolute path, or NULL */
+    uint32_t timeout_ms;  /* for the whole answer */
+    const char *progress; /* shown on stderr while waiting; NULL: nothing */
+};
+
+/* What came back. Ended by cairn_answer_fini. */
+struct cairn_answer {
+    int exit_code;
+    char *text; /* the JSON */
+    size_t text_len;
+    struct cairn_tree tree; /* of it */
+};
+
+/* The socket that is asked: `given`, else $CAIRN_AGENT, else the default of the configuration. */
+const char *cairn_agent_socket(const char *given);
+
+/*
+ * Asks and waits. CAIRN_OK: *out is filled, whatever the agent's exit code is. CAIRN_PEER: no agent
+ * listens there, or it went away; CAIRN_TIMEOUT; CAIRN_DENIED: it is not ours; CAIRN_VERSION: it
+ * speaks another version; CAIRN_CORRUPT; CAIRN_NOMEM. Nothing is printed.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_ask(const struct cairn_question *question,
+                                     struct cairn_answer *out);
+void cairn_answer_fini(struct cairn_answer *answer);
+
+/* Asks; where that fails, says why and what to do under the verb's name, and gives the exit code.
+ * 0: go on with *out. */
+int cairn_ask_or_say(const struct cairn_question *question, struct cairn_answer *out);
+
+/* True where the answer is but an "error" (which is then said under the verb's name), and not what
+ * was asked for. */
+bool cairn_answer_refused(const char *verb, const struct cairn_answer *answer);
+
+/* True where an agent answers hello there, within timeout_ms. */
+bool cairn_agent_answers(const char *socket, uint32_t timeout_ms);
+
+#endif

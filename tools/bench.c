@@ -1,0 +1,438 @@
+/* tools/bench.c - `cairn bench`: one stage against its floor, as a table for people or as JSON. */
+#include "tools/bench.h"
+
+#include "agent/config.h"
+#include "base/json.h"
+#include "base/limits.h"
+#include "base/log.h"
+#include "tools/common.h"
+#include "tools/usage.h"
+#include "tools/verb.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char about[] =
+    "Measures one stage next to its floor, both in the same run. Stages:\n"
+    "  capture    copy and checksum / the best plain copy of the same bytes\n"
+    "  erasure    encode, fold and rebuild / bare ISA-L on the same buffers\n"
+    "  transport  payloads between two processes / bare TCP on loopback\n"
+    "  protect    six agents and their trainers, begin to commit: CPU seconds per GiB of state / the\n"
+    "             sum of its stages, each alone\n"
+    "  restore    two of six nodes lost: CPU seconds per GiB rebuilt / decoding and moving alone\n"
+    "  reshard    from one layout to another in memory / memcpy of the same bytes\n"
+    "  all        each of them in turn, one line per stage\n"
+    "A ratio is value / floor. Numbers are medians over the rounds, which alternate with the floor's.";
+
+static const char examples[] = "  cairn bench all\n"
+                               "  cairn bench capture\n"
+                               "  cairn bench protect --size 256MiB --rounds 9\n"
+                               "  cairn bench restore --nodes 6 --parity 2 -o json\n";
+
+static const struct stage {
+    const char *name;
+    cairn_err (*run)(const struct cairn_bench_options *options, struct cairn_bench_report *report);
+} stages[] = {
+    {"capture", cairn_bench_capture}, {"erasure", cairn_bench_erasure},
+    {"transport", cairn_bench_transport}, {"protect", cairn_bench_protect},
+    {"restore", cairn_bench_restore}, {"reshard", cairn_bench_reshard},
+};
+enum { STAGE_COUNT = sizeof stages / sizeof stages[0] };
+
+/* Of the command's contract, and not measured by this version. */
+static const char *const missing_stages[] = {"convert", "detect", "plan"};
+
+void
+cairn_bench_add(struct cairn_bench_report *report, const struct cairn_bench_case *value)
+{
+    if (report->case_count < CAIRN_BENCH_CASES_MAX)
+        report->cases[report->case_count++] = *value;
+}
+
+void
+cairn_bench_note(struct cairn_bench_report *report, const char *name, double value)
+{
+    if (report->detail_count < CAIRN_BENCH_DETAILS_MAX)
+        report->details[report->detail_count++] = (struct cairn_bench_detail){name, value};
+}
+
+/* ---- the machine ---- */
+
+struct machine {
+    long cores;
+    uint64_t memory_bytes;
+    char model[128];
+};
+
+/* The value of the first line "key : value" of /proc/cpuinfo; "unknown" without one. */
+static void
+read_model(char *model, size_t model_bytes)
+{
+    FILE *file = fopen("/proc/cpuinfo", "re");
+    char line[256];
+
+    (void)snprintf(model, model_bytes, "unknown");
+    while (file && fgets(line, sizeof line, file)) {
+        char *value = strchr(line, ':');
+
+        if (strncmp(line, "model name", 10) != 0 || !value)
+            continue;
+        value += strspn(value, ": \t");
+        value[strcspn(value, "\n")] = '\0';
+        (void)snprintf(model, model_bytes, "%s", value);
+        break;
+    }
+    if (file)
+        (void)fclose(file);
+}
+
+static void
+read_machine(struct machine *out)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+
+    out->cores = sysconf(_SC_NPROCESSORS_ONLN);
+    out->memory_bytes = pages > 0 && page_bytes > 0 ? (uint64_t)pages * (uint64_t)page_bytes : 0;
+    read_model(out->model, sizeof out->model);
+}
+
+/* ---- output ---- */
+
+static double
+ratio_of(const struct cairn_bench_case *value)
+{
+    return value->floor > 0 ? value->value / value->floor : 0;
+}
+
+/* How far a case is from its bound: below 1 the promise is broken. */
+static double
+reach(const struct cairn_bench_case *value)
+{
+    double ratio = ratio_of(value);
+
+    return value->at_most ? (ratio > 0 ? value->bound / ratio : 0) : ratio / value->bound;
+}
+
+/* The case that stands for the stage: of those that promise something, the one that is nearest to breaking it. */
+static const struct cairn_bench_case *
+headline(const struct cairn_bench_report *report)
+{
+    const struct cairn_bench_case *worst = NULL;
+
+    for (uint32_t i = 0; i < report->case_count; i++) {
+        const struct cairn_bench_case *value = &report->cases[i];
+
+        if (value->bound > 0 && (!worst || reach(value) < reach(worst)))
+            worst = value;
+    }
+    return worst ? worst : &report->cases[0];
+}
+
+static void
+write_text(struct cairn_json_writer *writer, const char *key, const char *text)
+{
+    cairn_json_write_key(writer, key);
+    cairn_json_write_string(writer, text);
+}
+
+static void
+write_double(struct cairn_json_writer *writer, const char *key, double value)
+{
+    cairn_json_write_key(writer, key);
+    cairn_json_write_double(writer, value);
+}
+
+static void
+write_u64(struct cairn_json_writer *writer, const char *key, uint64_t value)
+{
+    cairn_json_write_key(writer, key);
+    cairn_json_write_u64(writer, value);
+}
+
+static void
+write_case(struct cairn_json_writer *writer, const struct cairn_bench_case *value)
+{
+    write_text(writer, "case", value->name);
+    write_double(writer, "value", value->value);
+    write_text(writer, "unit", value->unit);
+    write_double(writer, "floor", value->floor);
+    write_text(writer, "floor_unit", value->unit);
+    write_double(writer, "ratio", ratio_of(value));
+    cairn_json_write_key(writer, "bound");
+    if (value->bound > 0)
+        cairn_json_write_double(writer, value->bound);
+    else
+        cairn_json_write_null(writer);
+    write_text(writer, "better", value->at_most ? "less" : "more");
+    write_u64(writer, "bytes", value->bytes);
+    write_u64(writer, "threads", value->threads);
+    write_double(writer, "cpu_seconds_per_gib", value->cpu_seconds_per_gib);
+    write_text(writer, "command", value->command);
+}
+
+static void
+write_machine(struct cairn_json_writer *writer, const struct machine *machine)
+{
+    cairn_json_write_key(writer, "machine");
+    cairn_json_write_object_begin(writer);
+    write_u64(writer, "cores", machine->cores > 0 ? (uint64_t)machine->cores : 0);
+    write_text(writer, "model", machine->model);
+    write_u64(writer, "memory_bytes", machine->memory_bytes);
+    cairn_json_write_object_end(writer);
+}
+
+/* The fields of a stage, in an object that is begun. */
+static void
+write_report(struct cairn_json_writer *writer, const struct cairn_bench_report *report)
+{
+    write_text(writer, "stage", report->stage);
+    write_case(writer, headline(report));
+    cairn_json_write_key(writer, "cases");
+    cairn_json_write_array_begin(writer);
+    for (uint32_t i = 0; i < report->case_count; i++) {
+        cairn_json_write_line(writer);
+        cairn_json_write_object_begin(writer);
+        write_case(writer, &report->cases[i]);
+        cairn_json_write_object_end(writer);
+    }
+    cairn_json_write_array_end(writer);
+    cairn_json_write_key(writer, "details");
+    cairn_json_write_object_begin(writer);
+    for (uint32_t i = 0; i < report->detail_count; i++)
+        write_double(writer, report->details[i].name, report->details[i].value);
+    cairn_json_write_object_end(writer);
+}
+
+/* Ends the text, in which all objects are ended, and prints it. */
+static int
+print_text(struct cairn_json_writer *writer)
+{
+    size_t text_bytes;
+    char *text;
+
+    if (cairn_json_writer_done(writer, &text, &text_bytes) != CAIRN_OK) {
+        cairn_json_writer_fini(writer);
+        cairn_tool_error("bench", "the answer could not be written", "no memory", NULL);
+        return CAIRN_EXIT_FAILED;
+    }
+    (void)printf("%s\n", text);
+    free(text);
+    return CAIRN_EXIT_OK;
+}
+
+static int
+print_json(const struct cairn_bench_report *report, const struct machine *machine)
+{
+    struct cairn_json_writer writer;
+
+    cairn_json_writer_init(&writer);
+    cairn_json_write_object_begin(&writer);
+    write_u64(&writer, "schema", 1);
+    write_report(&writer, report);
+    write_machine(&writer, machine);
+    cairn_json_write_object_end(&writer);
+    return print_text(&writer);
+}
+
+static void
+print_line(const struct cairn_bench_report *report)
+{
+    const struct cairn_bench_case *value = headline(report);
+
+    (void)printf("%-10s %-32s %9.3f %9.3f %-9s %6.3f  %s %.2f  %s\n", report->stage, value->name,
+                 value->value, value->floor, value->unit, ratio_of(value),
+                 value->at_most ? "<=" : ">=", value->bound,
+                 reach(value) >= 1 ? "reached" : "missed");
+    (void)fflush(stdout);
+}
+
+static void
+print_table(const struct cairn_bench_report *report, const struct machine *machine)
+{
+    char memory[CAIRN_SHOWN_BYTES], bytes[CAIRN_SHOWN_BYTES];
+
+    (void)printf("%s on %ld cores, %s, %s\n", report->stage, machine->cores, machine->model,
+                 cairn_show_bytes(machine->memory_bytes, memory));
+    (void)printf("%-38s %9s %9s %-9s %6s %-8s %10s %8s\n", "case", "value", "floor", "unit", "ratio",
+                 "promised", "bytes", "CPU s/GiB");
+    for (uint32_t i = 0; i < report->case_count; i++) {
+        const struct cairn_bench_case *value = &report->cases[i];
+        char bound[16] = "";
+
+        if (value->bound > 0)
+            (void)snprintf(bound, sizeof bound, "%s %.2f", value->at_most ? "<=" : ">=",
+                           value->bound);
+        (void)printf("%-38s %9.3f %9.3f %-9s %6.3f %-8s %10s %8.4f\n", value->name, value->value,
+                     value->floor, value->unit, ratio_of(value), bound,
+                     cairn_show_bytes(value->bytes, bytes), value->cpu_seconds_per_gib);
+    }
+    (void)printf("floor: %s\n", headline(report)->command);
+    for (uint32_t i = 0; i < report->detail_count; i++)
+        (void)printf("  %-40s %.6g\n", report->details[i].name, report->details[i].value);
+}
+
+/* ---- the command line ---- */
+
+/* A whole number in its bounds; false for anything else. Without a text nothing is set. */
+static bool
+take_number(const char *text, uint32_t min, uint32_t max, uint32_t *out)
+{
+    unsigned long value;
+    char *end;
+
+    if (!text)
+        return true;
+    errno = 0;
+    value = strtoul(text, &end, 10);
+    if (errno || end == text || *end || text[0] < '0' || text[0] > '9' || value < min || value > max)
+        return false;
+    *out = (uint32_t)value;
+    return true;
+}
+
+static const struct stage *
+find_stage(const struct cairn_usage *usage, const char *name, int *exit_code)
+{
+    const char *names[STAGE_COUNT], *near;
+
+    for (size_t i = 0; i < STAGE_COUNT; i++) {
+        if (strcmp(name, stages[i].name) == 0)
+            return &stages[i];
+        names[i] = stages[i].name;
+    }
+    for (size_t i = 0; i < sizeof missing_stages / sizeof *missing_stages; i++)
+        if (strcmp(name, missing_stages[i]) == 0) {
+            *exit_code = cairn_usage_error(usage, "%s is not in this version of cairn", name);
+            return NULL;
+        }
+    near = cairn_nearest(name, names, STAGE_COUNT);
+    *exit_code = cairn_usage_error(usage, "there is no stage \"%s\"%s%s%s", name,
+                                   near ? "; did you mean \"" : "", near ? near : "",
+                                   near ? "\"?" : "");
+    return NULL;
+}
+
+static cairn_err
+measure(const struct stage *stage, const struct cairn_bench_options *options,
+        struct cairn_bench_report *report)
+{
+    cairn_err err;
+
+    report->stage = stage->name;
+    err = stage->run(options, report);
+    if (!err && report->case_count == 0)
+        err = CAIRN_INTERNAL;
+    if (err)
+        cairn_tool_error("bench", "the measurement failed", cairn_err_text(err),
+                         "what went wrong is said above");
+    return err;
+}
+
+static int
+run_one(const struct stage *stage, const struct cairn_bench_options *options, bool json)
+{
+    static struct cairn_bench_report report;
+    struct machine machine;
+    cairn_err err = measure(stage, options, &report);
+
+    if (err)
+        return cairn_exit_code(err);
+    read_machine(&machine);
+    if (json)
+        return print_json(&report, &machine);
+    print_table(&report, &machine);
+    return CAIRN_EXIT_OK;
+}
+
+/* Every stage in turn. What is worst of each stage stands for it. */
+static int
+run_all(const struct cairn_bench_options *options, bool json)
+{
+    static struct cairn_bench_report reports[STAGE_COUNT];
+    char memory[CAIRN_SHOWN_BYTES];
+    struct cairn_json_writer writer;
+    struct machine machine;
+
+    read_machine(&machine);
+    if (!json)
+        (void)printf("%ld cores, %s, %s\n%-10s %-32s %9s %9s %-9s %6s  promised\n", machine.cores,
+                     machine.model, cairn_show_bytes(machine.memory_bytes, memory), "stage", "case",
+                     "value", "floor", "unit", "ratio");
+    for (size_t i = 0; i < STAGE_COUNT; i++) {
+        cairn_err err = measure(&stages[i], options, &reports[i]);
+
+        if (err)
+            return cairn_exit_code(err);
+        if (!json)
+            print_line(&reports[i]);
+    }
+    if (!json)
+        return CAIRN_EXIT_OK;
+    cairn_json_writer_init(&writer);
+    cairn_json_write_object_begin(&writer);
+    write_u64(&writer, "schema", 1);
+    write_machine(&writer, &machine);
+    cairn_json_write_key(&writer, "stages");
+    cairn_json_write_array_begin(&writer);
+    for (size_t i = 0; i < STAGE_COUNT; i++) {
+        cairn_json_write_line(&writer);
+        cairn_json_write_object_begin(&writer);
+        write_report(&writer, &reports[i]);
+        cairn_json_write_object_end(&writer);
+    }
+    cairn_json_write_array_end(&writer);
+    cairn_json_write_object_end(&writer);
+    return print_text(&writer);
+}
+
+int
+cairn_verb_bench(int argc, char **argv)
+{
+    const char *size = NULL, *rounds = NULL, *nodes = NULL, *parity = NULL, *output = NULL;
+    struct cairn_bench_options options = {0};
+    const struct cairn_flag flags[] = {
+        {"size", 0, "SIZE", "bytes of state: per node for protect and restore", &size, NULL},
+        {"rounds", 0, "N", "measurements of each kind, 1 to 31", &rounds, NULL},
+        {"nodes", 0, "N", "protect, restore: agents, 3 to 16 (6)", &nodes, NULL},
+        {"parity", 0, "M", "protect, restore: nodes that may be lost, 1 to 4 (2)", &parity, NULL},
+        {"keep", 0, NULL, "protect, restore: leave configurations and logs", NULL, &options.keep},
+        {"output", 'o', "FORMAT", "table or json", &output, NULL},
+    };
+    const struct cairn_usage usage = {"bench", "STAGE [--size SIZE] [--rounds N] [-o table|json]", about,
+                                      examples, flags, sizeof flags / sizeof *flags, true};
+    const struct stage *stage = NULL;
+    int operand, exit_code;
+    bool json, all;
+
+    /* The stage may stand before the options: it is moved behind them. */
+    if (argc > 2 && argv[1][0] != '-') {
+        char *name = argv[1];
+
+        memmove(&argv[1], &argv[2], (size_t)(argc - 2) * sizeof *argv);
+        argv[argc - 1] = name;
+    }
+    if (!cairn_usage_parse(&usage, argc, argv, &operand, &exit_code))
+        return exit_code;
+    if (operand + 1 != argc)
+        return cairn_usage_error(&usage, operand == argc ? "which stage?" : "one stage at a time");
+    all = strcmp(argv[operand], "all") == 0;
+    if (!all)
+        stage = find_stage(&usage, argv[operand], &exit_code);
+    if (!all && !stage)
+        return exit_code;
+    if (!cairn_output_parse(output, &json))
+        return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
+    if (size && (cairn_parse_bytes(size, &options.bytes) != CAIRN_OK ||
+                 options.bytes < 64 * (uint64_t)CAIRN_BLOCK_BYTES ||
+                 options.bytes > (uint64_t)64 << 30))
+        return cairn_usage_error(&usage, "--size takes 4MiB to 64GiB, not \"%s\"", size);
+    if (!take_number(rounds, 1, CAIRN_BENCH_ROUNDS_MAX, &options.rounds) ||
+        !take_number(nodes, 3, 16, &options.nodes) || !take_number(parity, 1, 4, &options.parity))
+        return cairn_usage_error(&usage, "--rounds takes 1 to 31, --nodes 3 to 16, --parity 1 to 4");
+    cairn_log_setup(CAIRN_LOG_ERROR, NULL, NULL);
+    return all ? run_all(&options, json) : run_one(stage, &options, json);
+}

@@ -1,0 +1,149 @@
+/*
+ * tools/bench_restore.c - restore of as many lost nodes as the code bears: agents killed with their memory, blank
+ * ones in their place.
+ *
+ * The value is CPU seconds per GiB of rebuilt bytes (data and parity) over all agents, from the request to its
+ * answer. The floor is decoding those bytes and moving what decoding needs, each alone in the same run: a stripe
+ * with `lost` lost chunks is decoded where one of its k sources lies, so k - 1 chunks are read from others and
+ * `lost` are written to others. The state that trainers then get back is compared byte by byte.
+ */
+#include "tools/bench.h"
+#include "tools/bench_cluster.h"
+#include "tools/bench_floor.h"
+#include "tools/bench_measure.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+enum { STATE_DEFAULT = 128 << 20, NODES_DEFAULT = 6, PARITY_DEFAULT = 2, ROUNDS_DEFAULT = 3 };
+static const uint64_t step_ns = 500000000; /* a trainer that fences at once skips what is not granted yet */
+static const double gib = 1073741824.0;
+
+struct rounds {
+    double cpu_s_per_gib[CAIRN_BENCH_ROUNDS_MAX];
+    double seconds[CAIRN_BENCH_ROUNDS_MAX];
+    double bytes_per_s[CAIRN_BENCH_ROUNDS_MAX];
+    double fill_s[CAIRN_BENCH_ROUNDS_MAX]; /* of the slowest trainer's restore */
+    uint64_t rebuilt_bytes;
+};
+
+/* Nodes 1, 4, 7 … are lost. */
+static uint64_t
+lost_nodes(const struct cairn_bench_cluster_options *how)
+{
+    uint64_t lost = 0;
+
+    for (uint32_t i = 0, node = 1; i < how->parity; i++, node = (node + 3) % how->nodes) {
+        while ((lost >> node) & 1)
+            node = (node + 1) % how->nodes;
+        lost |= UINT64_C(1) << node;
+    }
+    return lost;
+}
+
+/* Trains to one committed generation, loses nodes, restores, checks. */
+static cairn_err
+run_round(const struct cairn_bench_cluster_options *how, uint32_t round, struct rounds *out)
+{
+    struct cairn_bench_cluster *cluster = NULL;
+    struct cairn_bench_cpu cpu;
+    double seconds = 0;
+    cairn_err err = cairn_bench_cluster_open(how, &cluster);
+
+    if (!err)
+        err = cairn_bench_cluster_train(cluster);
+    for (uint64_t step = 1; !err && step <= 2; step++)
+        err = cairn_bench_cluster_step(cluster, step, step_ns, &cpu, &seconds);
+    if (!err)
+        err = cairn_bench_cluster_lose(cluster, lost_nodes(how));
+    if (!err)
+        err = cairn_bench_cluster_restore(cluster, &cpu, &seconds, &out->rebuilt_bytes);
+    if (!err && out->rebuilt_bytes == 0) {
+        (void)fprintf(stderr, "cairn bench: the restore rebuilt nothing\n");
+        err = CAIRN_CORRUPT;
+    }
+    if (!err) {
+        out->cpu_s_per_gib[round] = cpu.agents / ((double)out->rebuilt_bytes / gib);
+        out->seconds[round] = seconds;
+        out->bytes_per_s[round] = (double)out->rebuilt_bytes / seconds;
+        err = cairn_bench_cluster_train(cluster);
+    }
+    if (!err)
+        err = cairn_bench_cluster_check(cluster, 2);
+    for (uint32_t i = 0; !err && i < how->nodes; i++) {
+        double fill = cairn_bench_cluster_answer(cluster, i)->seconds;
+
+        if (i == 0 || fill > out->fill_s[round])
+            out->fill_s[round] = fill;
+    }
+    cairn_bench_cluster_close(cluster);
+    return err;
+}
+
+static void
+fill_report(const struct cairn_bench_cluster_options *how, struct rounds *rounds, uint32_t count,
+            const struct cairn_bench_floor *floor, struct cairn_bench_report *report)
+{
+    uint32_t k = how->nodes - how->parity;
+    double move = floor->transport_sender + floor->transport_receiver;
+    double moved = (double)(k - 1 + how->parity) / how->parity; /* per rebuilt byte */
+    struct cairn_bench_case value = {
+        .unit = "CPU s/GiB",
+        .bound = 1.5,
+        .at_most = true,
+        .bytes = rounds->rebuilt_bytes,
+        .threads = how->nodes,
+        .command = "decode + send and receive what it reads and writes, each stage alone in this run"};
+
+    value.value = cairn_bench_median(rounds->cpu_s_per_gib, count);
+    value.cpu_seconds_per_gib = value.value;
+    value.floor = floor->decode + moved * move;
+    (void)snprintf(value.name, sizeof value.name, "%" PRIu32 " of %" PRIu32 " nodes, %" PRIu32
+                   "+%" PRIu32, how->parity, how->nodes, k, how->parity);
+    cairn_bench_add(report, &value);
+    cairn_bench_note(report, "request_to_answer_seconds",
+                     cairn_bench_median(rounds->seconds, count));
+    cairn_bench_note(report, "rebuilt_gb_per_s",
+                     cairn_bench_median(rounds->bytes_per_s, count) / 1e9);
+    cairn_bench_note(report, "trainers_restore_seconds", cairn_bench_median(rounds->fill_s, count));
+    cairn_bench_note(report, "moved_bytes_per_rebuilt_byte", moved);
+    cairn_bench_note(report, "floor_decode_s_per_gib", floor->decode);
+    cairn_bench_note(report, "floor_transport_s_per_gib", move);
+    cairn_bench_note(report, "floor_check_s_per_gib", floor->check);
+    cairn_bench_note(report, "ratio_with_one_check_of_each_moved_byte",
+                     value.value / (value.floor + moved * floor->check));
+}
+
+cairn_err
+cairn_bench_restore(const struct cairn_bench_options *options, struct cairn_bench_report *report)
+{
+    struct cairn_bench_cluster_options how = {
+        .nodes = options->nodes ? options->nodes : NODES_DEFAULT,
+        .parity = options->parity ? options->parity : PARITY_DEFAULT,
+        .state_bytes = (options->bytes ? options->bytes : STATE_DEFAULT) >> 20 << 20,
+        .keep = options->keep};
+    uint32_t k = how.nodes - how.parity, rounds = options->rounds ? options->rounds : ROUNDS_DEFAULT;
+    static struct rounds results;
+    struct cairn_bench_floor before, after;
+    cairn_err err;
+
+    report->stage = "restore";
+    if (how.parity >= how.nodes || how.parity > k) {
+        (void)fprintf(stderr, "cairn bench: %" PRIu32 " nodes are too few for a parity of %" PRIu32 "\n",
+                      how.nodes, how.parity);
+        return CAIRN_INVAL;
+    }
+    err = cairn_bench_floor_measure(k, how.parity, how.parity, 3, &before);
+    for (uint32_t round = 0; !err && round < rounds; round++)
+        err = run_round(&how, round, &results);
+    if (!err)
+        err = cairn_bench_floor_measure(k, how.parity, how.parity, 3, &after);
+    if (err)
+        return err;
+    before.decode = (before.decode + after.decode) / 2;
+    before.check = (before.check + after.check) / 2;
+    before.transport_sender = (before.transport_sender + after.transport_sender) / 2;
+    before.transport_receiver = (before.transport_receiver + after.transport_receiver) / 2;
+    fill_report(&how, &results, rounds, &before, report);
+    return CAIRN_OK;
+}

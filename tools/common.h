@@ -1,0 +1,74 @@
+/*
+ * tools/common.h - what the verbs share: exit codes of errors, one style of message, sizes and
+ * times for people, colour and progress on terminals.
+ */
+#ifndef CAIRN_TOOLS_COMMON_H
+#define CAIRN_TOOLS_COMMON_H
+
+#include "cairn/err.h"
+#include "cairn/types.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* The contract's exit code of an error. */
+int cairn_exit_code(cairn_err err);
+
+/* One message on stderr: what happened, why we think so, what to do. `why` and `fix` may be NULL.
+ */
+void cairn_tool_error(const char *verb, const char *what, const char *why, const char *fix);
+
+/* The path of this program, for starting it again; false, and said, where the system does not tell.
+ */
+bool cairn_own_path(char *path, size_t path_bytes);
+
+/* A path from the root, resolved against the working directory as it is (links are kept); false
+ * where it does not fit or is empty. */
+bool cairn_absolute_path(const char *path, char *out, size_t out_bytes);
+
+/* A port of 127.0.0.1 that is free now, 0 where there is none. Another process may take it before
+ * it is used. */
+uint16_t cairn_free_port(void);
+
+/* "-o table" (or NULL) and "-o json"; false for anything else. */
+bool cairn_output_parse(const char *text, bool *json);
+
+/* "E:S" as `cairn snapshots` prints it; false for anything else. The epoch is the number shown to
+ * people. */
+bool cairn_generation_parse(const char *text, struct cairn_generation *out);
+
+enum { CAIRN_SHOWN_BYTES = 32 };
+
+/* "0 B", "640 KiB", "12.5 MiB", "3.00 GiB". Returns out. */
+const char *cairn_show_bytes(uint64_t bytes, char out[CAIRN_SHOWN_BYTES]);
+/* "850 ns", "12.5 us", "3.20 ms", "4.1 s", "2 min 5 s", "3 h 4 min", "2 d 3 h". Returns out. */
+const char *cairn_show_duration(uint64_t duration_ns, char out[CAIRN_SHOWN_BYTES]);
+
+/* True where colour may be used on a stream: a terminal, NO_COLOR not set, TERM not "dumb". */
+bool cairn_colour(FILE *stream);
+/* A text in a colour ("1;31" bold red) where that is allowed, else plain. */
+void cairn_print_coloured(FILE *stream, const char *colour, const char *text);
+
+/*
+ * Progress on stderr: on a terminal one line with bar, share, rate and time left, redrawn at most
+ * ten times a second; elsewhere one line per 10 %. total = 0: unknown, then only the elapsed time
+ * is shown.
+ */
+struct cairn_progress {
+    const char *what; /* borrowed */
+    uint64_t total_bytes;
+    uint64_t started_ns;
+    uint64_t drawn_ns;
+    uint32_t tenths; /* lines printed so far */
+    bool terminal;
+    bool drawn;
+};
+void cairn_progress_start(struct cairn_progress *progress, const char *what, uint64_t total_bytes,
+                          uint64_t now_ns);
+void cairn_progress_show(struct cairn_progress *progress, uint64_t done_bytes, uint64_t now_ns);
+/* Clears or ends the line. */
+void cairn_progress_stop(struct cairn_progress *progress);
+
+#endif

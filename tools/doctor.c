@@ -1,0 +1,391 @@
+/*
+ * tools/doctor.c - `cairn doctor`: preflight of this node, each finding with its fix.
+ *
+ * Findings are collected in a list and printed at the end, so that table and JSON say the same. The
+ * probes of the machine stand in doctor_probe.c; here are those that compare a configuration with
+ * the machine, and the command.
+ */
+#include "tools/doctor.h"
+
+#include "agent/config.h"
+#include "agent/roster.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "snapshot/budget.h"
+#include "tools/ask.h"
+#include "tools/common.h"
+#include "tools/usage.h"
+#include "tools/verb.h"
+#include "transport/transport.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { HELLO_MS = 2000, GROUP_SIZE_DEFAULT = 10 };
+
+#define MARGIN_BYTES (UINT64_C(256) << 20)
+
+void
+doctor_find(struct doctor *doctor, enum doctor_level level, const char *code, const char *fix,
+            const char *format, ...)
+{
+    struct doctor_finding *finding;
+    va_list arguments;
+
+    if (level > doctor->level)
+        doctor->level = level;
+    if (doctor->count == DOCTOR_FINDINGS_MAX)
+        return;
+    finding = &doctor->findings[doctor->count++];
+    finding->level = level;
+    finding->code = code;
+    snprintf(finding->fix, sizeof finding->fix, "%s", fix ? fix : "");
+    va_start(arguments, format);
+    vsnprintf(finding->what, sizeof finding->what, format, arguments);
+    va_end(arguments);
+}
+
+/* ---- the configuration against the machine ---- */
+
+/* k and m of the group whose members hold the most parity. */
+static bool
+largest_share(const struct cairn_config *config, uint32_t *k, uint32_t *m)
+{
+    uint32_t active = cairn_config_active_count(config), count = 0;
+    uint32_t size = config->group_size ? config->group_size : GROUP_SIZE_DEFAULT;
+    uint32_t parity = config->parity < active ? config->parity : active - 1;
+    uint32_t *agents = calloc(config->node_count, sizeof *agents);
+    const char **domains = calloc(config->node_count, sizeof *domains);
+    struct cairn_roster *roster = NULL;
+    bool found = false;
+
+    if (size < config->parity + 1)
+        size = config->parity + 1;
+    for (uint32_t i = 0; agents && domains && i < config->node_count; i++)
+        if (!config->nodes[i].spare) {
+            agents[count] = i;
+            domains[count++] = config->nodes[i].domain[0] ? config->nodes[i].domain : NULL;
+        }
+    if (count && cairn_roster_build(agents, domains, count, parity, size < active ? size : active,
+                                    &roster) == CAIRN_OK) {
+        *k = UINT32_MAX;
+        for (uint32_t g = 0; g < roster->group_count; g++)
+            if (roster->groups[g].count - roster->groups[g].parity < *k) {
+                *k = roster->groups[g].count - roster->groups[g].parity;
+                *m = roster->groups[g].parity;
+            }
+        found = true;
+    }
+    cairn_roster_drop(roster);
+    free(agents);
+    free(domains);
+    return found;
+}
+
+static void
+check_memory(struct doctor *doctor, const struct cairn_config *config, bool agent_runs)
+{
+    struct cairn_budget_demand demand = {.state_bytes = config->state_bytes,
+                                         .slots = config->slots};
+    struct cairn_budget_free memory;
+    struct cairn_budget budget;
+    char sum[512];
+    cairn_err err;
+
+    if (!largest_share(config, &demand.data_count, &demand.parity_count)) {
+        doctor_find(doctor, DOCTOR_CRITICAL, "memory", "correct nodes, parity and group_size",
+                    "the nodes cannot be laid out in erasure groups");
+        return;
+    }
+    if (cairn_budget_free_read("/", &memory) != CAIRN_OK) {
+        doctor_find(doctor, DOCTOR_WARN, "memory", "see whether /proc is mounted",
+                    "free memory cannot be read");
+        return;
+    }
+    err = cairn_budget_check(&demand, &memory, MARGIN_BYTES, &budget);
+    if (err == CAIRN_INVAL) {
+        doctor_find(doctor, DOCTOR_CRITICAL, "memory", "lower state_bytes or slots",
+                    "the sum overflows");
+        return;
+    }
+    doctor->need_bytes = budget.need_bytes;
+    cairn_budget_text(&demand, &memory, &budget, sum, sizeof sum);
+    if (err && agent_runs)
+        doctor_find(doctor, DOCTOR_OK, "memory", NULL,
+                    "the agent that runs has reserved its memory (%s)", sum);
+    else if (err)
+        doctor_find(
+            doctor, DOCTOR_CRITICAL, "memory",
+            "lower state_bytes, parity or slots; free memory; or raise the container's limit", "%s",
+            sum);
+    else
+        doctor_find(doctor, DOCTOR_OK, "memory", NULL, "%s", sum);
+}
+
+static void
+check_directory(struct doctor *doctor, const char *code, const char *path, bool wanted)
+{
+    struct stat status;
+    char parent[CAIRN_CONFIG_PATH_BYTES_MAX], *slash;
+
+    if (!path[0])
+        return;
+    if (stat(path, &status) == 0) {
+        if (!S_ISDIR(status.st_mode))
+            doctor_find(doctor, DOCTOR_CRITICAL, code, "name a directory", "%s is no directory",
+                        path);
+        else if (access(path, R_OK | W_OK | X_OK) != 0)
+            doctor_find(doctor, DOCTOR_CRITICAL, code,
+                        "give it to the agent's user, or name another", "%s cannot be written: %s",
+                        path, strerror(errno));
+        else
+            doctor_find(doctor, DOCTOR_OK, code, NULL, "%s can be written", path);
+        return;
+    }
+    snprintf(parent, sizeof parent, "%s", path);
+    slash = strrchr(parent, '/');
+    if (slash)
+        slash[slash == parent] = '\0';
+    if (slash && access(parent, W_OK | X_OK) == 0 && !wanted)
+        doctor_find(doctor, DOCTOR_OK, code, NULL, "%s does not exist yet; %s can be written", path,
+                    parent);
+    else
+        doctor_find(doctor, wanted ? DOCTOR_WARN : DOCTOR_CRITICAL, code,
+                    "make the directory, for the agent's user", "%s does not exist%s", path,
+                    wanted ? "" : " and cannot be made");
+}
+
+/* Keeps the last line that the transport logged: it says why, and lists the providers. */
+static void
+keep_line(void *context, enum cairn_log_level level, const char *line)
+{
+    if (level <= CAIRN_LOG_WARN)
+        snprintf(context, 512, "%s", line);
+}
+
+/* Nobody is connected to: these are never called. */
+static void
+no_message(void *context, uint32_t from, const void *body, size_t body_len, const void *payload,
+           size_t payload_len, uint64_t buffer)
+{
+    (void)context, (void)from, (void)body, (void)body_len, (void)payload, (void)payload_len,
+        (void)buffer;
+}
+
+static void
+no_sent(void *context, uint32_t node, uint64_t ticket, cairn_err err)
+{
+    (void)context, (void)node, (void)ticket, (void)err;
+}
+
+static void
+no_peer(void *context, uint32_t node, bool up, uint64_t incarnation)
+{
+    (void)context, (void)node, (void)up, (void)incarnation;
+}
+
+static void
+check_network(struct doctor *doctor, const struct cairn_config *config, bool agent_runs)
+{
+    const char *address = config->nodes[config->node].address;
+    uint8_t key[CAIRN_CONFIG_KEY_BYTES_MAX];
+    char line[512] = "", error[CAIRN_CONFIG_ERROR_BYTES];
+    char probe[32];
+    const char *addresses[1] = {agent_runs ? probe : address};
+    struct cairn_transport_options options = {.provider = config->provider,
+                                              .bind_address = addresses[0],
+                                              .addresses = addresses,
+                                              .node_count = 1,
+                                              .job_id = 1,
+                                              .incarnation = 1,
+                                              .buffer_count = 4,
+                                              .window = 1,
+                                              .on_message = no_message,
+                                              .on_sent = no_sent,
+                                              .on_peer = no_peer};
+    struct cairn_transport *transport = NULL;
+    cairn_err err;
+
+    snprintf(probe, sizeof probe, "127.0.0.1:%u", cairn_free_port());
+    err = cairn_config_key_read(config, key, &options.key_len, error, sizeof error);
+    if (err) {
+        doctor_find(doctor, DOCTOR_CRITICAL, "key",
+                    "`chmod 600` it and give it to the agent's user", "%s", error);
+        return;
+    }
+    doctor_find(doctor, DOCTOR_OK, "key", NULL, "%s",
+                options.key_len ? "the key file is ours alone"
+                                : "no key: every node is on loopback");
+    options.key = options.key_len ? key : NULL;
+    if (options.key_len > CAIRN_TRANSPORT_KEY_BYTES_MAX)
+        options.key_len = CAIRN_TRANSPORT_KEY_BYTES_MAX;
+    cairn_log_setup(CAIRN_LOG_WARN, keep_line, line);
+    err = cairn_transport_open(&options, &transport);
+    cairn_log_setup(CAIRN_LOG_WARN, NULL, NULL);
+    explicit_bzero(key, sizeof key);
+    if (err == CAIRN_OK)
+        doctor_find(doctor, DOCTOR_OK, "network", NULL, "libfabric provider %s is there; %s%s",
+                    config->provider,
+                    agent_runs ? "the agent holds its port " : "this node can listen on ", address);
+    else
+        doctor_find(doctor, DOCTOR_CRITICAL, err == CAIRN_IO ? "port" : "network",
+                    err == CAIRN_IO
+                        ? "end what holds the port, or set another in `nodes` on every node"
+                        : "set `provider` to one that this node has (tcp is everywhere)",
+                    "%s: %s", addresses[0], line[0] ? line : cairn_err_text(err));
+    cairn_transport_close(transport);
+}
+
+static bool
+check_agent(struct doctor *doctor, const char *socket_path)
+{
+    bool answers = cairn_agent_answers(socket_path, HELLO_MS);
+
+    doctor_find(doctor, DOCTOR_OK, "agent", NULL,
+                answers ? "an agent answers at %s" : "no agent runs at %s yet", socket_path);
+    return answers;
+}
+
+/* False where the file is wrong: then only the machine is looked at. */
+static bool
+check_config(struct doctor *doctor, const char *path, struct cairn_config *config)
+{
+    char error[CAIRN_CONFIG_ERROR_BYTES];
+
+    if (!path) {
+        doctor_find(doctor, DOCTOR_OK, "config", NULL,
+                    "no --config given: the defaults are looked at");
+        return cairn_config_default(config) == CAIRN_OK;
+    }
+    if (cairn_config_load(path, config, error, sizeof error) != CAIRN_OK) {
+        doctor_find(doctor, DOCTOR_CRITICAL, "config",
+                    "correct the file; `cairn agent --help` lists the options", "%s", error);
+        return false;
+    }
+    doctor_find(doctor, DOCTOR_OK, "config", NULL, "%s is right: job %s, node %u of %u, m = %u",
+                path, config->job, config->node, config->node_count, config->parity);
+    return true;
+}
+
+/* ---- the command ---- */
+
+static const char *const level_names[] = {"OK", "WARN", "CRITICAL"};
+
+static void
+print_json(const struct doctor *doctor)
+{
+    struct cairn_json_writer writer;
+    char *text = NULL;
+    size_t len = 0;
+
+    cairn_json_writer_init(&writer);
+    cairn_json_write_object_begin(&writer);
+    cairn_json_write_key(&writer, "schema");
+    cairn_json_write_u64(&writer, 1);
+    cairn_json_write_key(&writer, "health");
+    cairn_json_write_string(&writer, level_names[doctor->level]);
+    cairn_json_write_key(&writer, "findings");
+    cairn_json_write_array_begin(&writer);
+    for (uint32_t i = 0; i < doctor->count; i++) {
+        cairn_json_write_line(&writer);
+        cairn_json_write_object_begin(&writer);
+        cairn_json_write_key(&writer, "level");
+        cairn_json_write_string(&writer, level_names[doctor->findings[i].level]);
+        cairn_json_write_key(&writer, "code");
+        cairn_json_write_string(&writer, doctor->findings[i].code);
+        cairn_json_write_key(&writer, "what");
+        cairn_json_write_string(&writer, doctor->findings[i].what);
+        cairn_json_write_key(&writer, "fix");
+        if (doctor->findings[i].fix[0])
+            cairn_json_write_string(&writer, doctor->findings[i].fix);
+        else
+            cairn_json_write_null(&writer);
+        cairn_json_write_object_end(&writer);
+    }
+    cairn_json_write_array_end(&writer);
+    cairn_json_write_object_end(&writer);
+    if (cairn_json_writer_done(&writer, &text, &len) == CAIRN_OK)
+        printf("%s\n", text);
+    free(text);
+    cairn_json_writer_fini(&writer);
+}
+
+static void
+print_table(const struct doctor *doctor)
+{
+    static const char *const colours[] = {"32", "33", "1;31"};
+
+    for (uint32_t i = 0; i < doctor->count; i++) {
+        const struct doctor_finding *finding = &doctor->findings[i];
+        char level[16];
+
+        snprintf(level, sizeof level, "%-8s", level_names[finding->level]);
+        cairn_print_coloured(stdout, colours[finding->level], level);
+        printf(" %-10s %s\n", finding->code, finding->what);
+        if (finding->fix[0])
+            printf("%20sdo: %s\n", "", finding->fix);
+    }
+}
+
+static const char about[] = "Looks at this node before a job does: memory against what the "
+                            "configuration reserves, limits, kernel,\n"
+                            "network, key, directories, accelerator driver, coding speed, clock. "
+                            "Exit code 0: fine; 2: warnings; 3: an\n"
+                            "agent would not start, or not protect.";
+
+int
+cairn_verb_doctor(int argc, char **argv)
+{
+    static const int exit_codes[] = {CAIRN_EXIT_OK, CAIRN_EXIT_WARN, CAIRN_EXIT_CRITICAL};
+    const char *path = NULL, *agent = NULL, *output = NULL;
+    const struct cairn_flag flags[] = {
+        {"config", 'c', "FILE", "the configuration that the agent of this node will have", &path,
+         NULL},
+        {"agent", 'a', "SOCKET", "look for the agent here (default: the configuration's)", &agent,
+         NULL},
+        {"output", 'o', "table|json", "form of the output", &output, NULL},
+    };
+    const struct cairn_usage usage = {
+        "doctor", "[--config FILE] [--agent SOCKET] [-o table|json]",
+        about,    "  cairn doctor\n  cairn doctor --config cairn.yaml -o json\n",
+        flags,    sizeof flags / sizeof *flags,
+        false};
+    static struct doctor doctor;
+    struct cairn_config config;
+    int exit_code;
+    bool json;
+
+    if (!cairn_usage_parse(&usage, argc, argv, NULL, &exit_code))
+        return exit_code;
+    if (!cairn_output_parse(output, &json))
+        return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
+    memset(&doctor, 0, sizeof doctor);
+    if (check_config(&doctor, path, &config)) {
+        bool runs = check_agent(&doctor, agent  ? agent
+                                         : path ? config.socket
+                                                : cairn_agent_socket(NULL));
+
+        check_memory(&doctor, &config, runs);
+        check_network(&doctor, &config, runs);
+        if (path) {
+            check_directory(&doctor, "dir", config.dir, false);
+            check_directory(&doctor, "spill_dir", config.spill_dir, true);
+        }
+        doctor.pinning =
+            strncmp(config.provider, "efa", 3) == 0 || strncmp(config.provider, "verbs", 5) == 0;
+        doctor.hugepages = config.hugepages == CAIRN_CONFIG_HUGEPAGES_AUTO;
+        cairn_config_fini(&config);
+    }
+    doctor_probe(&doctor);
+    if (json)
+        print_json(&doctor);
+    else
+        print_table(&doctor);
+    return exit_codes[doctor.level];
+}

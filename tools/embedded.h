@@ -1,0 +1,34 @@
+/*
+ * tools/embedded.h - an agent with the embedded default: one node, no parity, its files in a
+ * private directory.
+ */
+#ifndef CAIRN_TOOLS_EMBEDDED_H
+#define CAIRN_TOOLS_EMBEDDED_H
+
+#include "cairn/err.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { CAIRN_EMBEDDED_PATH_BYTES = 512 };
+
+struct cairn_embedded {
+    const char *job;
+    const char *every; /* snapshot_every_steps; NULL: the default */
+    const char *state; /* state_bytes; NULL: the default */
+};
+
+/* Where its socket is when nobody names one: <private directory>/agent.sock. False, and said, where
+ * there is no private directory. */
+bool cairn_embedded_socket(char *path, size_t path_bytes);
+
+/*
+ * Starts the agent as a process of its own (own session, log file beside its configuration) and
+ * waits until it answers. Two that start it at once get one agent. CAIRN_OK: it answers (also when
+ * another one was faster). Anything else was said on stderr. Blocks for at most half a minute.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_embedded_start(const struct cairn_embedded *embedded,
+                                                const char *socket);
+
+#endif

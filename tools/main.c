@@ -1,0 +1,91 @@
+/* tools/main.c - the `cairn` command: a table of verbs, the help over all of them, and the way into
+ * one. */
+#include "tools/usage.h"
+#include "tools/verb.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { VERBS_MAX = 32 };
+
+static const struct cairn_verb verbs[] = {
+    {"demo", "the whole system on this machine: a job, faults, restores, a report",
+     cairn_verb_demo},
+    {"agent", "run this node's agent in the foreground", cairn_verb_agent},
+    {"run", "start a trainer with everything attached", cairn_verb_run},
+    {"snapshot", "take a generation at the next step", cairn_verb_snapshot},
+    {"status", "protected against what, how old, what would be lost now, what to do",
+     cairn_verb_status},
+    {"snapshots", "list generations", cairn_verb_snapshots},
+    {"restore", "pick, verify and rebuild a generation after a failure", cairn_verb_restore},
+    {"verify", "checksum every byte, repair what is repairable", cairn_verb_verify},
+    {"doctor", "preflight of this node, each finding with its fix", cairn_verb_doctor},
+    {"bench", "measure one stage against its floor, both in the same run", cairn_verb_bench},
+    {"keeper", NULL, cairn_verb_keeper},
+};
+
+static void
+print_help(FILE *out)
+{
+    fprintf(out, "usage: cairn VERB [OPTIONS]\n\n"
+                 "Keeps a distributed training job alive: snapshots its state into the nodes' "
+                 "memory, protects it\n"
+                 "by erasure coding, restores it after failures.\n\nverbs:\n");
+    for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
+        if (verbs[i].help)
+            fprintf(out, "  %-11s %s\n", verbs[i].name, verbs[i].help);
+    fprintf(out, "\nexamples:\n"
+                 "  cairn agent --sample > cairn.yaml     # a configuration to start from\n"
+                 "  cairn run -- ./train                  # a trainer with an agent beside it\n"
+                 "  cairn status                          # is the job protected?\n\n"
+                 "Help on one verb: cairn VERB --help\n");
+}
+
+static int
+unknown_verb(const char *word)
+{
+    const char *names[VERBS_MAX];
+    const char *near;
+    size_t count = 0;
+
+    for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
+        if (verbs[i].help)
+            names[count++] = verbs[i].name;
+    near = cairn_nearest(word, names, count);
+    fprintf(stderr, "cairn: there is no verb \"%s\"%s%s%s\nAll verbs: cairn --help\n", word,
+            near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
+    return CAIRN_EXIT_USAGE;
+}
+
+/* Data that did not reach stdout is a failure, or a script would take half an answer for a whole
+ * one. */
+static int
+finish(int exit_code)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return exit_code;
+    fprintf(
+        stderr,
+        "cairn: the output could not be written whole: is the disk full, or the pipe closed?\n");
+    return exit_code == CAIRN_EXIT_OK ? CAIRN_EXIT_IO : exit_code;
+}
+
+int
+main(int argc, char **argv)
+{
+    signal(SIGPIPE, SIG_IGN);
+    if (argc < 2) {
+        print_help(stderr);
+        return CAIRN_EXIT_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0) {
+        print_help(stdout);
+        return finish(CAIRN_EXIT_OK);
+    }
+    for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
+        if (strcmp(argv[1], verbs[i].name) == 0)
+            return finish(verbs[i].run(argc - 1, argv + 1));
+    return unknown_verb(argv[1]);
+}

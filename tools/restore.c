@@ -1,0 +1,423 @@
+/* tools/restore.c - `cairn restore`, `cairn verify` and `cairn snapshot`. */
+#include "agent/config.h"
+#include "base/clock.h"
+#include "tools/ask.h"
+#include "tools/common.h"
+#include "tools/usage.h"
+#include "tools/verb.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { RESTORE_SECONDS = 3600, COMMIT_SECONDS = 600, POLL_MS = 200, SNAPSHOT_ANSWER_MS = 10000 };
+
+/* "--timeout 90s" or "5m" as milliseconds; `fallback_s` where it is not given; false where it is no
+ * duration. */
+static bool
+parse_timeout(const char *text, uint32_t fallback_s, uint32_t *timeout_ms)
+{
+    uint64_t timeout_ns = fallback_s * CAIRN_NS_PER_S;
+
+    if (text && cairn_parse_duration_ns(text, &timeout_ns) != CAIRN_OK)
+        return false;
+    if (timeout_ns < CAIRN_NS_PER_MS || timeout_ns / CAIRN_NS_PER_MS > INT32_MAX)
+        return false;
+    *timeout_ms = (uint32_t)(timeout_ns / CAIRN_NS_PER_MS);
+    return true;
+}
+
+static void
+print_considered(FILE *out, const struct cairn_tree *tree)
+{
+    const struct cairn_tree_value *lines = cairn_tree_find(tree, NULL, "considered"), *line = NULL;
+    char text[1024];
+
+    while ((line = cairn_tree_next(tree, lines, line)))
+        fprintf(out, "  %s\n", cairn_tree_text(tree, line, "", text, sizeof text));
+}
+
+/* ---- restore ---- */
+
+static void
+print_restored(const struct cairn_tree *tree)
+{
+    char bytes[CAIRN_SHOWN_BYTES], from[16], directory[CAIRN_CONFIG_PATH_BYTES_MAX];
+    bool dry_run = cairn_tree_bool(tree, NULL, "dry_run", false);
+    uint64_t lost_steps = cairn_tree_u64(tree, NULL, "lost_steps", UINT64_MAX);
+
+    printf("%s epoch %" PRIu64 " step %" PRIu64 " from %s\n",
+           dry_run ? "would restore" : "restored",
+           cairn_tree_u64(tree, NULL, "generation.epoch", 0),
+           cairn_tree_u64(tree, NULL, "generation.step", 0),
+           cairn_tree_text(tree, NULL, "from", from, sizeof from));
+    print_considered(stdout, tree);
+    if (lost_steps != UINT64_MAX)
+        printf("lost steps     %" PRIu64 "\n", lost_steps);
+    printf("lost members   %" PRIu64 "\n", cairn_tree_u64(tree, NULL, "lost_members", 0));
+    if (!dry_run)
+        printf("rebuilt        %s\ntook           %.2f s\n",
+               cairn_show_bytes(cairn_tree_u64(tree, NULL, "rebuilt_bytes", 0), bytes),
+               cairn_tree_double(tree, NULL, "seconds", 0));
+    if (cairn_tree_find(tree, NULL, "directory") && !dry_run)
+        printf("exported       %s to %s\n",
+               cairn_show_bytes(cairn_tree_u64(tree, NULL, "exported_bytes", 0), bytes),
+               cairn_tree_text(tree, NULL, "directory", directory, sizeof directory));
+    else if (!dry_run)
+        printf("next           start the trainers (`cairn run --resume -- CMD`): they read it from "
+               "the agents\n");
+}
+
+static void
+say_not_restored(const struct cairn_answer *answer)
+{
+    char error[600], result[32];
+
+    cairn_tree_text(&answer->tree, NULL, "error", error, sizeof error);
+    cairn_tree_text(&answer->tree, NULL, "result", result, sizeof result);
+    switch (answer->exit_code) {
+    case CAIRN_EXIT_LOST:
+        cairn_tool_error("restore", error[0] ? error : "nothing is restorable", NULL,
+                         error[0] ? NULL
+                                  : "start the agents of lost nodes whose memory still lives, or "
+                                    "begin from an older checkpoint");
+        break;
+    case CAIRN_EXIT_AGAIN:
+        cairn_tool_error("restore", error[0] ? error : "it cannot be done now", NULL,
+                         "try again in a moment");
+        break;
+    default:
+        cairn_tool_error("restore", error[0] ? error : "it failed", error[0] ? NULL : result, NULL);
+        break;
+    }
+    print_considered(stderr, &answer->tree);
+}
+
+static const char restore_about[] =
+    "After a failure: picks the newest generation that every erasure group can still rebuild, "
+    "verifies it,\n"
+    "rebuilds what is lost, and says which it took and why. A new epoch begins: trainers that "
+    "still run from\n"
+    "before are refused, new ones read it from the agents. With --to it is written into DIR as a "
+    "universal\n"
+    "checkpoint (safetensors); a generation that is whole is exported without stopping the "
+    "trainers.\n"
+    "Exit code 4: nothing restorable; 75: another restore is under way, or too few agents answer.";
+
+int
+cairn_verb_restore(int argc, char **argv)
+{
+    const char *agent = NULL, *output = NULL, *generation = NULL, *to = NULL, *timeout = NULL;
+    bool dry_run = false, fresh = false, json;
+    const struct cairn_flag flags[] = {
+        {"generation", 'g', "E:S", "only this one, if it is what a restore takes", &generation,
+         NULL},
+        {"fresh", 0, NULL, "begin an epoch with nothing: what is held goes with its first commit",
+         NULL, &fresh},
+        {"to", 't', "DIR", "export it into DIR (new or empty)", &to, NULL},
+        {"dry-run", 'n', NULL, "only say what would be taken", NULL, &dry_run},
+        {"timeout", 0, "TIME", "longest wait, such as 90s or 10m (default 1h)", &timeout, NULL},
+        {"agent", 'a', "SOCKET", "the agent to ask (default $CAIRN_AGENT)", &agent, NULL},
+        {"output", 'o', "table|json", "form of the output", &output, NULL},
+    };
+    const struct cairn_usage usage = {
+        "restore",
+        "[--generation E:S | --fresh] [--to DIR] [--dry-run] [--agent SOCKET] [-o table|json]",
+        restore_about,
+        "  cairn restore --dry-run\n  cairn restore\n  cairn restore --to /data/export\n",
+        flags,
+        sizeof flags / sizeof *flags,
+        false};
+    struct cairn_question question = {.verb = "restore"};
+    struct cairn_answer answer;
+    char absolute[PATH_MAX];
+    int exit_code;
+
+    if (!cairn_usage_parse(&usage, argc, argv, NULL, &exit_code))
+        return exit_code;
+    if (!cairn_output_parse(output, &json))
+        return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
+    if (generation &&
+        (!cairn_generation_parse(generation, &question.wanted) || question.wanted.step == 0))
+        return cairn_usage_error(
+            &usage, "--generation takes EPOCH:STEP as `cairn snapshots` prints it, not \"%s\"",
+            generation);
+    if (!parse_timeout(timeout, RESTORE_SECONDS, &question.timeout_ms))
+        return cairn_usage_error(&usage, "--timeout takes a time such as 90s or 10m, not \"%s\"",
+                                 timeout);
+    if (to && !cairn_absolute_path(to, absolute, sizeof absolute))
+        return cairn_usage_error(&usage, "--to \"%s\" is no path that can be used", to);
+    if (fresh && (generation || to || dry_run))
+        return cairn_usage_error(&usage, "--fresh restores nothing: it goes with no --generation, --to or --dry-run");
+    question.socket = agent;
+    question.dry_run = dry_run;
+    question.fresh = fresh;
+    question.to = to ? absolute : NULL;
+    question.progress = "restore";
+    exit_code = cairn_ask_or_say(&question, &answer);
+    if (exit_code)
+        return exit_code;
+    exit_code = answer.exit_code;
+    if (json)
+        printf("%s\n", answer.text);
+    if (cairn_answer_refused("restore", &answer))
+        ;
+    else if (exit_code)
+        say_not_restored(&answer);
+    else if (!json && fresh)
+        printf("a fresh epoch: the next trainers begin with nothing; what was held until now goes with their first "
+               "committed generation\n");
+    else if (!json)
+        print_restored(&answer.tree);
+    cairn_answer_fini(&answer);
+    return exit_code;
+}
+
+/* ---- verify ---- */
+
+static void
+print_files(const struct cairn_tree *tree)
+{
+    char bytes[CAIRN_SHOWN_BYTES], report[1024], result[32];
+
+    if (!cairn_tree_find(tree, NULL, "files")) {
+        printf("spilled    no spill directory is configured\n");
+        return;
+    }
+    cairn_tree_text(tree, NULL, "files.result", result, sizeof result);
+    cairn_tree_text(tree, NULL, "files.report", report, sizeof report);
+    if (strcmp(result, "CAIRN_OK") != 0)
+        printf("spilled    damaged: %s\n", report[0] ? report : result);
+    else if (!cairn_tree_bool(tree, NULL, "files.checked", false))
+        printf("spilled    no such committed generation there\n");
+    else
+        printf("spilled    epoch %" PRIu64 " step %" PRIu64 ": %s read, every block matches\n",
+               cairn_tree_u64(tree, NULL, "files.generation.epoch", 0),
+               cairn_tree_u64(tree, NULL, "files.generation.step", 0),
+               cairn_show_bytes(cairn_tree_u64(tree, NULL, "files.bytes", 0), bytes));
+}
+
+static void
+print_verified(const struct cairn_tree *tree, int exit_code)
+{
+    char verdict[32], bytes[CAIRN_SHOWN_BYTES], rebuilt[CAIRN_SHOWN_BYTES], catalog[32];
+
+    cairn_tree_text(tree, NULL, "verdict", verdict, sizeof verdict);
+    cairn_print_coloured(stdout, exit_code == 0 ? "32" : exit_code == 2 ? "33" : "1;31", verdict);
+    printf(" after %.2f s\n", cairn_tree_double(tree, NULL, "seconds", 0));
+    printf("memory     %s on %" PRIu64 " of %" PRIu64 " nodes; bad blocks %" PRIu64
+           ", repaired %" PRIu64 ", still bad %" PRIu64 "\n",
+           cairn_show_bytes(cairn_tree_u64(tree, NULL, "checked_bytes", 0), bytes),
+           cairn_tree_u64(tree, NULL, "nodes_answering", 0),
+           cairn_tree_u64(tree, NULL, "nodes_configured", 0),
+           cairn_tree_u64(tree, NULL, "bad_blocks", 0),
+           cairn_tree_u64(tree, NULL, "repaired_blocks", 0),
+           cairn_tree_u64(tree, NULL, "still_bad_blocks", 0));
+    if (cairn_tree_u64(tree, NULL, "lost_members", 0))
+        printf("parts      %" PRIu64 " were lost, %s rebuilt, %" PRIu64 " still missing%s\n",
+               cairn_tree_u64(tree, NULL, "lost_members", 0),
+               cairn_show_bytes(cairn_tree_u64(tree, NULL, "rebuilt_bytes", 0), rebuilt),
+               cairn_tree_u64(tree, NULL, "missing_parts", 0),
+               cairn_tree_u64(tree, NULL, "missing_parts", 0) ? ": `cairn restore` rebuilds them"
+                                                              : "");
+    print_files(tree);
+    cairn_tree_text(tree, NULL, "catalog.result", catalog, sizeof catalog);
+    printf("catalog    %s (%" PRIu64 " records; complete when it was opened)\n",
+           strcmp(catalog, "CAIRN_OK") == 0 ? "every record matches" : catalog,
+           cairn_tree_u64(tree, NULL, "catalog.records", 0));
+    print_considered(stdout, tree);
+}
+
+static void
+print_foreseen(const struct cairn_tree *tree)
+{
+    char bytes[CAIRN_SHOWN_BYTES];
+
+    printf("would verify %s of data, and its parity, on %" PRIu64 " of %" PRIu64 " nodes\n",
+           cairn_show_bytes(cairn_tree_u64(tree, NULL, "checked_bytes", 0), bytes),
+           cairn_tree_u64(tree, NULL, "nodes_answering", 0),
+           cairn_tree_u64(tree, NULL, "nodes_configured", 0));
+    print_considered(stdout, tree);
+}
+
+static const char verify_about[] = "Checksums every block of data and parity on all nodes and "
+                                   "repairs what is damaged from the others; reads\n"
+                                   "every byte of the newest spilled generation (or of "
+                                   "--generation) and the asked agent's catalog.\n"
+                                   "Exit code 0: all good; 2: damage was found and repaired; 3: "
+                                   "loss found; 4: there is nothing to verify.";
+
+int
+cairn_verb_verify(int argc, char **argv)
+{
+    const char *agent = NULL, *output = NULL, *generation = NULL, *timeout = NULL;
+    bool dry_run = false;
+    const struct cairn_flag flags[] = {
+        {"generation", 'g', "E:S", "the spilled generation to read (default: the newest)",
+         &generation, NULL},
+        {"dry-run", 'n', NULL, "only say what would be verified", NULL, &dry_run},
+        {"timeout", 0, "TIME", "longest wait, such as 90s or 10m (default 1h)", &timeout, NULL},
+        {"agent", 'a', "SOCKET", "the agent to ask (default $CAIRN_AGENT)", &agent, NULL},
+        {"output", 'o', "table|json", "form of the output", &output, NULL},
+    };
+    const struct cairn_usage usage = {
+        "verify",     "[--generation E:S] [--dry-run] [--agent SOCKET] [-o table|json]",
+        verify_about, "  cairn verify\n  cairn verify --generation 1:30 -o json\n",
+        flags,        sizeof flags / sizeof *flags,
+        false};
+    struct cairn_question question = {.verb = "verify", .progress = "verify"};
+    struct cairn_answer answer;
+    int exit_code;
+    bool json;
+
+    if (!cairn_usage_parse(&usage, argc, argv, NULL, &exit_code))
+        return exit_code;
+    if (!cairn_output_parse(output, &json))
+        return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
+    if (generation &&
+        (!cairn_generation_parse(generation, &question.wanted) || question.wanted.step == 0))
+        return cairn_usage_error(
+            &usage, "--generation takes EPOCH:STEP as `cairn snapshots` prints it, not \"%s\"",
+            generation);
+    if (!parse_timeout(timeout, RESTORE_SECONDS, &question.timeout_ms))
+        return cairn_usage_error(&usage, "--timeout takes a time such as 90s or 10m, not \"%s\"",
+                                 timeout);
+    question.socket = agent;
+    question.dry_run = dry_run;
+    exit_code = cairn_ask_or_say(&question, &answer);
+    if (exit_code)
+        return exit_code;
+    exit_code = answer.exit_code;
+    if (json)
+        printf("%s\n", answer.text);
+    if (!cairn_answer_refused("verify", &answer) && !json && dry_run)
+        print_foreseen(&answer.tree);
+    else if (!json && !cairn_tree_find(&answer.tree, NULL, "error"))
+        print_verified(&answer.tree, exit_code);
+    cairn_answer_fini(&answer);
+    return exit_code;
+}
+
+/* ---- snapshot ---- */
+
+/* Polls until a generation of `step` or later is committed. */
+static int
+await_commit(const char *agent, uint64_t step, uint32_t timeout_ms,
+             struct cairn_generation *committed)
+{
+    struct cairn_clock clock = cairn_clock_system();
+    uint64_t started_ns = cairn_clock_now_ns(&clock), waited_ns = 0;
+    const struct timespec pause = {.tv_nsec = POLL_MS * (long)CAIRN_NS_PER_MS};
+    struct cairn_question question = {
+        .verb = "status", .socket = agent, .timeout_ms = SNAPSHOT_ANSWER_MS};
+    struct cairn_progress progress;
+    int exit_code = CAIRN_EXIT_PEER;
+
+    cairn_progress_start(&progress, "waiting for the commit", 0, started_ns);
+    while (waited_ns < timeout_ms * CAIRN_NS_PER_MS) {
+        struct cairn_answer answer;
+
+        exit_code = cairn_ask_or_say(&question, &answer);
+        if (exit_code)
+            break;
+        exit_code = CAIRN_EXIT_PEER;
+        committed->epoch = cairn_tree_u64(&answer.tree, NULL, "newest.epoch", 0);
+        committed->step = cairn_tree_u64(&answer.tree, NULL, "newest.step", 0);
+        cairn_answer_fini(&answer);
+        if (committed->step >= step) {
+            exit_code = CAIRN_EXIT_OK;
+            break;
+        }
+        nanosleep(&pause, NULL);
+        waited_ns = cairn_clock_now_ns(&clock) - started_ns;
+        cairn_progress_show(&progress, 0, started_ns + waited_ns);
+    }
+    cairn_progress_stop(&progress);
+    if (exit_code == CAIRN_EXIT_PEER && waited_ns >= timeout_ms * CAIRN_NS_PER_MS) {
+        char what[128];
+
+        snprintf(what, sizeof what, "no generation of step %" PRIu64 " was committed in time",
+                 step);
+        cairn_tool_error("snapshot", what,
+                         "the trainers are slower than the time given, or no longer take snapshots",
+                         "see `cairn status`; wait longer with --timeout");
+        exit_code = CAIRN_EXIT_AGAIN;
+    }
+    return exit_code;
+}
+
+static const char snapshot_about[] =
+    "Asks all agents to take a generation at the next step that all trainers can still make, "
+    "whatever the\n"
+    "configured interval. With --wait returns when it is committed.";
+
+static void
+print_step(bool json, bool dry_run, uint64_t step, const struct cairn_generation *committed)
+{
+    if (json && committed)
+        printf("{\"schema\":1,\"step\":%" PRIu64 ",\"committed\":{\"epoch\":%" PRIu64
+               ",\"step\":%" PRIu64 "}}\n",
+               step, committed->epoch, committed->step);
+    else if (json)
+        printf("{\"schema\":1,\"step\":%" PRIu64 ",\"dry_run\":%s,\"committed\":null}\n", step,
+               dry_run ? "true" : "false");
+    else if (committed)
+        printf("committed: epoch %" PRIu64 " step %" PRIu64 "\n", committed->epoch,
+               committed->step);
+    else
+        printf("%s a generation at step %" PRIu64 " or soon after\n",
+               dry_run ? "would ask for" : "asked for", step);
+}
+
+int
+cairn_verb_snapshot(int argc, char **argv)
+{
+    const char *agent = NULL, *output = NULL, *timeout = NULL;
+    bool wait = false, dry_run = false, json;
+    const struct cairn_flag flags[] = {
+        {"wait", 'w', NULL, "return when it is committed", NULL, &wait},
+        {"dry-run", 'n', NULL, "only say which step it would be", NULL, &dry_run},
+        {"timeout", 0, "TIME", "longest wait, such as 90s or 10m (default 10m)", &timeout, NULL},
+        {"agent", 'a', "SOCKET", "the agent to ask (default $CAIRN_AGENT)", &agent, NULL},
+        {"output", 'o', "table|json", "form of the output", &output, NULL},
+    };
+    const struct cairn_usage usage = {
+        "snapshot",     "[--wait] [--dry-run] [--agent SOCKET] [-o table|json]",
+        snapshot_about, "  cairn snapshot\n  cairn snapshot --wait --timeout 2m\n",
+        flags,          sizeof flags / sizeof *flags,
+        false};
+    struct cairn_question question = {.timeout_ms = SNAPSHOT_ANSWER_MS};
+    struct cairn_generation committed = {0, 0};
+    struct cairn_answer answer;
+    uint32_t timeout_ms;
+    uint64_t step;
+    int exit_code;
+
+    if (!cairn_usage_parse(&usage, argc, argv, NULL, &exit_code))
+        return exit_code;
+    if (!cairn_output_parse(output, &json))
+        return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
+    if (!parse_timeout(timeout, COMMIT_SECONDS, &timeout_ms))
+        return cairn_usage_error(&usage, "--timeout takes a time such as 90s or 10m, not \"%s\"",
+                                 timeout);
+    question.verb = "snapshot";
+    question.socket = agent;
+    question.dry_run = dry_run;
+    exit_code = cairn_ask_or_say(&question, &answer);
+    if (exit_code)
+        return exit_code;
+    exit_code = answer.exit_code;
+    step = cairn_tree_u64(&answer.tree, NULL, "step", 0);
+    if (!cairn_answer_refused("snapshot", &answer)) {
+        if (wait && !dry_run)
+            exit_code = await_commit(agent, step, timeout_ms, &committed);
+        if (exit_code == CAIRN_EXIT_OK)
+            print_step(json, dry_run, step, wait && !dry_run ? &committed : NULL);
+    }
+    cairn_answer_fini(&answer);
+    return exit_code;
+}

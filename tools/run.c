@@ -1,0 +1,287 @@
+/*
+ * tools/run.c - `cairn run`: a trainer with everything attached.
+ *
+ * Whatever goes wrong on our side is said, and the command runs: protection is never worth a
+ * training run. The command gets CAIRN_AGENT, CAIRN_JOB, with --resume CAIRN_RESUME=1, and
+ * NCCL_PROFILER_PLUGIN where the plugin lies beside this program. Signals that ask us to end are
+ * handed on; if we are killed, so is the command.
+ */
+#include "agent/config.h"
+#include "base/clock.h"
+#include "tools/ask.h"
+#include "tools/common.h"
+#include "tools/embedded.h"
+#include "tools/usage.h"
+#include "tools/verb.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { HELLO_MS = 2000, STATUS_MS = 10000, RESTORE_MS = 3600 * 1000, TRIES_MAX = 120 };
+
+static volatile sig_atomic_t child_pid;
+
+/* What the terminal sends (SI_KERNEL) has reached the command already: it is in our process group.
+ */
+static void
+hand_on(int signal_number, siginfo_t *info, void *context)
+{
+    (void)context;
+    if (child_pid > 0 && info->si_code != SI_KERNEL)
+        kill(child_pid, signal_number);
+}
+
+/* ---- the agent ---- */
+
+/* Finds an agent that answers, or starts one. False: the command runs without. */
+static bool
+attach(const char *given, const struct cairn_embedded *embedded, char *socket_path,
+       size_t socket_bytes)
+{
+    bool named = (given && given[0]) || (getenv("CAIRN_AGENT") && getenv("CAIRN_AGENT")[0]);
+
+    snprintf(socket_path, socket_bytes, "%s", cairn_agent_socket(given));
+    if (cairn_agent_answers(socket_path, HELLO_MS)) {
+        if (embedded->every || embedded->state)
+            fprintf(stderr,
+                    "cairn run: an agent serves %s already: --every and --state change nothing, "
+                    "its configuration holds\n",
+                    socket_path);
+        return true;
+    }
+    if (!named && !cairn_embedded_socket(socket_path, socket_bytes))
+        return false;
+    if (!named && cairn_agent_answers(socket_path, HELLO_MS)) {
+        fprintf(stderr, "cairn run: goes on with the agent at %s\n", socket_path);
+        return true;
+    }
+    if (cairn_embedded_start(embedded, socket_path) != CAIRN_OK)
+        return false;
+    fprintf(stderr,
+            "cairn run: no agent answered on this node: one was started at %s (it stays after the "
+            "trainer). It covers dead "
+            "trainers and a dead agent; a lost node is not covered: for that run `cairn agent` on "
+            "several nodes\n",
+            socket_path);
+    return true;
+}
+
+/* The job that the agent serves, which is what the trainer must ask for. */
+static bool
+served_job(const char *socket_path, char *job, size_t job_bytes)
+{
+    struct cairn_question question = {
+        .verb = "status", .socket = socket_path, .timeout_ms = STATUS_MS};
+    struct cairn_answer answer;
+
+    if (cairn_ask(&question, &answer) != CAIRN_OK)
+        return false;
+    cairn_tree_text(&answer.tree, NULL, "job", job, job_bytes);
+    cairn_answer_fini(&answer);
+    return job[0] != '\0';
+}
+
+/*
+ * Makes what is restorable ready for the trainers. Several nodes' commands do this at once, so a
+ * generation that is whole and ready is left as it is, and another one's restore is waited for: a
+ * second restore would refuse the trainers of the first.
+ */
+static void
+resume(const char *socket_path)
+{
+    struct cairn_question question = {
+        .verb = "restore", .socket = socket_path, .timeout_ms = RESTORE_MS};
+    const struct timespec pause = {.tv_nsec = 500 * (long)CAIRN_NS_PER_MS};
+
+    for (uint32_t tries = 0; tries < TRIES_MAX; tries++) {
+        struct cairn_answer answer;
+        char text[1024];
+        bool ready;
+        int exit_code;
+
+        question.dry_run = !question.dry_run; /* ask, then act */
+        question.progress = question.dry_run ? NULL : "restore";
+        exit_code = cairn_ask_or_say(&question, &answer);
+        if (exit_code)
+            return;
+        exit_code = answer.exit_code;
+        ready = exit_code == 0 && cairn_tree_bool(&answer.tree, NULL, "ready", false);
+        if (ready)
+            fprintf(stderr, "cairn run: resumes from epoch %" PRIu64 " step %" PRIu64 "\n",
+                    cairn_tree_u64(&answer.tree, NULL, "generation.epoch", 0),
+                    cairn_tree_u64(&answer.tree, NULL, "generation.step", 0));
+        else if (exit_code == CAIRN_EXIT_LOST)
+            fprintf(stderr, "cairn run: nothing to resume from: the trainer starts afresh\n");
+        else if (exit_code != 0 && exit_code != CAIRN_EXIT_AGAIN)
+            fprintf(stderr,
+                    "cairn run: the restore failed (%s): the trainer starts and sees for itself\n",
+                    cairn_tree_text(&answer.tree, NULL, "error", text, sizeof text));
+        cairn_answer_fini(&answer);
+        if (ready || (exit_code != 0 && exit_code != CAIRN_EXIT_AGAIN))
+            return;
+        if (exit_code == CAIRN_EXIT_AGAIN) {
+            question.dry_run = false; /* look again first */
+            nanosleep(&pause, NULL);
+        }
+    }
+    fprintf(stderr,
+            "cairn run: another restore makes no end: the trainer starts and sees for itself\n");
+}
+
+/* ---- the command ---- */
+
+static void
+set(const char *name, const char *value)
+{
+    if (setenv(name, value, 1) != 0)
+        fprintf(stderr, "cairn run: %s cannot be set in the environment: %s\n", name,
+                strerror(errno));
+}
+
+/* Beside the program, or in the tree's or the installation's lib folder. */
+static void
+set_plugin(void)
+{
+    static const char *const places[] = {"/", "/lib/", "/../lib/", "/../../lib/"};
+    char executable[CAIRN_CONFIG_PATH_BYTES_MAX], path[CAIRN_CONFIG_PATH_BYTES_MAX + 64], *slash;
+
+    if (getenv("NCCL_PROFILER_PLUGIN") || !cairn_own_path(executable, sizeof executable))
+        return;
+    slash = strrchr(executable, '/');
+    if (!slash)
+        return;
+    *slash = '\0';
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        snprintf(path, sizeof path, "%s%slibnccl-profiler-cairn.so", executable, places[i]);
+        if (access(path, R_OK) == 0) {
+            set("NCCL_PROFILER_PLUGIN", path);
+            return;
+        }
+    }
+}
+
+static int
+run_command(char **command)
+{
+    static const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
+    struct sigaction action = {.sa_sigaction = hand_on, .sa_flags = SA_RESTART | SA_SIGINFO};
+    pid_t parent = getpid(), child;
+    sigset_t held, before;
+    int status = 0;
+
+    sigemptyset(&held);
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+        sigaddset(&held, signals[i]);
+    sigprocmask(SIG_BLOCK, &held, &before); /* until there is a child to hand them to */
+    fflush(NULL);
+    child = fork();
+    if (child == 0) {
+        sigprocmask(SIG_SETMASK, &before, NULL);
+        signal(SIGPIPE, SIG_DFL);
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != parent) /* it died before that call */
+            _exit(CAIRN_EXIT_FAILED);
+        execvp(command[0], command);
+        fprintf(stderr, "cairn run: %s cannot be started: %s\n", command[0], strerror(errno));
+        _exit(errno == ENOENT ? 127 : 126);
+    }
+    if (child < 0) {
+        fprintf(stderr, "cairn run: no process can be started: %s\n", strerror(errno));
+        return CAIRN_EXIT_FAILED;
+    }
+    child_pid = child;
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+        sigaction(signals[i], &action, NULL);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR)
+        ;
+    child_pid = 0;
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+static bool
+is_number(const char *text)
+{
+    size_t digits = strspn(text, "0123456789");
+
+    return digits > 0 && digits < 8 && text[digits] == '\0' && text[0] != '0';
+}
+
+static const char about[] = "Starts a trainer with everything attached (CAIRN_AGENT, CAIRN_JOB, "
+                            "NCCL's profiler plugin). Where no agent\n"
+                            "answers on this node one is started with the embedded default: a "
+                            "single node, without parity. With\n"
+                            "--resume the newest restorable generation is made ready first. The "
+                            "exit code is the command's (128 +\n"
+                            "signal where one ended it). Where the agent fails, that is said, and "
+                            "the command runs without it.";
+
+int
+cairn_verb_run(int argc, char **argv)
+{
+    const char *agent = NULL, *every = NULL, *state = NULL, *named = getenv("CAIRN_JOB");
+    bool resumed = false, dry_run = false;
+    const struct cairn_flag flags[] = {
+        {"agent", 'a', "SOCKET", "this node's agent (default $CAIRN_AGENT)", &agent, NULL},
+        {"every", 'e', "N", "snapshot every N steps, where an agent is started", &every, NULL},
+        {"state", 's', "SIZE", "memory per generation, where an agent is started (default 1GiB)",
+         &state, NULL},
+        {"resume", 'r', NULL, "restore first, and tell the trainer to resume", NULL, &resumed},
+        {"dry-run", 'n', NULL, "only say what would be run, with which agent", NULL, &dry_run},
+    };
+    const struct cairn_usage usage = {
+        "run",
+        "[--agent SOCKET] [--every N] [--resume] -- CMD [ARGUMENT]...",
+        about,
+        "  cairn run -- ./train --steps 1000\n"
+        "  cairn run --resume -- torchrun --nproc-per-node 8 train.py\n",
+        flags,
+        sizeof flags / sizeof *flags,
+        true};
+    struct cairn_embedded embedded;
+    char socket_path[CAIRN_CONFIG_PATH_BYTES_MAX], job[CAIRN_CONFIG_JOB_BYTES_MAX] = "";
+    uint64_t state_bytes;
+    int operand, exit_code;
+
+    if (!cairn_usage_parse(&usage, argc, argv, &operand, &exit_code))
+        return exit_code;
+    if (operand >= argc)
+        return cairn_usage_error(&usage, "which command? Give it after --");
+    if (every && !is_number(every))
+        return cairn_usage_error(&usage, "--every takes a number of steps from 1 on, not \"%s\"",
+                                 every);
+    if (state && cairn_parse_bytes(state, &state_bytes) != CAIRN_OK)
+        return cairn_usage_error(&usage, "--state takes a size such as 4GiB, not \"%s\"", state);
+    if (dry_run) {
+        const char *path = cairn_agent_socket(agent);
+
+        printf("would run %s%s: %s\n", argv[operand], resumed ? " after a restore" : "",
+               cairn_agent_answers(path, HELLO_MS)
+                   ? "with the agent that answers"
+                   : "with an agent that would be started (a lost node is not covered)");
+        return CAIRN_EXIT_OK;
+    }
+    embedded = (struct cairn_embedded){
+        .job = named && named[0] ? named : "default", .every = every, .state = state};
+    if (attach(agent, &embedded, socket_path, sizeof socket_path)) {
+        set("CAIRN_AGENT", socket_path);
+        if (!(named && named[0]) && served_job(socket_path, job, sizeof job))
+            set("CAIRN_JOB", job);
+        if (resumed)
+            resume(socket_path);
+    } else {
+        fprintf(stderr, "cairn run: the command runs WITHOUT protection\n");
+    }
+    if (resumed)
+        set("CAIRN_RESUME", "1");
+    set_plugin();
+    return run_command(argv + operand);
+}

@@ -1,0 +1,336 @@
+/* tools/status.c - `cairn status` on one screen, and `cairn snapshots`. */
+#include "tools/ask.h"
+#include "tools/common.h"
+#include "tools/usage.h"
+#include "tools/verb.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { SCREEN_LINES = 24, CHECKS_SHOWN = 4, ANSWER_MS = 10000 };
+
+/* ---- status ---- */
+
+static const char *
+show_age(const struct cairn_tree *tree, const char *path, char out[CAIRN_SHOWN_BYTES])
+{
+    uint64_t age_ns = cairn_tree_u64(tree, NULL, path, UINT64_MAX);
+    char shown[CAIRN_SHOWN_BYTES];
+
+    if (age_ns == UINT64_MAX)
+        snprintf(out, CAIRN_SHOWN_BYTES, "of unknown age");
+    else
+        snprintf(out, CAIRN_SHOWN_BYTES, "%.26s old", cairn_show_duration(age_ns, shown));
+    return out;
+}
+
+static void
+print_newest(const struct cairn_tree *tree)
+{
+    char bytes[CAIRN_SHOWN_BYTES], age[CAIRN_SHOWN_BYTES], from[16];
+    uint64_t steps = cairn_tree_u64(tree, NULL, "lost_now.steps", 0);
+
+    if (!cairn_tree_find(tree, NULL, "newest")) {
+        printf("newest     none: no generation is committed yet\n");
+        printf("lost now   everything since the start (step %" PRIu64 ")\n",
+               cairn_tree_u64(tree, NULL, "lost_now.last_step", 0));
+        return;
+    }
+    printf("newest     epoch %" PRIu64 " step %" PRIu64 ", %s in %s, %s\n",
+           cairn_tree_u64(tree, NULL, "newest.epoch", 0),
+           cairn_tree_u64(tree, NULL, "newest.step", 0),
+           cairn_show_bytes(cairn_tree_u64(tree, NULL, "newest.bytes", 0), bytes),
+           cairn_tree_text(tree, NULL, "newest.from", from, sizeof from),
+           show_age(tree, "newest.age_ns", age));
+    printf("lost now   %" PRIu64 " step%s, if all trainers died this moment\n", steps,
+           steps == 1 ? "" : "s");
+}
+
+static void
+print_protection(const struct cairn_tree *tree)
+{
+    int64_t survives = cairn_tree_i64(tree, NULL, "protection.survives_nodes_per_group", 0);
+    uint64_t groups = cairn_tree_u64(tree, NULL, "protection.groups", 0);
+
+    if (!cairn_tree_find(tree, NULL, "protection")) {
+        printf("protected  against nothing in memory\n");
+        return;
+    }
+    if (survives < 0)
+        printf("protected  no longer: more parts are gone than the parity covers");
+    else if (survives == 0)
+        printf("protected  against dead trainers and agents, not against a lost node");
+    else
+        printf("protected  against dead trainers and agents, and any %" PRId64 " lost node%s%s",
+               survives, survives == 1 ? "" : "s", groups == 1 ? "" : " of each group");
+    if (survives > 0)
+        printf("; any one failure domain: %s",
+               cairn_tree_bool(tree, NULL, "protection.survives_any_one_domain", false) ? "yes"
+                                                                                        : "no");
+    printf("\n");
+}
+
+static void
+print_numbers(const struct cairn_tree *tree)
+{
+    char a[CAIRN_SHOWN_BYTES], b[CAIRN_SHOWN_BYTES], c[CAIRN_SHOWN_BYTES];
+    uint64_t reserved = cairn_tree_u64(tree, NULL, "memory.reserved_bytes", 0);
+    uint64_t state = cairn_tree_u64(tree, NULL, "memory.state_bytes", 0);
+    double seconds = cairn_tree_double(tree, NULL, "restore_estimate_seconds", -1);
+
+    if (cairn_tree_u64(tree, NULL, "stall.fence_count", 0))
+        printf("stall      of training per step: p50 %s, p99 %s, worst %s\n",
+               cairn_show_duration(cairn_tree_u64(tree, NULL, "stall.fence_ns_p50", 0), a),
+               cairn_show_duration(cairn_tree_u64(tree, NULL, "stall.fence_ns_p99", 0), b),
+               cairn_show_duration(cairn_tree_u64(tree, NULL, "stall.fence_ns_max", 0), c));
+    else
+        printf("stall      not measured yet\n");
+    printf("snapshots  %" PRIu64 " taken, %" PRIu64 " skipped, %" PRIu64
+           " failed; one is due every %" PRIu64 " steps\n",
+           cairn_tree_u64(tree, NULL, "stall.snapshots_captured", 0),
+           cairn_tree_u64(tree, NULL, "stall.snapshots_skipped", 0),
+           cairn_tree_u64(tree, NULL, "stall.snapshots_failed", 0),
+           cairn_tree_u64(tree, NULL, "stall.every_steps", 0));
+    printf("memory     %s reserved", cairn_show_bytes(reserved, a));
+    if (state)
+        printf(" for %s of state (%.2f x)", cairn_show_bytes(state, b),
+               (double)reserved / (double)state);
+    printf("\nspilled    ");
+    if (cairn_tree_find(tree, NULL, "spilled"))
+        printf("epoch %" PRIu64 " step %" PRIu64 ", %s, %s\n",
+               cairn_tree_u64(tree, NULL, "spilled.epoch", 0),
+               cairn_tree_u64(tree, NULL, "spilled.step", 0),
+               cairn_show_bytes(cairn_tree_u64(tree, NULL, "spilled.bytes", 0), a),
+               show_age(tree, "spilled.age_ns", b));
+    else
+        printf("none\n");
+    if (seconds >= 0)
+        printf("restore    about %.1f s to rebuild one lost node's part (from the measured protect "
+               "time)\n",
+               seconds);
+}
+
+static void
+print_checks(const struct cairn_tree *tree)
+{
+    const struct cairn_tree_value *checks = cairn_tree_find(tree, NULL, "checks"), *check = NULL;
+    uint32_t shown = 0;
+
+    while ((check = cairn_tree_next(tree, checks, check)) && shown < CHECKS_SHOWN) {
+        char level[16], code[32], what[256], fix[256];
+
+        cairn_tree_text(tree, check, "level", level, sizeof level);
+        cairn_print_coloured(stdout, strcmp(level, "CRITICAL") == 0 ? "1;31" : "33", level);
+        printf(" %s: %s\n  do: %s\n", cairn_tree_text(tree, check, "code", code, sizeof code),
+               cairn_tree_text(tree, check, "what", what, sizeof what),
+               cairn_tree_text(tree, check, "fix", fix, sizeof fix));
+        shown++;
+    }
+    if (checks && checks->count > shown)
+        printf("%" PRIu32 " more: cairn status -o json\n", checks->count - shown);
+}
+
+static void
+print_node(const struct cairn_tree *tree, const struct cairn_tree_value *node)
+{
+    char complete[48] = "-", trainers[32], bytes[CAIRN_SHOWN_BYTES], address[64];
+    bool answers = cairn_tree_bool(tree, node, "answers", false);
+
+    cairn_tree_text(tree, node, "address", address, sizeof address);
+    if (!answers) {
+        printf("%5" PRIu64 "  %-21.21s  %s\n", cairn_tree_u64(tree, node, "node", 0), address,
+               cairn_tree_bool(tree, node, "alive", false) ? "no answer" : "silent");
+        return;
+    }
+    if (cairn_tree_find(tree, node, "complete"))
+        snprintf(complete, sizeof complete, "%" PRIu64 ":%" PRIu64,
+                 cairn_tree_u64(tree, node, "complete.epoch", 0),
+                 cairn_tree_u64(tree, node, "complete.step", 0));
+    snprintf(trainers, sizeof trainers, "%" PRIu64 "/%" PRIu64,
+             cairn_tree_u64(tree, node, "trainers", 0),
+             cairn_tree_u64(tree, node, "local_ranks", 0));
+    printf("%5" PRIu64 "  %-21.21s  %-9s  %-8s  %-14s  %s%s\n",
+           cairn_tree_u64(tree, node, "node", 0), address, "alive", trainers, complete,
+           cairn_show_bytes(cairn_tree_u64(tree, node, "reserved_bytes", 0), bytes),
+           cairn_tree_bool(tree, node, "spare", false) ? "  spare" : "");
+}
+
+/* Silent nodes first, then as many as fit the screen. */
+static void
+print_nodes(const struct cairn_tree *tree, uint32_t lines)
+{
+    const struct cairn_tree_value *nodes = cairn_tree_find(tree, NULL, "nodes"), *node;
+    uint32_t shown = 0, total = nodes ? nodes->count : 0;
+
+    if (total > lines)
+        lines--; /* for the line that says so */
+    printf(" node  address                state      trainers  newest         memory\n");
+    for (int answers = 0; answers < 2; answers++) {
+        node = NULL;
+        while ((node = cairn_tree_next(tree, nodes, node)) && shown < lines)
+            if (cairn_tree_bool(tree, node, "answers", false) == (answers == 1)) {
+                print_node(tree, node);
+                shown++;
+            }
+    }
+    if (total > shown)
+        printf("       and %" PRIu32 " more: cairn status -o json\n", total - shown);
+}
+
+static void
+print_status(const struct cairn_tree *tree)
+{
+    const struct cairn_tree_value *checks = cairn_tree_find(tree, NULL, "checks");
+    uint32_t count = checks ? checks->count : 0;
+    uint32_t taken =
+        10 + 2 * (count < CHECKS_SHOWN ? count : CHECKS_SHOWN) + (count > CHECKS_SHOWN);
+    char health[16], job[64];
+
+    cairn_tree_text(tree, NULL, "health", health, sizeof health);
+    cairn_print_coloured(stdout,
+                         strcmp(health, "OK") == 0     ? "32"
+                         : strcmp(health, "WARN") == 0 ? "33"
+                                                       : "1;31",
+                         health);
+    printf("  job %s, epoch %" PRIu64 ", step %" PRIu64 "; %" PRIu64 " of %" PRIu64
+           " nodes answer, %" PRIu64 " trainers\n",
+           cairn_tree_text(tree, NULL, "job", job, sizeof job),
+           cairn_tree_u64(tree, NULL, "epoch", 0),
+           cairn_tree_u64(tree, NULL, "lost_now.last_step", 0),
+           cairn_tree_u64(tree, NULL, "nodes_answering", 0),
+           cairn_tree_u64(tree, NULL, "nodes_configured", 0),
+           cairn_tree_u64(tree, NULL, "trainers", 0));
+    print_newest(tree);
+    print_protection(tree);
+    print_numbers(tree);
+    print_checks(tree);
+    print_nodes(tree, SCREEN_LINES - taken);
+}
+
+static const char status_about[] = "One screen: what the job is protected against, how old the "
+                                   "newest generation is, what would be lost\n"
+                                   "now, what training pays for it, what is wrong and what to do. "
+                                   "Exit code 0 OK, 2 WARN, 3 CRITICAL.";
+
+int
+cairn_verb_status(int argc, char **argv)
+{
+    const char *agent = NULL, *job = NULL, *output = NULL;
+    const struct cairn_flag flags[] = {
+        {"job", 'j', "JOB", "only if the agent serves this job", &job, NULL},
+        {"agent", 'a', "SOCKET", "the agent to ask (default $CAIRN_AGENT)", &agent, NULL},
+        {"output", 'o', "table|json", "form of the output", &output, NULL},
+    };
+    const struct cairn_usage usage = {
+        "status",     "[--job JOB] [--agent SOCKET] [-o table|json]",
+        status_about, "  cairn status\n  cairn status -o json | python3 -m json.tool\n",
+        flags,        sizeof flags / sizeof *flags,
+        false};
+    struct cairn_question question = {.verb = "status", .timeout_ms = ANSWER_MS};
+    struct cairn_answer answer;
+    char served[128], what[256];
+    int exit_code;
+    bool json;
+
+    if (!cairn_usage_parse(&usage, argc, argv, NULL, &exit_code))
+        return exit_code;
+    if (!cairn_output_parse(output, &json))
+        return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
+    question.socket = agent;
+    exit_code = cairn_ask_or_say(&question, &answer);
+    if (exit_code)
+        return exit_code;
+    cairn_tree_text(&answer.tree, NULL, "job", served, sizeof served);
+    exit_code = answer.exit_code;
+    if (cairn_answer_refused("status", &answer)) {
+        ;
+    } else if (job && strcmp(job, served) != 0) {
+        snprintf(what, sizeof what, "the agent at %s serves job %s, not %s",
+                 cairn_agent_socket(agent), served, job);
+        cairn_tool_error("status", what, NULL, "name that job's agent with --agent");
+        exit_code = CAIRN_EXIT_PEER;
+    } else if (json) {
+        printf("%s\n", answer.text);
+    } else {
+        print_status(&answer.tree);
+    }
+    cairn_answer_fini(&answer);
+    return exit_code;
+}
+
+/* ---- snapshots ---- */
+
+static void
+print_snapshots(const struct cairn_tree *tree)
+{
+    const struct cairn_tree_value *list = cairn_tree_find(tree, NULL, "generations"), *entry = NULL;
+
+    if (!list || list->count == 0) {
+        printf("no generation yet\n");
+        return;
+    }
+    printf("%-16s %-11s %12s %14s  %s\n", "generation", "state", "bytes", "age", "where");
+    while ((entry = cairn_tree_next(tree, list, entry))) {
+        char name[48], state[16], where[512], bytes[CAIRN_SHOWN_BYTES],
+            age[CAIRN_SHOWN_BYTES] = "-";
+        uint64_t age_ns = cairn_tree_u64(tree, entry, "age_ns", UINT64_MAX);
+        uint64_t parts = cairn_tree_u64(tree, entry, "parts", UINT64_MAX);
+
+        if (age_ns != UINT64_MAX)
+            cairn_show_duration(age_ns, age);
+        snprintf(name, sizeof name, "%" PRIu64 ":%" PRIu64, cairn_tree_u64(tree, entry, "epoch", 0),
+                 cairn_tree_u64(tree, entry, "step", 0));
+        printf("%-16s %-11s %12s %14s  %s", name,
+               cairn_tree_text(tree, entry, "state", state, sizeof state),
+               cairn_show_bytes(cairn_tree_u64(tree, entry, "bytes", 0), bytes), age,
+               cairn_tree_text(tree, entry, "where", where, sizeof where));
+        if (parts != UINT64_MAX)
+            printf(", %" PRIu64 " complete part%s", parts, parts == 1 ? "" : "s");
+        printf("\n");
+    }
+}
+
+static const char snapshots_about[] = "Lists the job's generations, newest first: epoch:step, "
+                                      "state (open, complete, committed, rebuilding,\n"
+                                      "spilled, incomplete), bytes, age, where it lies.";
+
+int
+cairn_verb_snapshots(int argc, char **argv)
+{
+    const char *agent = NULL, *output = NULL;
+    const struct cairn_flag flags[] = {
+        {"agent", 'a', "SOCKET", "the agent to ask (default $CAIRN_AGENT)", &agent, NULL},
+        {"output", 'o', "table|json", "form of the output", &output, NULL},
+    };
+    const struct cairn_usage usage = {"snapshots",
+                                      "[--agent SOCKET] [-o table|json]",
+                                      snapshots_about,
+                                      "  cairn snapshots\n  cairn snapshots -o json\n",
+                                      flags,
+                                      sizeof flags / sizeof *flags,
+                                      false};
+    struct cairn_question question = {.verb = "snapshots", .timeout_ms = ANSWER_MS};
+    struct cairn_answer answer;
+    int exit_code;
+    bool json;
+
+    if (!cairn_usage_parse(&usage, argc, argv, NULL, &exit_code))
+        return exit_code;
+    if (!cairn_output_parse(output, &json))
+        return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
+    question.socket = agent;
+    exit_code = cairn_ask_or_say(&question, &answer);
+    if (exit_code)
+        return exit_code;
+    exit_code = answer.exit_code;
+    if (cairn_answer_refused("snapshots", &answer)) {
+        ;
+    } else if (json) {
+        printf("%s\n", answer.text);
+    } else {
+        print_snapshots(&answer.tree);
+    }
+    cairn_answer_fini(&answer);
+    return exit_code;
+}

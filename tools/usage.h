@@ -1,0 +1,57 @@
+/*
+ * tools/usage.h - what a verb takes: its options as a table, from which parsing and --help come.
+ *
+ * Options are long ("--wait", "--to DIR", "--to=DIR"), some have a letter too ("-o json"). "--"
+ * ends them. An option that is not in the table ends the command with exit code 64 and the nearest
+ * name; "--help" (or -h) prints the synopsis, what the verb does, the options and the examples, and
+ * ends it with 0.
+ */
+#ifndef CAIRN_TOOLS_USAGE_H
+#define CAIRN_TOOLS_USAGE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* Exactly one of `text` and `given` is set: an option with a value, or a switch. Given twice, the
+ * last one wins. */
+struct cairn_flag {
+    const char *name;  /* without the dashes: "agent" */
+    char letter;       /* 0: none */
+    const char *value; /* name of the value for the help: "SOCKET"; NULL for a switch */
+    const char *help;
+    const char **text;
+    bool *given;
+};
+
+struct cairn_usage {
+    const char *verb;
+    const char *synopsis; /* after "cairn VERB " */
+    const char *about;    /* sentences, wrapped by the caller */
+    const char *examples; /* two lines at least, each ended by a newline */
+    const struct cairn_flag *flags;
+    size_t flag_count;
+    bool operands; /* words that are no options are allowed: they start at *operand */
+};
+
+/*
+ * Parses argv[1 …]. True: go on; *operand (may be NULL) is the index of the first word that is no
+ * option, argc where there is none. Parsing stops there. False: the command ends with *exit_code,
+ * everything has been said.
+ */
+bool cairn_usage_parse(const struct cairn_usage *usage, int argc, char **argv, int *operand,
+                       int *exit_code);
+
+/* The help text of a verb. */
+void cairn_usage_print(const struct cairn_usage *usage, FILE *out);
+
+/* Says a usage error on stderr, with the verb's synopsis; returns 64. */
+int cairn_usage_error(const struct cairn_usage *usage, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* The name that is nearest to a word, NULL where none is near (at most a third of its letters, and
+ * at least one, differ). */
+const char *cairn_nearest(const char *word, const char *const *names, size_t count);
+
+#endif

@@ -1,0 +1,46 @@
+/*
+ * tools/verb.h - the verbs of the `cairn` command: one function each, and the exit codes of the
+ * contract.
+ *
+ * A verb gets its own name as argv[0] and returns the process's exit code. stdout is data, stderr
+ * is talk.
+ */
+#ifndef CAIRN_TOOLS_VERB_H
+#define CAIRN_TOOLS_VERB_H
+
+#include <stdbool.h>
+
+enum cairn_exit {
+    CAIRN_EXIT_OK = 0,
+    CAIRN_EXIT_FAILED = 1,
+    CAIRN_EXIT_WARN = 2,     /* done with warnings; verify: repaired */
+    CAIRN_EXIT_CRITICAL = 3, /* critical state; verify: loss found */
+    CAIRN_EXIT_LOST = 4,     /* nothing restorable */
+    CAIRN_EXIT_USAGE = 64,
+    CAIRN_EXIT_INPUT = 65, /* a bad input file */
+    CAIRN_EXIT_PEER = 69,  /* an agent or peer cannot be reached */
+    CAIRN_EXIT_IO = 74,
+    CAIRN_EXIT_AGAIN = 75,
+    CAIRN_EXIT_DENIED = 77,
+    CAIRN_EXIT_CONFIG = 78
+};
+
+struct cairn_verb {
+    const char *name;
+    const char *help; /* one line; NULL: not listed */
+    int (*run)(int argc, char **argv);
+};
+
+int cairn_verb_agent(int argc, char **argv);
+int cairn_verb_bench(int argc, char **argv);
+int cairn_verb_demo(int argc, char **argv);
+int cairn_verb_doctor(int argc, char **argv);
+int cairn_verb_keeper(int argc, char **argv);
+int cairn_verb_restore(int argc, char **argv);
+int cairn_verb_run(int argc, char **argv);
+int cairn_verb_snapshot(int argc, char **argv);
+int cairn_verb_snapshots(int argc, char **argv);
+int cairn_verb_status(int argc, char **argv);
+int cairn_verb_verify(int argc, char **argv);
+
+#endif
