@@ -1,0 +1,296 @@
+"""What the cluster tests share: agents, trainers and commands as real processes on loopback.
+
+Every wait polls and has a deadline. Children die with the test (PR_SET_PDEATHSIG); keepers, which are nobody's children,
+are killed by Cluster.close, and linger only for a minute should even that not come. CLUSTER_KEEP=1 keeps the directories.
+"""
+import ctypes
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build/plain"))
+CAIRN = os.path.join(BUILD, "cairn")
+GPT = os.path.join(BUILD, "gpt")
+TRAINER = os.path.join(BUILD, "tests", "cluster", "trainer")
+LIBC = ctypes.CDLL(None, use_errno=True)
+PR_SET_PDEATHSIG = 1
+
+OK, WARN, CRITICAL, LOST, USAGE, INPUT, PEER, IO, AGAIN, DENIED, CONFIG = 0, 2, 3, 4, 64, 65, 69, 74, 75, 77, 78
+
+TORN = 3  # of the trainer
+
+
+def build():
+    """Builds what the tests run, where it is not there yet."""
+    make = subprocess.run(["make", "-s", "-j2", "BUILD=" + os.path.relpath(BUILD, ROOT), "all", "cluster-bins"], cwd=ROOT,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if make.returncode:
+        sys.exit(f"the programs under test do not build:\n{make.stdout}")
+
+
+def say(text):
+    print(f"    {text}", flush=True)
+
+
+def wait_for(what, condition, seconds=30.0):
+    """Polls until condition() gives something true, and returns it."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"after {seconds} s still not: {what}")
+        time.sleep(0.005)
+
+
+def free_ports(count):
+    """Free ports below those of outgoing connections."""
+    ports = set()
+    for _ in range(20000):
+        port = random.SystemRandom().randrange(12000, 31000)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        ports.add(port)
+        if len(ports) == count:
+            return sorted(ports)
+    raise AssertionError(f"no {count} free ports on loopback")
+
+
+def die_with_parent():
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def spawn(command, log, stdout=None, prefix=()):
+    with open(log, "ab") as err:
+        return subprocess.Popen([*prefix, *command], stdin=subprocess.DEVNULL, stdout=stdout if stdout else err, stderr=err,
+                                preexec_fn=die_with_parent)
+
+
+def text_of(path):
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+
+
+def cairn(*words, seconds=90, env=None):
+    """Runs a verb with -o json; returns (exit code, JSON or None, stderr)."""
+    done = subprocess.run([CAIRN, *words, "-o", "json"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True, timeout=seconds, env={**os.environ, **(env or {})})
+    try:
+        return done.returncode, json.loads(done.stdout), done.stderr
+    except ValueError:
+        return done.returncode, None, done.stderr
+
+
+def pids_with(*arguments):
+    """Processes whose command line holds all of these words."""
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/cmdline", "rb") as file:
+                words = file.read().decode("utf-8", "replace").split("\0")
+        except OSError:
+            continue
+        if words[0] != "" and all(argument in words for argument in arguments):
+            found.append(int(name))
+    return found
+
+
+class Cluster:
+    """Agents on loopback, one per node, in a temporary directory."""
+
+    def __init__(self, nodes=6, parity=2, state="2MiB", options="", addresses=None, prefixes=None):
+        self.dir = tempfile.mkdtemp(prefix="cairn-test-")
+        self.nodes = nodes
+        self.agents = [None] * nodes
+        self.prefixes = prefixes or [()] * nodes
+        self.trainers = []
+        self.elements = 20000
+        addresses = addresses or [f"127.0.0.1:{port}" for port in free_ports(nodes)]
+        for i in range(nodes):
+            with open(self.path(f"node{i}.yaml"), "w") as file:
+                file.write(f"job: cluster\nnode: {i}\nsocket: {self.socket(i)}\ndir: {self.state(i)}\nparity: {parity}\n"
+                           f"state_bytes: {state}\nheartbeat_interval_ms: 100\ndead_after_ms: 1000\nkeeper_linger_s: 60\n"
+                           f"log_level: debug\n{options}\nnodes:\n")
+                file.writelines(f'  - {{address: "{address}"}}\n' for address in addresses)
+
+    def path(self, name):
+        return os.path.join(self.dir, name)
+
+    def socket(self, node):
+        return self.path(f"node{node}.sock")
+
+    def state(self, node):
+        return self.path(f"state{node}")
+
+    def log(self, node):
+        return text_of(self.path(f"node{node}.log"))
+
+    def start(self, *nodes, wait=True):
+        nodes = nodes or range(self.nodes)
+        marks = {i: self.log(i).count("agent: serves") for i in nodes}
+        for i in nodes:
+            self.agents[i] = spawn([CAIRN, "agent", "--config", self.path(f"node{i}.yaml")], self.path(f"node{i}.log"),
+                                   prefix=self.prefixes[i])
+        for i in nodes if wait else ():
+            wait_for(f"agent {i} serves",
+                     lambda i=i: self.log(i).count("agent: serves") > marks[i] or self.ended(i), 60)
+            assert not self.ended(i), f"agent {i} ended with {self.agents[i].returncode}:\n{self.log(i)[-2000:]}"
+        return self
+
+    def ended(self, node):
+        return self.agents[node].poll() is not None
+
+    def kill_agent(self, node):
+        self.agents[node].kill()
+        self.agents[node].wait()
+
+    def keeper(self, node):
+        return pids_with("keeper", os.path.join(self.state(node), "keeper.sock"))
+
+    def kill_node(self, node):
+        """The machine is gone: agent, keeper, trainers and state."""
+        self.kill_agent(node)
+        for pid in self.keeper(node):
+            os.kill(pid, signal.SIGKILL)
+        wait_for(f"keeper {node} is gone", lambda: not self.keeper(node))
+        for trainer in self.trainers:
+            if trainer.agent == node:
+                trainer.kill()
+        shutil.rmtree(self.state(node), ignore_errors=True)
+
+    def committed(self):
+        """Newest (epoch, step) that any agent has seen committed."""
+        newest = (0, 0)
+        for i in range(self.nodes):
+            for epoch, step in re.findall(r"save: committed epoch=(\d+) step=(\d+)", self.log(i)):
+                newest = max(newest, (int(epoch), int(step)))
+        return newest
+
+    def wait_committed(self, after, seconds=30):
+        return wait_for(f"a generation after {after} is committed",
+                        lambda: self.committed() > after and self.committed(), seconds)
+
+    def wait_met(self, seconds=10):
+        """Until the running agents have met each other: a restore leaves out who has just started and is not known yet."""
+        running = [i for i in range(self.nodes) if self.agents[i] and not self.ended(i)]
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            seen = [cairn("status", "--agent", self.socket(i))[1] for i in running]
+            if all(view and view.get("nodes_answering") == len(running) for view in seen):
+                return
+            time.sleep(0.1)
+
+    def restore(self, node=0, *words, seconds=60):
+        """cairn restore; tries again while it says so (new agents may not have met the others yet)."""
+        self.wait_met()
+        deadline = time.monotonic() + seconds
+        while True:
+            code, answer, error = cairn("restore", "--agent", self.socket(node), *words)
+            if code not in (AGAIN, PEER) or time.monotonic() > deadline:
+                return code, answer, error
+            time.sleep(0.05)
+
+    def train(self, world=None, resume=False, **options):
+        """Starts one trainer per node."""
+        world = world or self.nodes
+        self.stop_trainers()
+        barrier = self.path("barrier")
+        if os.path.exists(barrier):
+            os.remove(barrier)
+        self.elements = options.setdefault("elements", 20000)
+        self.trainers = [Trainer(self, rank, world, barrier, resume=resume, **options) for rank in range(world)]
+        return self.trainers
+
+    def check(self, node=0, world=1, parts=None, seconds=60, restore_ms=8000):
+        """Restores everything into one process, which compares every byte: (exit code, (epoch, step))."""
+        deadline = time.monotonic() + seconds
+        while True:  # an agent that is behind says "try again", as any launcher would
+            trainer = Trainer(self, 0, world, self.path("barrier-check"), check=True, node=node, parts=parts or self.nodes,
+                              elements=self.elements, restore_ms=restore_ms)
+            code = trainer.process.wait(timeout=60)
+            if code != AGAIN or time.monotonic() > deadline:
+                break
+            time.sleep(0.1)
+        found = re.findall(r"restored (\d+) (\d+)", trainer.out())
+        return code, (int(found[-1][0]), int(found[-1][1])) if found else None, trainer.out() + trainer.err()
+
+    def stop_trainers(self):
+        for trainer in self.trainers:
+            trainer.kill()
+        self.trainers = []
+
+    def close(self):
+        self.stop_trainers()
+        for agent in self.agents:
+            if agent:
+                agent.kill()
+                agent.wait()
+        for i in range(self.nodes):
+            for pid in self.keeper(i):
+                os.kill(pid, signal.SIGKILL)
+        if os.environ.get("CLUSTER_KEEP"):
+            say(f"kept: {self.dir}")
+        else:
+            shutil.rmtree(self.dir, ignore_errors=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+class Trainer:
+    """A tests/cluster/trainer process."""
+    count = 0
+
+    def __init__(self, cluster, rank, world, barrier, resume=False, check=False, node=None, parts=None, elements=20000, step_us=30000,
+                 steps=None, restore_ms=8000):
+        Trainer.count += 1
+        self.agent = rank if node is None else node
+        self.rank = rank
+        self.out_path = cluster.path(f"trainer-{Trainer.count}.out")
+        self.err_path = cluster.path(f"trainer-{Trainer.count}.err")
+        command = [TRAINER, "--rank", rank, "--world", world, "--parts", parts or world, "--agent", cluster.socket(self.agent),
+                   "--barrier", barrier, "--elements", elements, "--step-us", step_us, "--restore-ms", restore_ms]
+        command += ["--steps", steps] if steps else []
+        command += ["--resume"] if resume else []
+        command += ["--check"] if check else []
+        with open(self.out_path, "wb") as out:
+            self.process = spawn([str(word) for word in command], self.err_path, stdout=out)
+
+    def out(self):
+        return text_of(self.out_path)
+
+    def err(self):
+        return text_of(self.err_path)
+
+    def kill(self, number=signal.SIGKILL):
+        if self.process.poll() is None:
+            os.kill(self.process.pid, signal.SIGCONT)
+            os.kill(self.process.pid, number)
+        return self.process.wait(timeout=30)
+
+    def step(self):
+        """Newest step begun."""
+        begun = re.findall(r"begun (\d+)", self.out())
+        return int(begun[-1]) if begun else 0

@@ -1,0 +1,453 @@
+#!/usr/bin/env python3
+"""The command's verbs against real agents: output, exit codes, and what bad input and bad luck come to."""
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import unittest
+
+from harness import (AGAIN, CAIRN, CONFIG, CRITICAL, Cluster, DENIED, IO, LOST, OK, PEER, USAGE, WARN, build, cairn, free_ports,
+                     spawn, text_of, wait_for)
+
+
+def run(*words, seconds=60, env=None):
+    """(exit code, stdout, stderr) of a verb, as a person calls it."""
+    done = subprocess.run([CAIRN, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          timeout=seconds, env={**os.environ, **(env or {})})
+    return done.returncode, done.stdout, done.stderr
+
+
+def codes(answer):
+    return {check["code"] for check in answer["checks"]}
+
+
+class Usage(unittest.TestCase):
+    VERBS = ("agent", "run", "snapshot", "status", "snapshots", "restore", "verify", "doctor")
+
+    def test_help_has_a_synopsis_and_two_examples(self):
+        for verb in self.VERBS:
+            code, out, err = run(verb, "--help")
+            self.assertEqual((code, err), (OK, ""), verb)
+            self.assertTrue(out.startswith(f"usage: cairn {verb} "), verb)
+            examples = out.split("examples:\n")[1]
+            self.assertGreaterEqual(examples.count("  cairn "), 2, verb)
+        code, out, _ = run("--help")
+        self.assertEqual(code, OK)
+        self.assertNotIn("keeper", out)
+
+    def test_mistakes_end_with_64_and_the_nearest_name(self):
+        for words, said in ((("statsu",), 'did you mean "status"?'), (("status", "--agnet", "x"), "did you mean --agent?"),
+                            (("status", "-o", "xml"), "-o takes table or json"), (("restore", "--generation", "30"), "EPOCH:STEP"),
+                            (("restore", "--timeout", "soon"), "--timeout"), (("snapshots", "extra"), "one word too many"),
+                            (("run",), "which command?"), (("run", "--every", "0", "--", "true"), "--every"),
+                            (("agent",), "--config"), (("restore", "--to"), "needs a value")):
+            code, out, err = run(*words)
+            self.assertEqual((code, out), (USAGE, ""), words)
+            self.assertIn(said, err)
+        self.assertEqual(run()[0], USAGE)
+
+    def test_no_agent_is_69_and_says_what_to_do(self):
+        for verb in ("status", "snapshots", "snapshot", "restore", "verify"):
+            code, out, err = run(verb, "--agent", "/nonexistent/agent.sock")
+            self.assertEqual((code, out), (PEER, ""), verb)
+            self.assertIn("no agent answers at /nonexistent/agent.sock", err)
+            self.assertIn("what to do", err)
+
+    def test_a_full_disk_is_not_success(self):
+        with open("/dev/full", "w") as full:
+            code = subprocess.run([CAIRN, "agent", "--sample"], stdout=full, stderr=subprocess.DEVNULL, check=False).returncode
+        self.assertEqual(code, IO)
+
+
+class Start(unittest.TestCase):
+    """An agent that cannot start says why, with the contract's exit code."""
+
+    def start(self, cluster, node=0):
+        return run("agent", "--config", cluster.path(f"node{node}.yaml"), seconds=30)
+
+    def rewrite(self, cluster, change):
+        path = cluster.path("node0.yaml")
+        with open(path) as file:
+            text = file.read()
+        with open(path, "w") as file:
+            file.write(change(text))
+
+    def test_second_agent_on_the_same_node(self):
+        with Cluster(1, parity=0) as cluster:
+            cluster.start()
+            code, _, err = self.start(cluster)
+            self.assertEqual(code, AGAIN, err)
+
+    def test_port_in_use(self):
+        port = free_ports(1)[0]
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", port))
+            taken.listen()
+            with Cluster(1, parity=0, addresses=[f"127.0.0.1:{port}"]) as cluster:
+                code, _, err = self.start(cluster)
+                self.assertEqual(code, PEER, err)
+                self.assertIn(str(port), err)
+                code, answer, _ = cairn("doctor", "--config", cluster.path("node0.yaml"))
+                self.assertEqual(code, CRITICAL)
+                self.assertIn("port", {f["code"] for f in answer["findings"] if f["level"] == "CRITICAL"})
+
+    def test_wrong_configurations(self):
+        with Cluster(1, parity=0) as cluster:
+            path = cluster.path("node0.yaml")
+            self.assertEqual(run("agent", "--config", path, "--check")[0], OK)
+            self.rewrite(cluster, lambda text: text + "sloots: 3\n")
+            code, _, err = run("agent", "--config", path, "--check")
+            self.assertEqual(code, CONFIG)
+            self.assertIn("sloots", err)
+            code, answer, _ = cairn("doctor", "--config", path)
+            self.assertEqual((code, answer["findings"][0]["code"]), (CRITICAL, "config"))
+            code, _, err = run("agent", "--config", cluster.path("none.yaml"))
+            self.assertEqual(code, CONFIG)
+            self.assertIn("none.yaml", err)
+
+    @unittest.skipIf(os.geteuid() == 0, "root reads everything")
+    def test_unreadable_configuration(self):
+        with Cluster(1, parity=0) as cluster:
+            os.chmod(cluster.path("node0.yaml"), 0)
+            self.assertEqual(self.start(cluster)[0], DENIED)
+
+    def test_a_key_that_others_can_read(self):
+        with Cluster(1, parity=0) as cluster:
+            key = cluster.path("job.key")
+            with open(key, "wb") as file:
+                file.write(os.urandom(32))
+            self.rewrite(cluster, lambda text: text + f"key_file: {key}\n")
+            os.chmod(key, 0o644)
+            code, _, err = self.start(cluster)
+            self.assertEqual(code, DENIED, err)
+            self.assertIn("job.key", err)
+            self.assertEqual(cairn("doctor", "--config", cluster.path("node0.yaml"))[0], CRITICAL)
+            os.chmod(key, 0o600)
+            self.assertEqual(run("agent", "--config", cluster.path("node0.yaml"), "--check")[0], OK)
+
+    def test_too_little_memory_prints_the_sum(self):
+        with Cluster(1, parity=0, state="64TiB") as cluster:
+            code, _, err = self.start(cluster)
+            self.assertEqual(code, 1, err)
+            self.assertIn("64.00 TiB state", err)
+            self.assertIn("short", err)
+
+
+class Job(unittest.TestCase):
+    """Three nodes, one of which may be lost, with trainers."""
+
+    def setUp(self):
+        self.cluster = Cluster(3, parity=1).start()
+        self.addCleanup(self.cluster.close)
+        self.agent = ("--agent", self.cluster.socket(0))
+        wait_for("all nodes answer", lambda: cairn("status", *self.agent)[1]["nodes_answering"] == 3)
+
+    def train(self, **options):
+        self.cluster.train(**options)
+        return self.cluster.wait_committed(self.cluster.committed())
+
+    def healthy(self):
+        """The status as soon as nothing is wrong with it."""
+        def look():
+            code, answer, _ = cairn("status", *self.agent)
+            return code == OK and answer
+        return wait_for("a healthy job", look)
+
+    def test_before_the_first_commit(self):
+        code, answer, _ = cairn("status", *self.agent)
+        self.assertEqual((code, answer["health"], answer["newest"]), (WARN, "WARN", None))
+        self.assertEqual(codes(answer), {"nothing-committed"})
+        code, answer, err = cairn("restore", *self.agent)
+        self.assertEqual((code, answer["result"]), (LOST, "CAIRN_LOST"))
+        self.assertIn("nothing is restorable", err)
+        self.assertEqual(cairn("verify", *self.agent)[0], LOST)
+        self.assertEqual(cairn("snapshot", *self.agent)[0], AGAIN)
+        self.assertEqual(cairn("snapshots", *self.agent)[1]["generations"], [])
+
+    def test_a_healthy_job(self):
+        self.train()
+        answer = self.healthy()
+        self.assertEqual(answer["schema"], 1)
+        self.assertEqual(answer["protection"]["survives_nodes_per_group"], 1)
+        self.assertEqual(answer["protection"]["missing_parts"], 0)
+        self.assertTrue(answer["protection"]["survives_any_one_domain"])
+        self.assertEqual((answer["trainers"], len(answer["nodes"])), (3, 3))
+        self.assertGreater(answer["newest"]["bytes"], 0)
+        self.assertLess(answer["newest"]["age_ns"], 30e9)
+        code, out, _ = run("status", *self.agent)
+        self.assertEqual(code, OK)
+        self.assertLessEqual(out.count("\n"), 24)
+        self.assertNotIn("\033", out)
+        self.assertEqual(run("status", "--job", "another", *self.agent)[0], PEER)
+        listed = cairn("snapshots", *self.agent)[1]["generations"]
+        self.assertTrue(any(g["state"] == "committed" for g in listed), listed)
+
+    def test_a_snapshot_is_waited_for(self):
+        self.train()
+        self.healthy()
+        code, foreseen, _ = cairn("snapshot", "--dry-run", *self.agent)
+        self.assertEqual(code, OK)
+        code, answer, _ = cairn("snapshot", "--wait", *self.agent)
+        self.assertEqual(code, OK)
+        self.assertGreaterEqual(answer["committed"]["step"], answer["step"])
+        self.assertGreaterEqual(answer["step"], foreseen["step"])
+
+    def test_an_export_stops_no_trainer(self):
+        self.train()
+        self.healthy()
+        before = [trainer.step() for trainer in self.cluster.trainers]
+        target = self.cluster.path("export")
+        code, answer, err = cairn("restore", "--to", target, *self.agent)
+        self.assertEqual(code, OK, err)
+        self.assertEqual((answer["directory"], answer["rebuilt_bytes"]), (target, 0))
+        self.assertTrue(os.path.exists(os.path.join(target, "COMMIT")))
+        wait_for("training goes on", lambda: all(t.step() > b + 5 for t, b in zip(self.cluster.trainers, before)))
+        self.assertEqual(cairn("status", *self.agent)[1]["epoch"], answer["epoch"])
+        code, _, err = cairn("restore", "--to", target, *self.agent)  # it is not empty now
+        self.assertNotEqual(code, OK)
+        self.assertIn("export", err)
+
+    def test_a_lost_node(self):
+        self.train()
+        self.healthy()
+        self.cluster.stop_trainers()
+        self.cluster.kill_node(2)
+        wait_for("the loss is seen", lambda: "nodes-silent" in codes(cairn("status", *self.agent)[1]))
+        code, foreseen, _ = cairn("restore", "--dry-run", *self.agent)
+        self.assertEqual((code, foreseen["lost_members"], foreseen["dry_run"]), (OK, 1, True))
+        name = f"{foreseen['generation']['epoch']}:{foreseen['generation']['step']}"
+        code, answer, err = cairn("restore", "--generation", f"{name}1", *self.agent)
+        self.assertEqual(code, LOST)
+        self.assertIn("is not what a restore takes now", err)
+        code, answer, err = self.cluster.restore(0, "--generation", name)
+        self.assertEqual(code, OK, err)
+        self.assertEqual(answer["generation"], foreseen["generation"])
+        self.assertEqual((answer["from"], answer["lost_members"]), ("memory", 1))
+        self.assertGreater(answer["rebuilt_bytes"], 0)
+        self.assertIn("taken: the newest that is whole", answer["considered"][-1])
+        self.assertEqual(cairn("status", *self.agent)[1]["protection"]["missing_parts"], 0)
+
+    def test_restores_at_the_same_time(self):
+        self.train()
+        self.healthy()
+        self.cluster.stop_trainers()
+        begun = [subprocess.Popen([CAIRN, "restore", "-o", "json", "--agent", self.cluster.socket(i % 3)], stdout=subprocess.PIPE,
+                                  stderr=subprocess.DEVNULL, text=True) for i in range(6)]
+        answers = [(process.communicate(timeout=60)[0], process.returncode) for process in begun]
+        self.assertTrue({code for _, code in answers} <= {OK, AGAIN}, answers)
+        won = [json.loads(text) for text, code in answers if code == OK]
+        self.assertTrue(won)
+        self.assertEqual(len({answer["epoch"] for answer in won}), len(won), "two restores had one epoch")
+        code, answer, _ = cairn("status", *self.agent)
+        self.assertEqual(answer["epoch"], max(one["epoch"] for one in won))
+
+    def test_no_majority(self):
+        self.train()
+        self.healthy()
+        self.cluster.stop_trainers()
+        self.cluster.kill_node(1)
+        self.cluster.kill_node(2)
+        wait_for("the losses are seen", lambda: cairn("status", *self.agent)[1]["nodes_answering"] == 1)
+        code, answer, _ = cairn("status", *self.agent)
+        self.assertEqual(code, CRITICAL)
+        self.assertTrue({"no-majority", "not-restorable"} <= codes(answer), codes(answer))
+        code, answer, err = cairn("restore", *self.agent)
+        self.assertEqual(code, LOST, answer)
+        self.assertIn(": not restorable:", answer["considered"][0])
+        self.assertIn("no spilled generation is known", answer["considered"])
+        self.assertIn("has lost 2 of its 3 nodes", err)
+
+    def test_verify(self):
+        self.train()
+        self.healthy()
+        self.cluster.stop_trainers()
+        time.sleep(0.5)
+        code, answer, _ = cairn("verify", *self.agent)
+        self.assertEqual((code, answer["verdict"], answer["bad_blocks"]), (OK, "good", 0))
+        self.assertGreater(answer["checked_bytes"], 0)
+        code, foreseen, _ = cairn("verify", "--dry-run", *self.agent)
+        self.assertEqual((code, foreseen["dry_run"], foreseen["checked_bytes"]), (OK, True, answer["checked_bytes"]))
+        self.assertEqual(answer["catalog"]["result"], "CAIRN_OK")
+
+    def flip(self, node, kind):
+        """Changes a byte of every slot's data or parity in the memory that a node's keeper holds."""
+        flipped = 0
+        for pid in self.cluster.keeper(node):
+            for fd in os.listdir(f"/proc/{pid}/fd"):
+                path = f"/proc/{pid}/fd/{fd}"
+                if f"memfd:cairn-slot" in os.readlink(path) and kind in os.readlink(path):
+                    with open(path, "r+b", buffering=0) as file:
+                        byte = file.read(1)
+                        file.seek(0)
+                        file.write(bytes([byte[0] ^ 1]))
+                        flipped += 1
+        self.assertGreater(flipped, 0)
+
+    def test_a_flipped_byte_in_memory_is_found_and_repaired(self):
+        self.train()
+        self.healthy()
+        self.cluster.stop_trainers()
+        time.sleep(0.5)
+        for kind in ("-data", "-parity"):
+            self.flip(1, kind)
+            code, answer, _ = cairn("verify", *self.agent)
+            self.assertEqual((code, answer["verdict"]), (WARN, "repaired"), (kind, answer))
+            self.assertEqual((answer["bad_blocks"], answer["repaired_blocks"], answer["still_bad_blocks"]), (1, 1, 0), answer)
+            code, answer, _ = cairn("verify", *self.agent)
+            self.assertEqual((code, answer["bad_blocks"]), (OK, 0), answer)
+
+    def test_damage_beyond_the_parity_is_loss(self):
+        self.train()
+        self.healthy()
+        self.cluster.stop_trainers()
+        time.sleep(0.5)
+        for node in range(3):
+            self.flip(node, "-data")
+            self.flip(node, "-parity")
+        code, answer, _ = cairn("verify", *self.agent)
+        self.assertEqual((code, answer["verdict"]), (CRITICAL, "loss"), answer)
+
+    def test_an_agent_that_hangs(self):
+        self.cluster.agents[0].send_signal(signal.SIGSTOP)
+        try:
+            code, _, err = run("restore", "--timeout", "1s", *self.agent)
+        finally:
+            self.cluster.agents[0].send_signal(signal.SIGCONT)
+        self.assertEqual(code, PEER)
+        self.assertIn("no answer within 1 s", err)
+
+    def test_another_node_does_not_answer(self):
+        self.cluster.agents[2].send_signal(signal.SIGSTOP)
+        try:
+            begin = time.monotonic()
+            answer = cairn("status", *self.agent)[1]
+            self.assertLess(time.monotonic() - begin, 3)
+        finally:
+            self.cluster.agents[2].send_signal(signal.SIGCONT)
+        self.assertEqual(answer["nodes_answering"], 2)
+        self.assertIn("nodes-silent", codes(answer))
+
+
+class Spill(unittest.TestCase):
+    def test_a_flipped_byte_in_a_spilled_file_is_loss(self):
+        folder = None
+        with Cluster(2, parity=1) as cluster:
+            folder = cluster.path("spill")
+            os.mkdir(folder)
+            for i in range(2):
+                with open(cluster.path(f"node{i}.yaml"), "a") as file:
+                    file.write(f"spill_dir: {folder}\nspill_every_generations: 2\n")
+            cluster.start()
+            agent = ("--agent", cluster.socket(0))
+            cluster.train(step_us=20000)
+            listed = wait_for("a spilled generation", lambda: [g for g in cairn("snapshots", *agent)[1]["generations"]
+                                                               if g["state"] == "spilled"])
+            cluster.stop_trainers()
+            self.assertEqual(listed[0]["where"], folder)
+            def settled():
+                names = sorted(os.listdir(folder))
+                time.sleep(1)
+                return names == sorted(os.listdir(folder))
+            wait_for("the last spill ends", settled)
+            code, answer, _ = cairn("verify", *agent)
+            self.assertEqual(code, OK, answer)
+            self.assertTrue(answer["files"]["checked"], answer)
+            self.assertIsNotNone(cairn("status", *agent)[1]["spilled"])
+            generation = answer["files"]["generation"]
+            sub = [d for d in os.listdir(folder) if d.endswith(f"-s{generation['step']}")][0]
+            data = [f for f in os.listdir(os.path.join(folder, sub)) if f.endswith(".safetensors")][0]
+            with open(os.path.join(folder, sub, data), "r+b") as file:
+                file.seek(-3, os.SEEK_END)
+                byte = file.read(1)
+                file.seek(-3, os.SEEK_END)
+                file.write(bytes([byte[0] ^ 1]))
+            code, answer, _ = cairn("verify", *agent)
+            self.assertEqual((code, answer["verdict"], answer["files"]["result"]), (CRITICAL, "loss", "CAIRN_CORRUPT"))
+            self.assertIn(data, answer["files"]["report"])
+
+
+class Run(unittest.TestCase):
+    """`cairn run`: the command's exit code whatever happens to the agent."""
+
+    def setUp(self):
+        self.cluster = Cluster(1, parity=0)  # for its directory
+        self.addCleanup(self.cluster.close)
+        self.runtime = self.cluster.path("runtime")
+        os.mkdir(self.runtime, 0o700)
+        self.env = {"XDG_RUNTIME_DIR": self.runtime}
+        os.environ.pop("CAIRN_AGENT", None)
+        os.environ.pop("CAIRN_JOB", None)
+
+    def end_embedded(self):
+        for name in os.listdir("/proc"):
+            try:
+                with open(f"/proc/{name}/cmdline", "rb") as file:
+                    if name.isdigit() and self.runtime.encode() in file.read():
+                        os.kill(int(name), signal.SIGKILL)
+            except OSError:
+                pass
+
+    def test_starts_an_agent_that_stays(self):
+        self.addCleanup(self.end_embedded)
+        show = ("sh", "-c", "echo $CAIRN_AGENT $CAIRN_JOB $CAIRN_RESUME; exit 7")
+        code, out, err = run("run", "--state", "1MiB", "--", *show, env=self.env)
+        self.assertEqual(code, 7, err)
+        self.assertIn("a lost node is not covered", err)
+        path, job = out.split()
+        self.assertEqual(job, "default")
+        code, answer, _ = cairn("status", "--agent", path)
+        self.assertEqual(code, WARN)
+        code, out, err = run("run", "--resume", "--every", "3", "--", *show, env=self.env)  # the same agent goes on
+        self.assertEqual((code, out.split()), (7, [path, "default", "1"]), err)
+        self.assertIn("nothing to resume from", err)
+        self.assertNotIn("one was started", err)
+
+    def test_many_at_once_get_one_agent(self):
+        self.addCleanup(self.end_embedded)
+        begun = [subprocess.Popen([CAIRN, "run", "--state", "1MiB", "--", "true"], env={**os.environ, **self.env},
+                                  stderr=subprocess.PIPE, text=True) for _ in range(4)]
+        for process in begun:
+            _, err = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 0, err)
+        agents = []
+        for name in os.listdir("/proc"):
+            try:
+                with open(f"/proc/{name}/cmdline", "rb") as file:
+                    words = file.read().split(b"\0")
+            except OSError:
+                continue
+            if b"agent" in words and any(self.runtime.encode() in word for word in words):
+                agents.append(name)
+        self.assertEqual(len(agents), 1)
+
+    def test_signals(self):
+        self.cluster.start()
+        agent = ("--agent", self.cluster.socket(0))
+        self.assertEqual(run("run", *agent, "--", "sh", "-c", "kill -9 $$")[0], 128 + 9)
+        process = spawn([CAIRN, "run", *agent, "--", "sh", "-c", "trap 'exit 5' TERM; echo ready; while :; do sleep 0.05; done"],
+                        self.cluster.path("run.out"))
+        wait_for("the command runs", lambda: "ready" in text_of(self.cluster.path("run.out")))
+        process.terminate()
+        self.assertEqual(process.wait(timeout=10), 5)
+
+    def test_without_an_agent_the_command_runs(self):
+        os.chmod(self.runtime, 0o700)
+        os.mkdir(os.path.join(self.runtime, "cairn"), 0o700)
+        os.chmod(os.path.join(self.runtime, "cairn"), 0o777)  # anybody could have put things there
+        code, out, err = run("run", "--", "echo", "trained", env=self.env)
+        self.assertEqual((code, out), (0, "trained\n"))
+        self.assertIn("WITHOUT protection", err)
+
+    def test_a_command_that_is_not_there(self):
+        self.cluster.start()
+        code, _, err = run("run", "--agent", self.cluster.socket(0), "--", "/nonexistent/train")
+        self.assertEqual(code, 127)
+        self.assertIn("/nonexistent/train", err)
+
+
+if __name__ == "__main__":
+    build()
+    unittest.main(argv=[sys.argv[0], *sys.argv[1:]])

@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""A kill is invisible in the result: cairn demo with different faults prints the same losses and the same state."""
+import os
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+from harness import CAIRN, INPUT, LOST, OK, USAGE, build, cairn, say, text_of, wait_for
+
+LIMIT_S = 170
+
+
+def below(directory):
+    """Processes that have a path below the directory in their command line."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            try:
+                with open(f"/proc/{name}/cmdline", "rb") as file:
+                    if directory.encode() in file.read():
+                        found.append(int(name))
+            except OSError:
+                pass
+    return found
+
+
+class Demo(unittest.TestCase):
+    expected = None
+
+    @classmethod
+    def setUpClass(cls):
+        build()
+
+    def demo(self, *words, code=OK):
+        begun = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="cairn-test-") as directory:
+            got, answer, talk = cairn("demo", *words, seconds=LIMIT_S, env={"TMPDIR": directory})
+            self.assertEqual(os.listdir(directory), [], "files were left behind")
+            self.assertEqual(below(directory), [], "processes were left behind")
+        self.assertEqual(got, code, talk)
+        say(f"{' '.join(words)}: {time.monotonic() - begun:.1f} s")
+        return answer, talk
+
+    def compare(self, answer):
+        result = answer["loss_sha256"], answer["state_sha256"]
+        self.assertTrue(all(result), answer)
+        if Demo.expected is None:
+            reference, _ = self.demo("--no-faults", "--quick", "--steps", "300", "--no-reference")
+            Demo.expected = reference["loss_sha256"], reference["state_sha256"]
+        self.assertEqual(result, Demo.expected)
+
+    def quick(self, *words):
+        """300 steps of a small model."""
+        return self.demo("--quick", "--steps", "300", *words)
+
+    def test_no_faults(self):
+        answer, _ = self.quick("--no-faults")
+        self.compare(answer)
+        self.assertEqual(answer["schema"], 1)
+        self.assertEqual((answer["faults"], answer["restores"], answer["replans"]), ([], [], []))
+        self.assertTrue(answer["bit_identical"])
+        self.assertGreater(answer["generations_committed"], 100)
+        self.assertGreater(answer["overhead_ratio"], 0.2)
+        self.assertLess(answer["loss_last"], answer["loss_first"] - 1, "the loss must fall")
+
+    def test_two_nodes_at_once(self):
+        answer, talk = self.quick("--kill", "1,4@30")
+        self.compare(answer)
+        self.assertEqual([(f["kind"], f["target"], f["step"]) for f in answer["faults"]], [("node", 1, 30), ("node", 4, 30)])
+        self.assertEqual(len(answer["restores"]), 1)
+        restore = answer["restores"][0]
+        self.assertGreater(restore["rebuilt_bytes"], 0)
+        self.assertTrue(restore["bit_identical"])
+        self.assertLess(restore["lost_steps"], 30)
+        self.assertIn("taken", talk)
+
+    def test_the_whole_model(self):
+        answer, _ = self.demo()
+        self.assertTrue(answer["bit_identical"])
+        self.assertEqual(len(answer["restores"]), 1)
+        self.assertEqual(answer["steps"], 60)
+
+    def test_different_steps(self):
+        answer, _ = self.quick("--kill", "1@15", "--kill", "3,5@135")
+        self.compare(answer)
+        self.assertEqual(len(answer["restores"]), 2)
+        self.assertTrue(all(restore["rebuilt_bytes"] > 0 for restore in answer["restores"]))
+
+    def test_trainer_only(self):
+        answer, _ = self.quick("--kill", "trainer:2@20")
+        self.compare(answer)
+        self.assertEqual([restore["rebuilt_bytes"] for restore in answer["restores"]], [0])
+
+    def test_agent_only(self):
+        answer, talk = self.demo("--kill", "agent:2@20", "--no-reference")
+        self.assertEqual(answer["restores"], [], "a dead agent costs nothing")
+        self.assertIn("adopted the memory", talk)
+        self.assertNotIn("have left", talk)
+        self.assertGreaterEqual(answer["generations_committed"], 25, "generations go on being committed")
+
+    def test_other_shapes(self):
+        for nodes, parity in ((2, 1), (4, 2), (5, 1)):
+            answer, _ = self.quick("--nodes", str(nodes), "--parity", str(parity), "--kill", "1@40")
+            self.compare(answer)  # training is the same for every division
+
+    def test_too_many(self):
+        answer, talk = self.demo("--quick", "--kill", "0,1,2@30", "--no-reference", code=LOST)
+        self.assertTrue(any("not restorable" in line for line in answer["considered"]), answer)
+        self.assertIn("nothing can be restored", talk)
+
+    def test_too_many_but_spilled(self):
+        answer, _ = self.demo("--quick", "--steps", "800", "--spill", "10", "--kill", "0,1,2@600")
+        self.assertTrue(answer["bit_identical"])
+        self.assertEqual([restore["from"] for restore in answer["restores"]], ["files"])
+
+    def test_bad_arguments(self):
+        for words, code, text in ((("--kill", "9@30"), USAGE, "no node 9"), (("--kill", "1@99"), USAGE, "not within the run"),
+                                  (("--kill", "1,x@9"), USAGE, "is not"), (("--kill", "gpu:1@9"), USAGE, "is not"),
+                                  (("--slow", "1:2@3"), USAGE, "not there yet"), (("--nodes", "0"), USAGE, "from 1 to"),
+                                  (("--parity", "6"), USAGE, "less than the nodes"), (("--steps", "x"), USAGE, "is needed"),
+                                  (("--kill", "1@9", "--no-faults"), USAGE, "exclude"), (("--nods", "4"), USAGE, "--nodes"),
+                                  (("--text", "/nowhere/text"), INPUT, "/nowhere/text"), (("--dir", "/proc"), USAGE, "/proc")):
+            got, _, talk = cairn("demo", *words)
+            self.assertEqual(got, code, (words, talk))
+            self.assertIn(text, talk, words)
+        for text in (b"", b"short"):
+            with tempfile.NamedTemporaryFile() as file:
+                file.write(text)
+                file.flush()
+                got, _, talk = cairn("demo", "--quick", "--text", file.name, "--no-faults")
+                self.assertEqual(got, INPUT, talk)
+
+    def test_interrupted(self):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+            with tempfile.TemporaryDirectory(prefix="cairn-test-") as directory:
+                log = os.path.join(directory, "log")
+                with open(log, "wb") as out:
+                    process = subprocess.Popen([CAIRN, "demo", "--quick", "--steps", "100000", "--no-faults"], stderr=out,
+                                               stdout=subprocess.DEVNULL, env={**os.environ, "TMPDIR": directory})
+                wait_for("training has begun", lambda: "training begins" in text_of(log))
+                wait_for("trainers run", lambda: len(below(directory)) >= 18)
+                process.send_signal(number)
+                code = process.wait(timeout=30)
+                self.assertEqual(code, -9 if number == signal.SIGKILL else 128 + number)
+                wait_for("all processes have ended", lambda: below(directory) == [])
+                wait_for("the files are removed", lambda: os.listdir(directory) == ["log"])
+                say(f"{number.name}: nothing is left")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""Any two of six nodes may be lost, and not three: every pair, and what is said when it is too much."""
+import itertools
+import subprocess
+import unittest
+
+from harness import AGAIN, CAIRN, LOST, OK, TORN, Cluster, build, cairn, say, wait_for
+
+
+class Losses(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        build()
+
+    def check_restored(self, cluster, answer):
+        code, found, text = cluster.check()
+        self.assertEqual(code, OK, text)
+        self.assertEqual(found, (answer["generation"]["epoch"], answer["generation"]["step"]))
+
+    def test_every_pair(self):
+        with Cluster(6, 2) as cluster:
+            cluster.start()
+            newest = (0, 0)
+            for pair in itertools.combinations(range(6), 2):
+                cluster.train(resume=newest > (0, 0))
+                newest = cluster.wait_committed((newest[0], newest[1] + 3))
+                for node in pair:
+                    cluster.kill_node(node)
+                cluster.stop_trainers()
+                newest = max(newest, cluster.committed())
+                cluster.start(*pair)
+                asked = (set(range(6)) - set(pair)).pop()
+                code, answer, error = cluster.restore(asked)
+                self.assertEqual(code, OK, f"{pair}: {answer} {error}")
+                self.assertGreater(answer["rebuilt_bytes"], 0)
+                self.assertEqual(answer["lost_members"], 2)
+                generation = (answer["generation"]["epoch"], answer["generation"]["step"])
+                self.assertGreaterEqual(generation, newest, "a committed generation was lost")
+                self.check_restored(cluster, answer)
+                code, answer, error = cairn("verify", "--agent", cluster.socket(pair[0]))
+                self.assertEqual(code, OK, f"{pair}: {answer} {error}")
+                say(f"nodes {pair}: epoch {generation[0]} step {generation[1]} is back, every byte right")
+
+    def test_three_are_too_many(self):
+        with Cluster(6, 2) as cluster:
+            cluster.start()
+            cluster.train()
+            cluster.wait_committed((1, 3))
+            for node in (0, 2, 5):
+                cluster.kill_node(node)
+            cluster.stop_trainers()
+            cluster.start(0, 2, 5)
+            code, answer, error = cluster.restore(1)
+            say(f"exit {code}: {answer}")
+            self.assertEqual(code, LOST, error)
+            self.assertTrue(any("not restorable" in line for line in answer["considered"]), answer)
+            for node in (1, 2):
+                code, found, text = cluster.check(node, seconds=1, restore_ms=2000)
+                say(f"a trainer of node {node} gets: exit {code}, {text.strip().splitlines()[-1]}")
+                self.assertIsNone(found, "something that is lost was restored")
+                self.assertNotEqual(code, TORN, text)
+
+    def test_three_and_spilled_files(self):
+        with Cluster(6, 2) as cluster:
+            spill = cluster.path("spill")
+            for node in range(6):
+                with open(cluster.path(f"node{node}.yaml"), "r+") as file:
+                    text = file.read()
+                    file.seek(0)
+                    file.write(f"spill_dir: {spill}\nspill_every_generations: 3\n{text}")
+            cluster.start()
+            cluster.train(step_us=20000)
+            cluster.wait_committed((1, 3))
+            spilled = self.wait_spilled(cluster)
+            for node in (1, 3, 4):
+                cluster.kill_node(node)
+            cluster.stop_trainers()
+            cluster.start(1, 3, 4)
+            code, answer, error = cluster.restore(0)
+            self.assertEqual(code, OK, f"{answer} {error}")
+            self.assertEqual(answer["from"], "files")
+            self.assertGreaterEqual(answer["generation"]["step"], spilled)
+            self.check_restored(cluster, answer)
+            say(f"from files: {answer['considered'][-1].strip()}")
+            cluster.train(resume=True)
+            cluster.wait_committed((answer["generation"]["epoch"] + 1, answer["generation"]["step"] + 1))
+
+    def wait_spilled(self, cluster):
+        def newest():
+            code, answer, _ = cairn("snapshots", "--agent", cluster.socket(0))
+            steps = [g["step"] for g in (answer or {}).get("generations", []) if g.get("state") == "spilled"]
+            return max(steps, default=0) if code == OK else 0
+        return wait_for("a generation is spilled", newest, 60)
+
+    def test_two_restores_at_once(self):
+        with Cluster(6, 2) as cluster:
+            cluster.start()
+            cluster.train()
+            cluster.wait_committed((1, 3))
+            for node in (1, 4):
+                cluster.kill_node(node)
+            cluster.stop_trainers()
+            cluster.start(1, 4)
+            rounds = 0
+            for _ in range(20):
+                both = [subprocess.Popen([CAIRN, "restore", "--agent", cluster.socket(node), "-o", "json"], text=True,
+                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE) for node in (0, 5)]
+                for process in both:
+                    process.communicate(timeout=60)
+                codes = sorted(process.returncode for process in both)
+                say(f"two restores at once: exit codes {codes}")
+                self.assertIn(codes, ([OK, AGAIN], [AGAIN, AGAIN], [OK, OK]))
+                rounds += codes == [OK, AGAIN]
+                if rounds >= 2:
+                    break
+            self.assertGreater(rounds, 0, "one restore never met another")
+            code, answer, error = cluster.restore(2)
+            self.assertEqual(code, OK, error)
+            self.check_restored(cluster, answer)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

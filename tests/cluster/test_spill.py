@@ -1,0 +1,311 @@
+#!/usr/bin/env python3
+"""Spilled generations and exports: every byte is read back from the files without our code, and compared with what the
+trainers' state is known to have been. Killed agents, a full disk, a directory that is not shared, an earlier run's files."""
+import array
+import json
+import os
+import random
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+from harness import INPUT, OK, USAGE, Cluster, build, cairn, say, wait_for
+
+MASK = (1 << 64) - 1
+PARTS = 3
+ELEMENTS = 20000
+SHARED = 5000
+
+
+def values(step, tensor, count):
+    """What trainer.c's value() gives for elements 0 … count - 1."""
+    base = (step * 0x9e3779b97f4a7c15 + tensor * 0xd1342543de82ef95) & MASK
+    out = array.array("Q")
+    for index in range(count):
+        z = (base + index) & MASK
+        z = ((z ^ (z >> 30)) * 0xbf58476d1ce4e5b9) & MASK
+        z = ((z ^ (z >> 27)) * 0x94d049bb133111eb) & MASK
+        out.append(z ^ (z >> 31))
+    return out.tobytes()
+
+
+def read_safetensors(path):
+    """{name: bytes} by the public format alone."""
+    with open(path, "rb") as file:
+        blob = file.read()
+    (header_bytes,) = struct.unpack_from("<Q", blob)
+    header = json.loads(blob[8:8 + header_bytes])
+    data = memoryview(blob)[8 + header_bytes:]
+    header.pop("__metadata__", None)
+    ends = sorted(tuple(entry["data_offsets"]) for entry in header.values())
+    assert ends[0][0] == 0 and ends[-1][1] == len(data), f"{path}: the tensors do not fill the file"
+    assert all(a[1] == b[0] for a, b in zip(ends, ends[1:])), f"{path}: a gap between two tensors"
+    return {name: bytes(data[entry["data_offsets"][0]:entry["data_offsets"][1]]) for name, entry in header.items()}
+
+
+def check_files(directory, step, elements=ELEMENTS):
+    """Every tensor is there once, whole, and of this step."""
+    found = {}
+    for name in sorted(os.listdir(directory)):
+        assert not name.endswith(".part") and not name.endswith(".new"), f"{directory}/{name} was left"
+        if name.endswith(".safetensors"):
+            for tensor, data in read_safetensors(os.path.join(directory, name)).items():
+                assert tensor not in found, f"{tensor} is in two files"
+                found[tensor] = (name, data)
+    total = sum(elements + elements // 4 * (part % 3) for part in range(PARTS))
+    expected = {"divided": values(step, 0, total), "shared": values(step, 1, SHARED),
+                "progress": struct.pack("<Q", step) + values(step, 2, 1)}
+    assert set(found) == set(expected), f"{directory} holds {sorted(found)}"
+    for tensor, data in expected.items():
+        assert found[tensor][1] == data, f"{directory}: {tensor} is not that of step {step}"
+    with open(os.path.join(directory, "model.safetensors.index.json")) as file:
+        weight_map = json.load(file)["weight_map"]
+    for tensor, name in weight_map.items():
+        assert found[tensor][0] == name, f"{tensor} is not in {name}"
+
+
+def spilled(directory):
+    """{(epoch as in the name, step): committed} of a spill directory."""
+    out = {}
+    for name in os.listdir(directory) if os.path.isdir(directory) else ():
+        match = re.fullmatch(r"e(\d+)-s(\d+)", name)
+        if match:
+            out[int(match[1]), int(match[2])] = os.path.exists(os.path.join(directory, name, "COMMIT"))
+    return out
+
+
+def whole(directory):
+    return sorted(generation for generation, committed in spilled(directory).items() if committed)
+
+
+def name_of(directory, generation):
+    return os.path.join(directory, "e%d-s%d" % generation)
+
+
+class Spill(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        build()
+
+    def setUp(self):
+        self.spill = tempfile.mkdtemp(prefix="cairn-spill-")
+        self.addCleanup(shutil.rmtree, self.spill, ignore_errors=True)
+
+    def cluster(self, every=2, keep=2, state="2MiB", slots=3):
+        return Cluster(PARTS, 1, state=state, options=f"spill_dir: {self.spill}\nspill_every_generations: {every}\n"
+                                                      f"spill_keep: {keep}\nslots: {slots}\n")
+
+    def wait_spilled(self, after=(0, 0), step=0, seconds=30):
+        def newest():
+            found = (whole(self.spill) or [(0, 0)])[-1]
+            return found > after and found[1] >= step and found
+        return wait_for(f"a generation after {after} from step {step} on is spilled", newest, seconds)
+
+    def wait_epoch(self, cluster):
+        """All agents are in the same, newest epoch: from then on trainers may restore from any of them."""
+        def epochs():
+            return {(re.findall(r"epoch: active epoch=(\d+)", cluster.log(node)) or ["0"])[-1] for node in range(PARTS)}
+        wait_for("all agents are in one epoch", lambda: len(epochs()) == 1)
+
+    def wait_quiet(self, cluster):
+        """No spill runs any more (the trainers are gone)."""
+        def size():
+            return sum(log.count("spill: committed") + log.count("spill: given up")
+                       for log in map(cluster.log, range(PARTS))), tuple(sorted(spilled(self.spill).items()))
+        last, since = size(), time.monotonic()
+        while time.monotonic() - since < 0.7:
+            time.sleep(0.05)
+            if size() != last:
+                last, since = size(), time.monotonic()
+
+    def test_files_are_the_state(self):
+        with self.cluster() as cluster:
+            cluster.start()
+            for trainer in cluster.train(steps=40, step_us=20000):
+                self.assertEqual(trainer.process.wait(timeout=60), OK, trainer.err())
+            self.wait_quiet(cluster)
+            generations = whole(self.spill)
+            self.assertEqual(len(generations), 2, "spill_keep is 2")
+            self.assertEqual(spilled(self.spill), {generation: True for generation in generations})
+            for generation in generations:
+                check_files(name_of(self.spill, generation), generation[1])
+            lines = re.findall(r"spill: committed epoch=\d+ step=(\d+) dir=(\S+)", cluster.log(0))
+            self.assertGreaterEqual(len(lines), 5, cluster.log(0))
+            self.assertEqual(lines[-1], (str(generations[-1][1]), name_of(self.spill, generations[-1])))
+            for node in (1, 2):
+                self.assertNotIn("spill: committed", cluster.log(node))
+            code, answer, error = cairn("verify", "--agent", cluster.socket(1))
+            self.assertEqual(code, OK, f"{answer} {error}")
+            say(f"{len(lines)} spilled, steps {generations} read back: every byte right")
+
+    def test_only_the_files_are_left(self):
+        with self.cluster() as cluster:
+            cluster.start()
+            cluster.train(step_us=20000)
+            self.wait_spilled(step=4)
+            for node in range(PARTS):
+                cluster.kill_node(node)
+            cluster.stop_trainers()
+            last = whole(self.spill)[-1]
+            cluster.start()
+            code, answer, error = cluster.restore(1)
+            self.assertEqual(code, OK, f"{answer} {error}")
+            self.assertEqual((answer["from"], answer["generation"]["step"]), ("files", last[1]))
+            self.wait_epoch(cluster)
+            code, found, text = cluster.check()
+            self.assertEqual((code, found[1]), (OK, last[1]), text)
+            target = cluster.path("from-files")
+            code, answer, error = cluster.restore(2, "--to", target)
+            self.assertEqual(code, OK, f"{answer} {error}")
+            check_files(target, last[1])
+            self.wait_epoch(cluster)
+            cluster.train(resume=True, step_us=20000)
+            newer = self.wait_spilled(last)
+            self.assertGreater(newer[0], last[0], "a restore begins a new epoch")
+            cluster.stop_trainers()
+            self.wait_quiet(cluster)
+            for generation in whole(self.spill):
+                check_files(name_of(self.spill, generation), generation[1])
+            say(f"all nodes lost: step {last[1]} is back from the files, and step {newer[1]} was spilled after it")
+
+    def test_export_while_it_trains(self):
+        with self.cluster(every=0) as cluster:
+            cluster.start()
+            cluster.train(step_us=20000)
+            cluster.wait_committed((0, 3))
+            steps = []
+            for attempt in range(3):
+                target = cluster.path(f"export{attempt}")
+                if attempt == 1:
+                    os.mkdir(target)  # an empty one is as good as none
+                code, answer, error = cluster.restore(attempt, "--to", target)
+                self.assertEqual(code, OK, f"{answer} {error}")
+                steps.append(answer["generation"]["step"])
+                check_files(target, steps[-1])
+            before = sorted((name, os.stat(os.path.join(target, name)).st_mtime_ns) for name in os.listdir(target))
+            code, answer, error = cairn("restore", "--agent", cluster.socket(0), "--to", target)
+            self.assertIn(code, (1, USAGE, INPUT), f"{answer} {error}")
+            self.assertIn("not empty", error + json.dumps(answer))
+            after = sorted((name, os.stat(os.path.join(target, name)).st_mtime_ns) for name in os.listdir(target))
+            self.assertEqual(before, after)
+            self.assertFalse(spilled(self.spill))
+            say(f"steps {steps} exported while training went on; a directory that is not empty was left alone")
+
+    def test_killed_in_mid_spill(self):
+        seed = int(os.environ.get("SEED", random.SystemRandom().randrange(1 << 32)))
+        chance = random.Random(seed)
+        checked, unfinished = set(), 0
+        elements = 120000
+        with self.cluster(every=1, keep=3, state="8MiB") as cluster:
+            cluster.start()
+            cluster.train(step_us=20000, elements=elements)
+            for attempt in range(8):
+                known = set(spilled(self.spill))
+                wait_for("a spill begins", lambda known=known: set(spilled(self.spill)) - known, 60)
+                time.sleep(chance.random() * 0.03)
+                node = chance.randrange(PARTS)
+                cluster.kill_node(node)
+                now = spilled(self.spill)
+                unfinished += sum(not committed for committed in now.values())
+                cluster.stop_trainers()
+                self.wait_quiet(cluster)
+                for generation in set(whole(self.spill)) - checked:
+                    check_files(name_of(self.spill, generation), generation[1], elements)
+                    checked.add(generation)
+                asked = (node + 1) % PARTS
+                met = cluster.log(asked).count(f"peer: up node={node} ")
+                cluster.start(node)
+                # A restore that does not see the new agent yet goes on without it, and its rank with it.
+                wait_for("the others have met the new agent",
+                         lambda: cluster.log(asked).count(f"peer: up node={node} ") > met)
+                time.sleep(0.3)
+                code, answer, error = cluster.restore(asked)
+                self.assertEqual(code, OK, f"seed {seed}: {answer} {error}")
+                self.wait_epoch(cluster)
+                cluster.train(resume=True, step_us=20000, elements=elements)
+            self.wait_spilled((whole(self.spill) or [(0, 0)])[-1], seconds=60)
+            cluster.stop_trainers()
+            self.wait_quiet(cluster)
+            for generation in set(whole(self.spill)) - checked:
+                check_files(name_of(self.spill, generation), generation[1], elements)
+                checked.add(generation)
+            for generation, committed in spilled(self.spill).items():
+                self.assertTrue(committed or generation > whole(self.spill)[-1], f"seed {seed}: {generation} was left")
+            say(f"8 kills (seed {seed}), {unfinished} of them met a spill that was unfinished; {len(checked)} committed, all right")
+
+    def test_full_disk(self):
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", self.spill], stderr=subprocess.PIPE,
+                                 text=True)
+        if mounted.returncode:
+            self.skipTest(f"a small disk cannot be mounted here: {mounted.stderr.strip()}")
+        self.addCleanup(subprocess.run, ["umount", "-l", self.spill])
+        with self.cluster() as cluster:
+            cluster.start()
+            cluster.train(step_us=20000)
+            wait_for("the full disk is met", lambda: "spill: given up" in cluster.log(0), 30)
+            start = cluster.committed()
+            newest = cluster.wait_committed((start[0], start[1] + 30), 60)
+            said = re.findall(r"spill: given up.*", cluster.log(0))
+            self.assertEqual(len(said), 1, said)
+            self.assertIn("no space is left", said[0])
+            wait_for("what was written is removed", lambda: all(spilled(self.spill).values()), 20)
+            for generation in whole(self.spill):  # one that fitted
+                check_files(name_of(self.spill, generation), generation[1])
+            cluster.stop_trainers()
+            code, answer, error = cluster.restore(2)
+            self.assertEqual(code, OK, f"{answer} {error}")
+            self.wait_epoch(cluster)
+            code, found, text = cluster.check()
+            self.assertEqual(code, OK, text)
+            self.assertGreaterEqual(found, newest)
+            say(f"said once in {newest[1] - start[1]} generations: {said[0]}")
+
+    def test_directory_is_not_shared(self):
+        with self.cluster() as cluster:
+            own = cluster.path("own-spill")
+            path = cluster.path("node2.yaml")
+            with open(path) as file:
+                text = file.read()
+            with open(path, "w") as file:
+                file.write(text.replace(f"spill_dir: {self.spill}", f"spill_dir: {own}"))
+            cluster.start()
+            cluster.train(step_us=20000)
+            wait_for("it is said", lambda: "must be one directory that all nodes share" in cluster.log(0), 30)
+            self.assertIn("is not there on node 2", cluster.log(0))
+            cluster.wait_committed(cluster.committed())
+            self.assertFalse(whole(self.spill) + whole(own))
+
+    def test_files_of_others_are_left_alone(self):
+        with self.cluster(every=1) as cluster:
+            cluster.start()
+            cluster.train(step_us=20000)
+            self.wait_spilled(step=12)
+            cluster.stop_trainers()
+            self.wait_quiet(cluster)
+            old = whole(self.spill)
+        with self.cluster(every=1) as cluster:  # begun anew, not restored
+            cluster.start()
+            cluster.train(step_us=20000)
+            wait_for("it is said", lambda: "of an earlier run of the job" in cluster.log(0), 30)
+            cluster.stop_trainers()
+            self.assertEqual(whole(self.spill), old)
+        with open(os.path.join(self.spill, "cairn-job"), "w") as file:
+            file.write("another")
+        with self.cluster(every=1) as cluster:
+            cluster.start()
+            cluster.train(step_us=20000)
+            wait_for("it is said", lambda: 'of job "another"' in cluster.log(0), 30)
+            cluster.stop_trainers()
+            self.assertEqual(whole(self.spill), old)
+            for generation in old:
+                check_files(name_of(self.spill, generation), generation[1])
+
+
+if __name__ == "__main__":
+    random.seed()
+    unittest.main(verbosity=2, argv=sys.argv)

@@ -1,0 +1,353 @@
+/*
+ * tests/cluster/trainer.c - a trainer whose state after every step is known beforehand.
+ *
+ * Element i of tensor t after step s is value(s, t, i). So whoever restores can tell at once
+ * whether all bytes, of all ranks, are those of one and the same step. The ranks hold uneven parts
+ * of one tensor, and replicas of another; they keep step through a shared file. It uses
+ * cairn/client.h and nothing else of ours.
+ *
+ *   trainer --rank R --world W --parts P --agent SOCKET --barrier FILE [--elements N] [--steps N]
+ * [--step-us T]
+ *           [--restore-ms T] [--resume | --check]
+ *
+ * P is the number of ranks that train: the size of the tensor follows from it, and with W = P the
+ * uneven parts. --check restores, compares, and ends. Lines on stdout: "begun S" after a snapshot
+ * was begun, "restored E S" (the epoch as people name it), "fresh", "torn …". Exit: 0 done, 3 torn,
+ * 75 an error of the client, 64 wrong usage. SIGTERM ends it in good order.
+ */
+#include "cairn/client.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    RANKS_MAX = 64,
+    SHARED_ELEMENTS = 5000,
+    SLICES = 3,
+    WAIT_US = 100,
+    EPOCH_CLAIMANT_BITS = 16
+};
+
+enum { EXIT_TORN = 3, EXIT_USAGE = 64, EXIT_CLIENT = 75 };
+
+struct progress {
+    uint64_t step;
+    uint64_t check; /* value(step, 2, 0) */
+};
+
+struct trainer {
+    uint32_t rank, world, parts;
+    const char *agent;
+    const char *barrier;
+    uint64_t elements; /* of a part, about */
+    uint64_t steps;
+    uint64_t step_us;
+    uint64_t restore_ms;
+    bool resume, check;
+
+    uint64_t total, begin, count; /* of the divided tensor: all, and this rank's part */
+    uint64_t *divided;
+    uint64_t shared[SHARED_ELEMENTS];
+    struct progress progress;
+    struct cairn_client *client;
+    _Atomic uint64_t *board; /* [RANKS_MAX]: the step that each rank has done */
+};
+
+static volatile sig_atomic_t ended;
+
+static void
+on_signal(int number)
+{
+    ended = number;
+}
+
+/* splitmix64 over the three */
+static uint64_t
+value(uint64_t step, uint64_t tensor, uint64_t index)
+{
+    uint64_t z =
+        step * UINT64_C(0x9e3779b97f4a7c15) + tensor * UINT64_C(0xd1342543de82ef95) + index;
+
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+/* ---- the parts ---- */
+
+static uint64_t
+part_elements(const struct trainer *trainer, uint32_t part)
+{
+    return trainer->elements + trainer->elements / 4 * (part % 3);
+}
+
+static void
+divide(struct trainer *trainer)
+{
+    trainer->total = 0;
+    trainer->begin = 0;
+    for (uint32_t p = 0; p < trainer->parts; p++) {
+        if (p < trainer->rank)
+            trainer->begin += part_elements(trainer, p);
+        trainer->total += part_elements(trainer, p);
+    }
+    trainer->count = part_elements(trainer, trainer->rank);
+    if (trainer->world == trainer->parts)
+        return;
+    trainer->begin = trainer->total * trainer->rank / trainer->world;
+    trainer->count = trainer->total * (trainer->rank + 1) / trainer->world - trainer->begin;
+}
+
+static void
+update(struct trainer *trainer, uint64_t step)
+{
+    for (uint64_t i = 0; i < trainer->count; i++)
+        trainer->divided[i] = value(step, 0, trainer->begin + i);
+    for (uint64_t i = 0; i < SHARED_ELEMENTS; i++)
+        trainer->shared[i] = value(step, 1, i);
+    trainer->progress = (struct progress){step, value(step, 2, 0)};
+}
+
+static bool
+torn(const struct trainer *trainer, uint64_t step)
+{
+    uint64_t wrong = 0, first = 0;
+
+    for (uint64_t i = 0; i < trainer->count; i++)
+        if (trainer->divided[i] != value(step, 0, trainer->begin + i) && wrong++ == 0)
+            first = trainer->begin + i;
+    for (uint64_t i = 0; i < SHARED_ELEMENTS; i++)
+        if (trainer->shared[i] != value(step, 1, i) && wrong++ == 0)
+            first = i;
+    if (trainer->progress.step != step || trainer->progress.check != value(step, 2, 0))
+        wrong++;
+    if (wrong)
+        printf("torn step %" PRIu64 " wrong %" PRIu64 " first %" PRIu64 " progress %" PRIu64 "\n",
+               step, wrong, first, trainer->progress.step);
+    return wrong > 0;
+}
+
+static cairn_err
+register_all(struct trainer *trainer)
+{
+    const struct cairn_slice slices[SLICES] = {
+        {.name = "divided",
+         .dtype = CAIRN_U64,
+         .kind = CAIRN_PARAM,
+         .dims = 1,
+         .shape = {trainer->total},
+         .offset = {trainer->begin},
+         .extent = {trainer->count},
+         .replica_count = 1,
+         .address = trainer->divided,
+         .device = -1},
+        {.name = "shared",
+         .dtype = CAIRN_U64,
+         .kind = CAIRN_OPTIMIZER,
+         .dims = 2,
+         .shape = {SHARED_ELEMENTS / 100, 100},
+         .extent = {SHARED_ELEMENTS / 100, 100},
+         .replica_index = trainer->rank,
+         .replica_count = trainer->world,
+         .address = trainer->shared,
+         .device = -1},
+        {.name = "progress",
+         .dtype = CAIRN_U8,
+         .kind = CAIRN_OPAQUE,
+         .dims = 1,
+         .shape = {sizeof trainer->progress},
+         .extent = {sizeof trainer->progress},
+         .replica_index = trainer->rank,
+         .replica_count = trainer->world,
+         .address = &trainer->progress,
+         .device = -1},
+    };
+
+    return cairn_client_register(trainer->client, slices, SLICES);
+}
+
+/* ---- keeping step ---- */
+
+static bool
+open_board(struct trainer *trainer)
+{
+    size_t bytes = RANKS_MAX * sizeof *trainer->board;
+    int fd = open(trainer->barrier, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    void *map = MAP_FAILED;
+
+    if (fd >= 0 && ftruncate(fd, (off_t)bytes) == 0)
+        map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (fd >= 0)
+        close(fd);
+    if (map == MAP_FAILED)
+        return false;
+    trainer->board = map;
+    return true;
+}
+
+static void
+nap(uint64_t us)
+{
+    struct timespec time = {(time_t)(us / 1000000), (long)(us % 1000000) * 1000};
+
+    (void)nanosleep(&time, NULL);
+}
+
+/* Nobody begins step s + 1 before all have done s. */
+static void
+wait_others(struct trainer *trainer, uint64_t step)
+{
+    atomic_store(&trainer->board[trainer->rank], step);
+    for (uint32_t r = 0; r < trainer->world && !ended; r++)
+        while (atomic_load(&trainer->board[r]) < step && !ended)
+            nap(WAIT_US);
+}
+
+/* ---- the run ---- */
+
+static void
+say(void *context, enum cairn_log_level level, const char *line)
+{
+    (void)context;
+    (void)level;
+    fprintf(stderr, "%s\n", line);
+}
+
+static int
+restore(struct trainer *trainer, uint64_t *step)
+{
+    struct cairn_restored restored;
+    cairn_err err;
+
+    memset(trainer->divided, 0xa5, trainer->count * sizeof *trainer->divided);
+    err = cairn_client_restore(trainer->client, &restored);
+    if (err == CAIRN_NOT_FOUND) {
+        printf("fresh\n");
+        return 0;
+    }
+    if (err) {
+        fprintf(stderr, "restore: %s\n", cairn_err_text(err));
+        return EXIT_CLIENT;
+    }
+    *step = restored.generation.step;
+    if (torn(trainer, *step))
+        return EXIT_TORN;
+    printf("restored %" PRIu64 " %" PRIu64 "\n", restored.generation.epoch >> EPOCH_CLAIMANT_BITS,
+           restored.generation.step);
+    return 0;
+}
+
+static int
+run(struct trainer *trainer)
+{
+    const struct cairn_client_options options = {.agent_socket = trainer->agent,
+                                                 .job = "cluster",
+                                                 .rank = trainer->rank,
+                                                 .world = trainer->world,
+                                                 .fence_timeout_ms = 20000,
+                                                 .restore_timeout_ms =
+                                                     (uint32_t)trainer->restore_ms,
+                                                 .log = say};
+    uint64_t step = 0;
+    cairn_err err;
+    int code = 0;
+
+    divide(trainer);
+    trainer->divided = malloc(trainer->count * sizeof *trainer->divided);
+    if (!trainer->divided || !open_board(trainer))
+        return EXIT_CLIENT;
+    update(trainer, 0);
+    err = cairn_client_open(&options, &trainer->client);
+    if (!err)
+        err = register_all(trainer);
+    if (err == CAIRN_NOMEM && trainer->check)
+        err = CAIRN_OK; /* it wants to read, not to be protected */
+    if (err) {
+        fprintf(stderr, "start: %s\n", cairn_err_text(err));
+        return EXIT_CLIENT;
+    }
+    if (trainer->resume || trainer->check)
+        code = restore(trainer, &step);
+    if (code || trainer->check)
+        return code;
+    wait_others(trainer, step);
+    while (step < trainer->steps && !ended) {
+        nap(trainer->step_us);
+        (void)cairn_snapshot_fence(trainer->client,
+                                   CAIRN_FENCE_ALL); /* the client says and counts failures */
+        update(trainer, ++step);
+        if (cairn_snapshot_begin(trainer->client, step) == CAIRN_OK)
+            printf("begun %" PRIu64 "\n", step);
+        wait_others(trainer, step);
+    }
+    (void)cairn_snapshot_fence(trainer->client, CAIRN_FENCE_ALL);
+    return 0;
+}
+
+static bool
+parse(int argc, char **argv, struct trainer *trainer)
+{
+    for (int i = 1; i < argc; i++) {
+        const char *name = argv[i];
+        const char *text = i + 1 < argc ? argv[i + 1] : "";
+        uint64_t number = strtoull(text, NULL, 10);
+
+        if (strcmp(name, "--resume") == 0)
+            trainer->resume = true;
+        else if (strcmp(name, "--check") == 0)
+            trainer->check = true;
+        else if (++i >= argc)
+            return false;
+        else if (strcmp(name, "--rank") == 0)
+            trainer->rank = (uint32_t)number;
+        else if (strcmp(name, "--world") == 0)
+            trainer->world = (uint32_t)number;
+        else if (strcmp(name, "--parts") == 0)
+            trainer->parts = (uint32_t)number;
+        else if (strcmp(name, "--agent") == 0)
+            trainer->agent = text;
+        else if (strcmp(name, "--barrier") == 0)
+            trainer->barrier = text;
+        else if (strcmp(name, "--elements") == 0)
+            trainer->elements = number;
+        else if (strcmp(name, "--steps") == 0)
+            trainer->steps = number;
+        else if (strcmp(name, "--step-us") == 0)
+            trainer->step_us = number;
+        else if (strcmp(name, "--restore-ms") == 0)
+            trainer->restore_ms = number;
+        else
+            return false;
+    }
+    return trainer->barrier && trainer->parts > 0 && trainer->parts <= RANKS_MAX &&
+           trainer->rank < trainer->world && trainer->world <= RANKS_MAX && trainer->elements > 0;
+}
+
+int
+main(int argc, char **argv)
+{
+    static struct trainer trainer = {
+        .elements = 20000, .steps = UINT64_MAX, .step_us = 2000, .restore_ms = 60000};
+    struct sigaction action = {.sa_handler = on_signal};
+    int code;
+
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    sigaction(SIGTERM, &action, NULL);
+    if (!parse(argc, argv, &trainer)) {
+        fprintf(stderr,
+                "usage: trainer --rank R --world W --parts P --barrier FILE [--agent SOCKET] …\n");
+        return EXIT_USAGE;
+    }
+    code = run(&trainer);
+    cairn_client_close(trainer.client);
+    free(trainer.divided);
+    return code;
+}

@@ -1,0 +1,257 @@
+#!/usr/bin/env python3
+"""Builds and runs the test suites and adds up what they say.
+
+    tests/runner.py [all | style unit fault asan tsan fuzz sim cluster interop gpu lint …] [--jobs N]
+
+A suite is a list of programs. A cmocka program counts its own tests, a Python program those of unittest, any other
+counts as one: exit 0 passed, 77 skipped (its last line is the reason), else failed. A program that runs longer than its
+limit has failed. A program of real processes or real time (unit, asan, tsan, cluster) that fails is run once more, alone: machines
+that run tests are often busy, and their deadlines are short. If it passes then it counts as passed, and is listed as unsteady with
+what it said the first time, so that nothing is hidden. The last line is `N passed, N failed` with `, N skipped` where there are any; the exit status is 1 when
+anything failed. Only the standard library is used.
+"""
+import concurrent.futures
+import glob
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+JOBS = os.cpu_count() or 2
+ORDER = ["style", "unit", "fault", "gpu", "asan", "tsan", "fuzz", "sim", "cluster", "interop"]
+# Programs with threads, run under ThreadSanitizer.
+THREADED = ["base/test_loop", "base/test_worker", "base/test_ring", "snapshot/test_capture",
+            "snapshot/test_spill", "client/test_client", "client/test_fence", "client/test_restore"]
+FUZZ_SECONDS = int(os.environ.get("FUZZ_SECONDS", "8"))
+
+
+class Result:
+    def __init__(self, name, passed=0, failed=0, skipped=0, reasons=(), output="", seconds=0.0):
+        self.name, self.passed, self.failed, self.skipped = name, passed, failed, skipped
+        self.reasons, self.output, self.seconds = list(reasons), output, seconds
+
+
+def run(command, limit_s, env=None):
+    """Runs a command in its own process group; returns (exit status or None when it took too long, output)."""
+    with tempfile.TemporaryFile() as out:
+        process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+                                   env={**os.environ, **(env or {})}, start_new_session=True)
+        try:
+            status = process.wait(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            status = None
+        try:  # whatever the program left behind
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.wait()
+        out.seek(0)
+        return status, out.read().decode("utf-8", "replace")
+
+
+def count(name, status, output, seconds):
+    """Reads a program's own counts from what it printed."""
+    cmocka = re.findall(r"^\[  PASSED  \] (\d+) test", output, re.M)
+    unittest = re.search(r"^Ran (\d+) tests? in", output, re.M)
+    if status == 77:
+        lines = output.strip().splitlines() or ["no reason given"]
+        return Result(name, skipped=1, reasons=[lines[-1]], output=output, seconds=seconds)
+    if cmocka:
+        failed = sum(int(n) for n in re.findall(r"^\[  FAILED  \] .*?(\d+) test\(s\), listed", output, re.M))
+        skipped = sum(int(n) for n in re.findall(r"^\[  SKIPPED \] (\d+) test\(s\), listed", output, re.M))
+        reasons = re.findall(r"^skip: (.*)", output, re.M)
+        if status != 0 and failed == 0:
+            failed = 1
+        return Result(name, sum(int(n) for n in cmocka), failed, skipped, reasons, output, seconds)
+    if unittest:
+        total = int(unittest.group(1))
+        failed = sum(int(n) for n in re.findall(r"(?:failures|errors)=(\d+)", output))
+        skipped = sum(int(n) for n in re.findall(r"skipped=(\d+)", output))
+        reasons = re.findall(r"skipped ['\"](.*?)['\"]$", output, re.M)
+        if status != 0 and failed == 0:
+            failed = 1
+        return Result(name, total - failed - skipped, failed, skipped, reasons, output, seconds)
+    return Result(name, passed=int(status == 0), failed=int(status != 0), output=output, seconds=seconds)
+
+
+def run_program(name, command, limit_s=300, env=None):
+    begin = time.monotonic()
+    status, output = run(command, limit_s, env)
+    seconds = time.monotonic() - begin
+    if status is None:
+        return Result(name, failed=1, output=output + f"\nrunner: took longer than {limit_s} s", seconds=seconds)
+    return count(name, status, output, seconds)
+
+
+UNSTEADY = []
+
+
+def again_alone(results, commands, limit_s, env=None):
+    """Runs what failed once more, one after the other; commands maps names to command lines."""
+    steady = []
+    for result in results:
+        if result.failed and result.name in commands:
+            second = run_program(result.name, commands[result.name], limit_s, env)
+            if not second.failed:
+                UNSTEADY.append(result)
+                print(f"unsteady {result.name}: failed, and passed when run again alone; the first time it said:", flush=True)
+                print(result.output[-3000:], flush=True)
+            else:
+                second.output = result.output + "\n---- and again, alone ----\n" + second.output
+            result = second
+        steady.append(result)
+    return steady
+
+
+def make(target, variables=(), limit_s=1200):
+    return run(["make", "-s", f"-j{JOBS}", *variables, *([target] if isinstance(target, str) else target)], limit_s)
+
+
+def run_binaries(suite, build, pattern, variables=(), target=None, env=None, limit_s=300, only=None):
+    """Builds a make target and runs every program that matches the pattern below the build folder."""
+    sources = sorted(glob.glob(os.path.join(ROOT, "tests", pattern + ".c")))
+    names = [os.path.relpath(s, os.path.join(ROOT, "tests"))[:-2] for s in sources]
+    if only is not None:
+        names = [n for n in names if any(n.endswith(o) for o in only)]
+    if not names:
+        return []
+    programs = [f"{build}/tests/{n}" for n in names]
+    status, output = make(target or programs, [*variables, f"BUILD={build}"])
+    if status != 0:
+        return [Result(f"{suite}: build", failed=1, output=output)]
+    commands = {f"{suite}: {p[len(build) + 7:]}": [p] for p in programs}
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+        results = list(pool.map(lambda n: run_program(n, commands[n], limit_s, env), commands))
+    return again_alone(results, commands, limit_s, env)
+
+
+def suite_style():
+    return [run_program(f"style: {t}", ["make", "-s", t]) for t in ("layers", "headers")]
+
+
+def suite_unit():
+    status, output = make("all")
+    if status != 0:
+        return [Result("unit: build", failed=1, output=output)]
+    return run_binaries("unit", "build/plain", "unit/*/test_*")
+
+
+def suite_fault():
+    return run_binaries("fault", "build/plain", "fault/test_*")
+
+
+def suite_gpu():
+    return run_binaries("gpu", "build/plain", "gpu/test_*")
+
+
+def suite_asan():
+    env = {"ASAN_OPTIONS": "abort_on_error=0:detect_leaks=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
+    build = "build/address-undefined"
+    return (run_binaries("asan", build, "unit/*/test_*", ["SAN=address,undefined"], env=env, limit_s=600) +
+            run_binaries("asan", build, "fault/test_*", ["SAN=address,undefined"], env=env, limit_s=600))
+
+
+def suite_tsan():
+    env = {"TSAN_OPTIONS": "halt_on_error=1"}
+    return run_binaries("tsan", "build/thread", "unit/*/test_*", ["SAN=thread"], env=env, limit_s=600, only=THREADED)
+
+
+def suite_fuzz():
+    """Each fuzzer runs for FUZZ_SECONDS on its corpus; a crash leaves its input in build/fuzz."""
+    clang = next((c for c in ("clang-14", "clang") if subprocess.call(["which", c], stdout=subprocess.DEVNULL) == 0), None)
+    if not clang:
+        return [Result("fuzz", skipped=1, reasons=["clang is not installed (apt-get install clang-14 libclang-rt-14-dev)"])]
+    build = "build/fuzz"
+    status, output = make("fuzz-bins", [f"CC={clang}", "SAN=fuzzer-no-link,address,undefined", f"BUILD={build}"])
+    if status != 0:
+        return [Result("fuzz: build", failed=1, output=output)]
+
+    def one(source):
+        name = os.path.basename(source)[:-2]
+        corpus = os.path.join(ROOT, build, "corpus", name)
+        os.makedirs(corpus, exist_ok=True)
+        seeds = os.path.join(ROOT, "tests", "fuzz", "corpus", name)
+        return run_program(f"fuzz: {name}", [f"{build}/tests/fuzz/{name}", f"-max_total_time={FUZZ_SECONDS}", "-verbosity=0",
+                                             "-timeout=20", f"-artifact_prefix={build}/{name}-", corpus,
+                                             *([seeds] if os.path.isdir(seeds) else [])], FUZZ_SECONDS + 120)
+    sources = sorted(glob.glob(os.path.join(ROOT, "tests", "fuzz", "fuzz_*.c")))
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+        return list(pool.map(one, sources))
+
+
+def suite_sim():
+    result = run_program("sim", ["make", "-s", "sim"], 1500)
+    print("\n".join(line for line in result.output.splitlines() if line.startswith("sim:")), flush=True)
+    return [result]
+
+
+def suite_cluster():
+    status, output = make("all")
+    if status != 0:
+        return [Result("cluster: build", failed=1, output=output)]
+    programs = sorted(glob.glob(os.path.join(ROOT, "tests", "cluster", "test_*.py")))
+    commands = {f"cluster: {os.path.basename(p)}": [sys.executable, "-u", p, "-v"] for p in programs}
+    return again_alone([run_program(name, command, 1200) for name, command in commands.items()], commands, 1200)
+
+
+def suite_interop():
+    """Stock tools read what we write, in a virtual environment of their own."""
+    venv = os.path.join(ROOT, "build", "venv")
+    python = os.path.join(venv, "bin", "python")
+    if not os.path.exists(os.path.join(venv, "ready")):
+        status, output = run([sys.executable, "-m", "venv", venv], 120)
+        if status == 0:
+            status, output = run([python, "-m", "pip", "install", "-q", "numpy", "safetensors", "pytest"], 600)
+        if status != 0:
+            return [Result("interop", skipped=1, reasons=["no virtual environment with numpy and safetensors: " +
+                                                          (output.strip().splitlines() or ["?"])[-1]])]
+        open(os.path.join(venv, "ready"), "w").close()
+    begin = time.monotonic()
+    status, output = run([python, "-m", "pytest", "-q", "-rs", "tests/interop"], 900)
+    passed, failed, skipped = (sum(int(n) for n in re.findall(rf"(\d+) {w}", output)) for w in ("passed", "failed|error", "skipped"))
+    return [Result("interop", passed, failed or int(status not in (0, 5)), skipped,
+                   re.findall(r"^SKIPPED .*?: (.*)$", output, re.M), output, time.monotonic() - begin)]
+
+
+def suite_lint():
+    sources = [f for d in ("base", "erasure", "transport", "snapshot", "client", "agent", "tools") for f in sorted(glob.glob(f"{ROOT}/{d}/*.c"))]
+    return [run_program("lint: cppcheck", ["cppcheck", "-q", "--std=c11", "--error-exitcode=1", "--inline-suppr",
+                                           "--enable=warning,portability", "-I.", "-Iinclude", "--suppress=missingIncludeSystem",
+                                           *sources], 600)]
+
+
+def main(arguments):
+    names = [a for a in arguments if not a.startswith("-")] or ["all"]
+    if names == ["all"]:
+        names = ORDER
+    results = []
+    for name in names:
+        suite = globals().get(f"suite_{name}")
+        if not suite:
+            print(f"runner: there is no suite {name}; there are {', '.join(ORDER)}, lint", file=sys.stderr)
+            return 64
+        begin = time.monotonic()
+        print(f"== {name}", flush=True)
+        for result in suite():
+            results.append(result)
+            mark = "FAIL" if result.failed else "ok"
+            print(f"{mark:4} {result.name}: {result.passed} passed, {result.failed} failed, {result.skipped} skipped"
+                  f" ({result.seconds:.1f} s)", flush=True)
+            for reason in result.reasons:
+                print(f"     skipped: {reason}", flush=True)
+            if result.failed:
+                print(result.output[-6000:], flush=True)
+        print(f"== {name} took {time.monotonic() - begin:.0f} s", flush=True)
+    passed, failed, skipped = (sum(getattr(r, k) for r in results) for k in ("passed", "failed", "skipped"))
+    for result in UNSTEADY:
+        print(f"unsteady: {result.name}", flush=True)
+    print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""), flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

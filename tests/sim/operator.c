@@ -1,0 +1,175 @@
+/*
+ * tests/sim/operator.c - whoever runs the job: notices dead trainers, puts new machines in the
+ * place of dead ones, asks some agent for a restore, asks again when told so, and starts the
+ * trainers from what was restored.
+ */
+#include "tests/sim/sim.h"
+
+#include <string.h>
+
+static struct node *
+some_agent(struct world *world)
+{
+    uint32_t n = world->setup.agent_count, first = (uint32_t)random_below(&world->random, n);
+
+    for (uint32_t i = 0; i < n; i++) {
+        struct node *node = &world->nodes[(first + i) % n];
+
+        if (node->running && node->paused_until_ns <= world->now_ns)
+            return node;
+    }
+    return NULL;
+}
+
+static void
+ask(struct world *world, struct node *node, enum cairn_operation operation, uint64_t request)
+{
+    struct cairn_event event = {
+        .type = CAIRN_EVENT_OPERATOR, .operation = operation, .request = request};
+
+    world_say(world, "operator: asks agent %u for operation %d, request %llu", node->number,
+              (int)operation, (unsigned long long)request);
+    trainer_local(world, node, &event, NULL);
+}
+
+/* Somebody asks for something nobody needs: a second restore, a dry run, a verify, a snapshot. */
+void
+operator_ask_aside(struct world *world)
+{
+    static const enum cairn_operation operations[] = {
+        CAIRN_OP_RESTORE, CAIRN_OP_DRY_RUN, CAIRN_OP_SNAPSHOT, CAIRN_OP_VERIFY, CAIRN_OP_VERIFY};
+    struct node *node = some_agent(world);
+    enum cairn_operation operation = operations[random_below(&world->random, 5)];
+
+    if (!node)
+        return;
+    /* A restore restarts the trainers, so it is asked for only while they are down: two at once. */
+    if (operation == CAIRN_OP_RESTORE && world->gang.state == GANG_RUNNING)
+        operation = CAIRN_OP_VERIFY;
+    ask(world, node, operation, (UINT64_C(1) << 32) + ++world->operator.side_request);
+}
+
+static bool
+gang_whole(const struct world *world)
+{
+    uint32_t ranks = 0;
+
+    if (world->gang.state != GANG_RUNNING)
+        return false;
+    for (uint32_t i = 0; i < world->setup.agent_count; i++)
+        for (uint32_t r = 0; r < world->setup.ranks; r++)
+            ranks += world->nodes[i].ranks[r].phase != RANK_DEAD &&
+                     world->nodes[i].life == world->gang.life &&
+                     world->nodes[i].member != UINT32_MAX;
+    return ranks == world->gang.rank_count;
+}
+
+/* A blank machine with the number of the dead one. */
+static void
+replace(struct world *world, struct node *node, uint64_t after_ns)
+{
+    struct sim_event start = sim_event_new(world, EVENT_START, node->number, after_ns);
+
+    node->up = true;
+    start.incarnation = node->incarnation;
+    queue_push(&world->queue, &start);
+}
+
+static void
+begin_restore(struct world *world)
+{
+    struct operator* operator= & world->operator;
+    struct node *node;
+
+    gang_kill(world);
+    for (uint32_t i = 0; i < world->setup.agent_count; i++)
+        if (!world->nodes[i].up && (world->healed || random_chance(&world->random, 600)))
+            replace(world, &world->nodes[i], random_below(&world->random, 5 * SECOND_NS));
+    node = some_agent(world);
+    if (!node)
+        return;
+    operator->state = OPERATOR_ASKED;
+    operator->asked = node->number;
+    operator->incarnation = node->incarnation;
+    operator->attempts++;
+    operator->until_ns =
+        world->now_ns + 4 * world->setup.rebuild_timeout_ns + 4 * world->setup.claim_timeout_ns;
+    /* What is lost is lost: whoever has been told so twice gives it up and begins anew. */
+    if (operator->lost_answers >= 2 && world->kept.generation.step == 0 &&
+        random_chance(&world->random, 700))
+        ask(world, node, CAIRN_OP_FRESH, ++operator->request);
+    else
+        ask(world, node, CAIRN_OP_RESTORE, ++operator->request);
+}
+
+void
+operator_go(struct world *world)
+{
+    struct operator* operator= & world->operator;
+    struct node *asked = &world->nodes[operator->asked];
+
+    if (world->healed &&
+        random_chance(&world->random, 100)) /* dead machines are replaced in the end */
+        for (uint32_t i = 0; i < world->setup.agent_count; i++)
+            if (!world->nodes[i].up)
+                replace(world, &world->nodes[i], SECOND_NS);
+    switch (operator->state) {
+    case OPERATOR_WATCHING:
+        if (gang_whole(world))
+            break;
+        world_say(world, "operator: trainers are dead");
+        operator->state = OPERATOR_WAITING;
+        operator->until_ns =
+            world->now_ns + random_between(&world->random, SECOND_NS, 20 * SECOND_NS);
+        if (random_chance(&world->random, 100)) /* sometimes a self-repair comes first */
+            operator->until_ns += 2 * world->setup.repair_after_ns + 60 * SECOND_NS;
+        break;
+    case OPERATOR_WAITING:
+        if (world->now_ns >= operator->until_ns)
+            begin_restore(world);
+        break;
+    case OPERATOR_ASKED:
+        if (asked->running &&
+            asked->incarnation == operator->incarnation && world->now_ns<operator->until_ns)
+            break;
+        operator->state = OPERATOR_WAITING;
+        operator->until_ns =
+            world->now_ns + random_between(&world->random, SECOND_NS, 10 * SECOND_NS);
+        break;
+    }
+}
+
+/* The trainers start from what the agent that restored says. */
+static void
+restored(struct world *world, struct node *node, uint64_t step)
+{
+    struct cairn_core_view view;
+
+    cairn_core_look(node->core, &view);
+    world->operator.state = OPERATOR_WATCHING;
+    world->operator.attempts = 0;
+    world->operator.lost_answers = 0;
+    gang_start(world, view.table, step, view.active);
+}
+
+void
+operator_reply(struct world *world, struct node *node, const struct cairn_action *action)
+{
+    struct operator* operator= & world->operator;
+
+    world_say(world, "operator: agent %u answers request %llu: %s: %s", node->number,
+              (unsigned long long)action->request, cairn_err_name(action->err),
+              action->bytes ? (const char *)action->bytes : "");
+    if (operator->state != OPERATOR_ASKED || action->request != operator->request)
+        return;
+    if (action->err == CAIRN_OK) {
+        restored(world, node, action->generation.step);
+        return;
+    }
+    operator->lost_answers = action->err == CAIRN_LOST ? operator->lost_answers + 1 : 0;
+    if (world->healed && operator->lost_answers >= 4 &&
+                         world->now_ns> world->setup.faults_end_ns + 60 * SECOND_NS)
+        operator->gave_up = true;
+    operator->state = OPERATOR_WAITING;
+    operator->until_ns = world->now_ns + random_between(&world->random, SECOND_NS, 15 * SECOND_NS);
+}

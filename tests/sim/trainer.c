@@ -1,0 +1,382 @@
+/*
+ * tests/sim/trainer.c - the training job: ranks that step in lockstep and let themselves be
+ * captured.
+ *
+ * The state of rank r at step s is a pure function of (seed, life, step, member, block): `life`
+ * counts the starts of the job, so that even an equal step of another life has other bytes. A rank
+ * says BEGIN after its update, copies while the next step is computed, and may not update before
+ * its copy is done or given up. When one rank is dead the others wait.
+ */
+#include "tests/sim/sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum trainer_event { TRAINER_COMPUTED = 0, TRAINER_COPY = 1, TRAINER_TIRED = 2 };
+
+void
+truth_block(const struct world *world, uint64_t life, uint64_t step, uint32_t member,
+            uint64_t block, uint8_t *out)
+{
+    uint64_t base = mix64(world->setup.seed ^ mix64(life * 31 + 7) ^
+                          mix64(step * 0x10001 + member * 0x1000003ull) ^ mix64(block + 99));
+
+    for (uint32_t i = 0; i < BLOCK_BYTES / 8; i++) {
+        uint64_t word = mix64(base + i);
+
+        memcpy(out + 8 * i, &word, 8);
+    }
+}
+
+uint64_t
+gang_rank_blocks(const struct world *world, uint64_t life, uint32_t member, uint32_t rank)
+{
+    uint64_t value = mix64(world->setup.seed ^ mix64(life) ^ (member * 131u + rank + 1));
+
+    if (rank >= world->setup.ranks || value % 23 == 0)
+        return 0;
+    return (value >> 8) % (world->setup.rank_blocks_max + 1);
+}
+
+uint64_t
+gang_blocks(const struct world *world, uint64_t life, uint32_t member)
+{
+    uint64_t blocks = 0;
+
+    for (uint32_t r = 0; r < world->setup.ranks; r++)
+        blocks += gang_rank_blocks(world, life, member, r);
+    return blocks;
+}
+
+static void
+wake(struct world *world, const struct node *node, uint32_t rank, enum trainer_event what,
+     uint64_t after_ns)
+{
+    struct sim_event event = sim_event_new(world, EVENT_TRAINER, node->number, after_ns);
+
+    event.value = rank | ((uint64_t)what << 8) | (world->gang.step << 16);
+    event.incarnation = node->life;
+    queue_push(&world->queue, &event);
+}
+
+/* Sends an event to the node's agent, in order. */
+void
+trainer_local(struct world *world, struct node *node, const struct cairn_event *event,
+              const uint64_t *crcs)
+{
+    struct sim_event sim_event = sim_event_new(world, EVENT_LOCAL, node->number,
+                                               random_between(&world->random, 10000, 3 * MS_NS));
+
+    if (sim_event.at_ns < node->local_ns)
+        sim_event.at_ns = node->local_ns;
+    node->local_ns = sim_event.at_ns;
+    sim_event.incarnation = node->incarnation;
+    sim_event.as.local = malloc(sizeof *sim_event.as.local);
+    if (!sim_event.as.local)
+        abort();
+    sim_event.as.local->event = *event;
+    if (crcs) {
+        memcpy(sim_event.as.local->crcs, crcs, event->count * sizeof *crcs);
+        sim_event.as.local->event.crcs = sim_event.as.local->crcs;
+    }
+    queue_push(&world->queue, &sim_event);
+}
+
+static void
+begin_step(struct world *world, struct node *node, uint32_t r)
+{
+    struct rank *rank = &node->ranks[r];
+    struct cairn_event begin = {.type = CAIRN_EVENT_BEGIN, .rank = r, .step = world->gang.step};
+
+    rank->phase = RANK_COMPUTING;
+    rank->asked = false;
+    if (node->registered && world->gang.step > 0) {
+        rank->asked = true;
+        trainer_local(world, node, &begin, NULL);
+    }
+    wake(world, node, r, TRAINER_COMPUTED,
+         world->setup.step_ns / 2 + random_below(&world->random, world->setup.step_ns));
+}
+
+static void
+arrive(struct world *world, struct rank *rank)
+{
+    struct gang *gang = &world->gang;
+
+    rank->phase = RANK_ARRIVED;
+    if (++gang->arrived < gang->rank_count)
+        return;
+    gang->step++;
+    gang->arrived = 0;
+    for (uint32_t i = 0; i < world->setup.agent_count; i++)
+        for (uint32_t r = 0; r < world->setup.ranks; r++)
+            if (world->nodes[i].ranks[r].phase == RANK_ARRIVED)
+                begin_step(world, &world->nodes[i], r);
+}
+
+/* At the fence: waits for the copy, or for an answer, or goes on. */
+static void
+fence(struct world *world, struct node *node, uint32_t r)
+{
+    struct rank *rank = &node->ranks[r];
+    struct cairn_event cancel = {.type = CAIRN_EVENT_CANCEL, .rank = r, .step = world->gang.step};
+
+    rank->phase = RANK_FENCED;
+    if (rank->capturing)
+        return;
+    if (rank->asked && rank->fence_until_ns == 0 && random_chance(&world->random, 500)) {
+        rank->fence_until_ns = world->now_ns + random_below(&world->random, 2 * SECOND_NS) + 1;
+        wake(world, node, r, TRAINER_TIRED, rank->fence_until_ns - world->now_ns);
+        return;
+    }
+    if (rank->asked) {
+        rank->asked = false;
+        if (node->registered)
+            trainer_local(world, node, &cancel, NULL);
+    }
+    rank->fence_until_ns = 0;
+    arrive(world, rank);
+}
+
+/* Copies a few blocks into the agent's memory, and says so. */
+static void
+copy_some(struct world *world, struct node *node, uint32_t r)
+{
+    struct rank *rank = &node->ranks[r];
+    uint64_t crcs[16];
+    uint64_t count = random_between(&world->random, 1, 16), left;
+    struct cairn_event event = {.type = CAIRN_EVENT_BLOCKS,
+                                .rank = r,
+                                .generation = rank->generation,
+                                .first_block = rank->first_block + rank->captured};
+
+    if (!rank->capturing)
+        return;
+    left = rank->block_count - rank->captured;
+    if (left == 0) {
+        struct cairn_event done = {
+            .type = CAIRN_EVENT_DONE, .rank = r, .generation = rank->generation};
+
+        rank->capturing = false;
+        trainer_local(world, node, &done, NULL);
+        if (rank->phase == RANK_FENCED)
+            arrive(world, rank);
+        return;
+    }
+    if (count > left)
+        count = left;
+    for (uint64_t i = 0; i < count; i++) {
+        uint8_t *block = memory_block(node, rank->holding, 0, 0, event.first_block + i);
+
+        if (!block) {
+            judge_fail(world, VERDICT_OTHER, "a trainer of node %u writes outside of its slot",
+                       node->number);
+            return;
+        }
+        truth_block(world, node->life, world->gang.step, node->member, event.first_block + i,
+                    block);
+        crcs[i] = block_crc(block);
+    }
+    rank->captured += count;
+    event.count = count;
+    trainer_local(world, node, &event, crcs);
+    wake(world, node, r, TRAINER_COPY,
+         random_between(&world->random, MS_NS, 1 + world->setup.step_ns / 8));
+}
+
+void
+trainer_go(struct world *world, struct node *node, uint32_t value)
+{
+    uint32_t r = value & 0xff;
+    struct rank *rank = &node->ranks[r];
+
+    switch ((enum trainer_event)(value >> 8 & 0xff)) {
+    case TRAINER_COMPUTED:
+        if (rank->phase == RANK_COMPUTING) {
+            rank->fence_until_ns = 0;
+            fence(world, node, r);
+        }
+        break;
+    case TRAINER_TIRED:
+        if (rank->phase == RANK_FENCED && rank->asked)
+            fence(world, node, r);
+        break;
+    case TRAINER_COPY:
+        copy_some(world, node, r);
+        break;
+    }
+}
+
+/* ---- what the agent says ---- */
+
+void
+trainer_tell(struct world *world, struct node *node, const struct cairn_action *action)
+{
+    struct sim_event event = sim_event_new(world, EVENT_TOLD, node->number,
+                                           random_between(&world->random, 10000, 3 * MS_NS));
+
+    if (action->type == CAIRN_ACTION_ACTIVATED) {
+        struct cairn_core_view view;
+
+        cairn_core_look(node->core, &view);
+        if (action->restart) {
+            trainer_agent_died(world, node);
+            if (view.restart_epoch > world->gang.epoch) /* trainers of older epochs are refused */
+                for (uint32_t r = 0; r < world->setup.ranks; r++)
+                    node->ranks[r].phase = RANK_DEAD;
+        }
+        trainer_register(world, node);
+        return;
+    }
+    if (event.at_ns < node->told_ns)
+        event.at_ns = node->told_ns;
+    node->told_ns = event.at_ns;
+    event.incarnation = node->incarnation;
+    event.as.told = malloc(sizeof *event.as.told);
+    if (!event.as.told)
+        abort();
+    *event.as.told = (struct told){.rank = action->rank,
+                                   .type = action->type,
+                                   .step = action->step,
+                                   .generation = action->generation,
+                                   .holding = action->holding,
+                                   .life = node->life};
+    queue_push(&world->queue, &event);
+}
+
+static void
+stop_capture(struct world *world, struct rank *rank)
+{
+    rank->capturing = false;
+    if (rank->phase == RANK_FENCED)
+        arrive(world, rank);
+}
+
+void
+trainer_told(struct world *world, struct node *node, const struct told *told)
+{
+    struct rank *rank = &node->ranks[told->rank];
+
+    if (told->life != node->life || !node->registered)
+        return;
+    if (told->type == CAIRN_ACTION_DROP) {
+        for (uint32_t r = 0; r < world->setup.ranks; r++)
+            if (node->ranks[r].capturing &&
+                cairn_generation_compare(node->ranks[r].generation, told->generation) == 0)
+                stop_capture(world, &node->ranks[r]);
+        return;
+    }
+    if (rank->phase == RANK_DEAD || !rank->asked || told->step != world->gang.step ||
+        rank->phase == RANK_ARRIVED)
+        return; /* given up, or of a step that is over */
+    rank->asked = false;
+    if (told->type == CAIRN_ACTION_SKIP) {
+        if (rank->phase == RANK_FENCED)
+            arrive(world, rank);
+        return;
+    }
+    rank->capturing = true;
+    rank->generation = told->generation;
+    rank->holding = told->holding;
+    rank->captured = 0;
+    wake(world, node, told->rank, TRAINER_COPY, random_between(&world->random, 1, MS_NS));
+}
+
+void
+trainer_agent_died(struct world *world, struct node *node)
+{
+    node->registered = false;
+    for (uint32_t r = 0; r < world->setup.ranks; r++) {
+        struct rank *rank = &node->ranks[r];
+
+        rank->asked = false;
+        rank->capturing = false;
+        if (rank->phase == RANK_FENCED)
+            arrive(world, rank);
+    }
+}
+
+/* Opens the sessions of a node's trainers, once its agent is of the epoch that they were restored
+ * in. */
+void
+trainer_register(struct world *world, struct node *node)
+{
+    struct cairn_core_view view;
+    struct cairn_event ranks = {.type = CAIRN_EVENT_RANKS, .count = world->setup.ranks};
+
+    if (!node->running || node->registered || node->member == UINT32_MAX ||
+        node->life != world->gang.life || world->gang.state != GANG_RUNNING)
+        return;
+    for (uint32_t r = 0; r < world->setup.ranks; r++)
+        if (node->ranks[r].phase == RANK_DEAD)
+            return;
+    cairn_core_look(node->core, &view);
+    if (view.active < world->gang.epoch || view.restart_epoch > world->gang.epoch ||
+        view.self_member != node->member)
+        return;
+    node->registered = true;
+    ranks.blocks = gang_blocks(world, node->life, node->member);
+    ranks.world = world->gang.rank_count;
+    trainer_local(world, node, &ranks, NULL);
+}
+
+/* ---- the whole job ---- */
+
+void
+gang_kill(struct world *world)
+{
+    world->gang.state = GANG_DEAD;
+    for (uint32_t i = 0; i < world->setup.agent_count; i++) {
+        struct node *node = &world->nodes[i];
+        struct cairn_event gone = {.type = CAIRN_EVENT_RANKS};
+
+        for (uint32_t r = 0; r < world->setup.ranks; r++) {
+            node->ranks[r] = (struct rank){.phase = RANK_DEAD};
+        }
+        if (node->registered && node->running)
+            trainer_local(world, node, &gone, NULL);
+        node->registered = false;
+        node->member = UINT32_MAX;
+    }
+}
+
+void
+gang_start(struct world *world, const struct cairn_roster *table, uint64_t step, uint64_t epoch)
+{
+    struct gang *gang = &world->gang;
+
+    gang_kill(world);
+    gang->state = GANG_RUNNING;
+    gang->life++;
+    gang->step = step;
+    gang->epoch = epoch;
+    gang->arrived = 0;
+    gang->member_count = table->member_count;
+    gang->rank_count = table->member_count * world->setup.ranks;
+    gang->started_ns = world->now_ns;
+    world_say(world, "the trainers start: life %llu, %u members, from step %llu",
+              (unsigned long long)gang->life, gang->member_count, (unsigned long long)step);
+    for (uint32_t m = 0; m < table->member_count; m++) {
+        struct node *node = &world->nodes[table->members[m].agent];
+        uint64_t first = 0;
+
+        node->member = m;
+        node->life = gang->life;
+        for (uint32_t r = 0; r < world->setup.ranks; r++) {
+            uint64_t blocks = gang_rank_blocks(world, gang->life, m, r);
+
+            node->ranks[r] = (struct rank){.phase = node->up ? RANK_COMPUTING : RANK_DEAD,
+                                           .first_block = first,
+                                           .block_count = blocks};
+            first += blocks;
+        }
+    }
+    for (uint32_t m = 0; m < table->member_count; m++) {
+        struct node *node = &world->nodes[table->members[m].agent];
+
+        trainer_register(world, node);
+        for (uint32_t r = 0; r < world->setup.ranks && node->up; r++)
+            wake(world, node, r, TRAINER_COMPUTED,
+                 world->setup.step_ns / 2 + random_below(&world->random, world->setup.step_ns));
+    }
+}

@@ -1,0 +1,284 @@
+/*
+ * tests/unit/agent/test_agent.c - a whole agent of a job of one node, as a real process, and trainers that speak to it frame
+ * by frame: also such as no libcairn would say. This program is also the keeper's executable, when its first argument is
+ * "keeper".
+ */
+#include "tests/unit/agent/one_agent.h"
+
+/* ---- tests ---- */
+
+static void
+test_who_does_not_belong_is_refused(void **state)
+{
+    struct cairn_session_hello hello = hello_of(0, 1);
+    struct trainer trainer;
+
+    snprintf(hello.job, sizeof hello.job, "another");
+    greet(*state, &trainer, &hello);
+    expect_refused(&trainer, CAIRN_DENIED, "serves job \"test\"");
+    assert_int_equal(receive(&trainer), 0);
+    hang_up(&trainer);
+    hello = hello_of(0, 1);
+    hello.protocol = 99;
+    greet(*state, &trainer, &hello);
+    expect_refused(&trainer, CAIRN_VERSION, "99");
+    hang_up(&trainer);
+    hello = hello_of(0, CAIRN_RANKS_PER_NODE_MAX + 1);
+    greet(*state, &trainer, &hello);
+    expect_refused(&trainer, CAIRN_INVAL, "64");
+    hang_up(&trainer);
+    hello = hello_of(0, 1);
+    hello.rank = 9;
+    hello.world = 4;
+    greet(*state, &trainer, &hello);
+    expect_refused(&trainer, CAIRN_INVAL, "rank 9 of 4");
+    hang_up(&trainer);
+}
+
+static void
+test_what_does_not_fit_is_refused_at_register(void **state)
+{
+    struct trainer trainer, other;
+
+    attach(*state, &trainer, 0, 2);
+    ask_register(&trainer, 0, 1, STATE_BYTES + 1, 20);
+    expect_refused(&trainer, CAIRN_NOMEM, "set state_bytes to at least");
+    ask_register(&trainer, 0, 4000, 64, 100);
+    expect_refused(&trainer, CAIRN_NOMEM, "names and shapes");
+    enlist(&trainer, 0); /* and what fits is still taken */
+    attach(*state, &other, 1, 3);
+    ask_register(&other, 1, 1, 64, 20);
+    expect_refused(&other, CAIRN_INVAL, "one shape");
+    hang_up(&other);
+    attach(*state, &other, 1, 2);
+    ask_register(&other, 1, 1, STATE_BYTES - TENSOR_BYTES + 1, 20);
+    expect_refused(&other, CAIRN_NOMEM, "taken by its other ranks");
+    enlist(&other, 1);
+    assert_int_equal(other.registered.region_offset, TENSOR_BYTES);
+    hang_up(&other);
+    hang_up(&trainer);
+}
+
+static void
+test_a_generation_outlives_the_agent(void **state)
+{
+    struct node *node = *state;
+    struct cairn_session_grant grant;
+    struct trainer trainer;
+
+    attach(node, &trainer, 0, 1);
+    enlist(&trainer, 0);
+    grant = begin(&trainer, 5);
+    capture(&trainer, &grant, 0x11);
+    await_ready(node, 5);
+    kill(node->pid, SIGKILL);
+    assert_int_equal(wait_exit(node->pid), 128 + SIGKILL);
+    assert_int_equal(receive(&trainer), 0);
+    hang_up(&trainer);
+    node->pid = start_process(node);
+    await_log(node, "adopted from the keeper");
+    await_ready(node, 5);
+    kill(node->pid, SIGTERM);
+    assert_int_equal(wait_exit(node->pid), 0);
+    assert_int_equal(access(node->config.socket, F_OK), -1);
+    node->pid = 0;
+}
+
+/* Pieces outside the region, of what was never granted, after DONE: none may reach a generation. */
+static void
+test_frames_out_of_place(void **state)
+{
+    struct cairn_session_piece piece = {.count = 1};
+    struct cairn_session_done done = {{1, 1}};
+    struct cairn_session_grant grant;
+    struct trainer trainer, second;
+
+    attach(*state, &trainer, 0, 1);
+    piece.generation = (struct cairn_generation){1, 77};
+    assert_int_equal(cairn_session_put_piece(&trainer.writer, &piece), CAIRN_OK); /* not registered */
+    assert_int_equal(cairn_session_put_done(&trainer.writer, &done), CAIRN_OK);
+    enlist(&trainer, 0);
+    assert_int_equal(cairn_session_put_piece(&trainer.writer, &piece), CAIRN_OK); /* not granted */
+    grant = begin(&trainer, 3);
+    capture(&trainer, &grant, 0x22);
+    piece.generation = grant.generation; /* after DONE, with a wrong checksum */
+    assert_int_equal(cairn_session_put_piece(&trainer.writer, &piece), CAIRN_OK);
+    assert_int_equal(cairn_session_writer_send(&trainer.writer, trainer.fd), CAIRN_OK);
+    await_ready(*state, 3);
+
+    grant = begin(&trainer, 4);
+    piece.generation = grant.generation;
+    piece.first_block = REGION_BLOCKS;
+    assert_int_equal(cairn_session_put_piece(&trainer.writer, &piece), CAIRN_OK);
+    assert_int_equal(receive(&trainer), 0); /* it is shown out, and the next one is served */
+    hang_up(&trainer);
+    attach(*state, &second, 0, 1);
+    enlist(&second, 0);
+    grant = begin(&second, 5);
+    capture(&second, &grant, 0x33);
+    await_ready(*state, 5);
+    hang_up(&second);
+}
+
+static void
+test_noise_ends_its_own_session_alone(void **state)
+{
+    struct trainer trainer, noisy;
+    struct cairn_session_grant grant;
+    uint8_t noise[256];
+    uint32_t seed = 1;
+
+    attach(*state, &trainer, 0, 1);
+    enlist(&trainer, 0);
+    for (int round = 0; round < 100; round++) {
+        dial(*state, &noisy);
+        for (size_t i = 0; i < sizeof noise; i++) {
+            seed = seed * 1103515245u + 12345u;
+            noise[i] = (uint8_t)(seed >> 16);
+        }
+        assert_int_equal(send(noisy.fd, noise, sizeof noise, MSG_NOSIGNAL), sizeof noise);
+        hang_up(&noisy);
+    }
+    dial(*state, &noisy); /* a frame before HELLO */
+    assert_int_equal(cairn_session_put_begin(&noisy.writer, &(struct cairn_session_begin){1}), CAIRN_OK);
+    assert_int_equal(receive(&noisy), 0);
+    hang_up(&noisy);
+    grant = begin(&trainer, 9);
+    capture(&trainer, &grant, 0x44);
+    await_ready(*state, 9);
+    hang_up(&trainer);
+}
+
+/* A trainer that dies while a child holds its socket is seen by its process. */
+static void
+test_a_dead_trainer_whose_child_lives(void **state)
+{
+    struct node *node = *state;
+    int pipe_fds[2];
+    pid_t trainer_pid, child_pid = 0;
+
+    assert_int_equal(pipe(pipe_fds), 0);
+    trainer_pid = fork();
+    if (trainer_pid == 0) {
+        struct trainer trainer;
+
+        attach(node, &trainer, 0, 1);
+        enlist(&trainer, 0);
+        child_pid = fork();
+        if (child_pid == 0) {
+            close(pipe_fds[1]);
+            sleep(60);
+            _exit(0);
+        }
+        if (write(pipe_fds[1], &child_pid, sizeof child_pid) != sizeof child_pid)
+            _exit(1);
+        _exit(0);
+    }
+    assert_int_equal(read(pipe_fds[0], &child_pid, sizeof child_pid), sizeof child_pid);
+    close(pipe_fds[0]);
+    close(pipe_fds[1]);
+    assert_int_equal(wait_exit(trainer_pid), 0);
+    await_log(node, "trainer left rank=0");
+    kill(child_pid, SIGKILL);
+}
+
+/*
+ * A trainer that was granted a slot and is shown out before it has stopped copying: the slot is not granted to the next
+ * one until the old one's end of the socket closes.
+ */
+static void
+test_a_slot_waits_for_its_old_writer(void **state)
+{
+    struct cairn_session_begin frame = {.step = 1};
+    struct cairn_session_grant grant;
+    struct trainer old, fresh;
+    struct pollfd poll_fd;
+    uint64_t started_ms;
+
+    attach(*state, &old, 0, 1);
+    enlist(&old, 0);
+    begin(&old, 1); /* … and it copies, and copies */
+    attach(*state, &fresh, 0, 1);
+    enlist(&fresh, 0); /* takes the rank over */
+    assert_int_equal(receive(&old), 0);
+    frame.step = 2;
+    assert_int_equal(cairn_session_put_begin(&fresh.writer, &frame), CAIRN_OK);
+    assert_int_equal(cairn_session_writer_send(&fresh.writer, fresh.fd), CAIRN_OK);
+    poll_fd = (struct pollfd){.fd = fresh.fd, .events = POLLIN};
+    assert_int_equal(poll(&poll_fd, 1, 300), 0); /* no grant */
+    started_ms = now_ms();
+    hang_up(&old);
+    expect(&fresh, CAIRN_SESSION_GRANT);
+    assert_true(now_ms() - started_ms < 5000);
+    assert_int_equal(cairn_session_take_grant(&fresh.frame, &grant), CAIRN_OK);
+    capture(&fresh, &grant, 0x55);
+    await_ready(*state, 2);
+    hang_up(&fresh);
+}
+
+static void
+test_one_agent_per_socket(void **state)
+{
+    struct node *node = *state;
+
+    assert_int_equal(wait_exit(start_process(node)), 75);
+    assert_true(logged(node, "another agent serves"));
+    assert_int_equal(access(node->config.socket, F_OK), 0); /* the first one's is untouched */
+}
+
+static void
+test_what_stops_the_start(void **state)
+{
+    struct node *node = *state;
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct cairn_config good = node->config;
+    int fd;
+
+    node->config.state_bytes = UINT64_C(1) << 40;
+    assert_int_equal(wait_exit(start_process(node)), 1);
+    assert_true(logged(node, "1.00 TiB state"));
+    node->config = good;
+
+    fd = open(node->config.socket, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    assert_int_equal(wait_exit(start_process(node)), 78);
+    assert_true(logged(node, "is no socket"));
+    assert_int_equal(access(node->config.socket, F_OK), 0); /* not ours to remove */
+    close(fd);
+    unlink(node->config.socket);
+
+    fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    address.sin_port = htons((uint16_t)strtoul(strchr(good.nodes[0].address, ':') + 1, NULL, 10));
+    assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+    assert_int_equal(listen(fd, 1), 0);
+    assert_int_equal(wait_exit(start_process(node)), 69);
+    close(fd);
+
+    snprintf(node->config.dir, sizeof node->config.dir, "/proc/none");
+    assert_int_equal(wait_exit(start_process(node)), 74);
+    node->config = good;
+    snprintf(node->config.socket, sizeof node->config.socket, "%s/no/such/folder", node->dir);
+    assert_int_equal(wait_exit(start_process(node)), 74);
+    node->config = good;
+}
+
+int
+main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_who_does_not_belong_is_refused, start_node, end_node),
+        cmocka_unit_test_setup_teardown(test_what_does_not_fit_is_refused_at_register, start_node,
+                                        end_node),
+        cmocka_unit_test_setup_teardown(test_a_generation_outlives_the_agent, start_node, end_node),
+        cmocka_unit_test_setup_teardown(test_frames_out_of_place, start_node, end_node),
+        cmocka_unit_test_setup_teardown(test_noise_ends_its_own_session_alone, start_node, end_node),
+        cmocka_unit_test_setup_teardown(test_a_dead_trainer_whose_child_lives, start_node, end_node),
+        cmocka_unit_test_setup_teardown(test_a_slot_waits_for_its_old_writer, start_node, end_node),
+        cmocka_unit_test_setup_teardown(test_one_agent_per_socket, start_node, end_node),
+        cmocka_unit_test_setup_teardown(test_what_stops_the_start, make_node, end_node),
+    };
+    int exit_code;
+
+    if (keeper_main(argc, argv, &exit_code))
+        return exit_code;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

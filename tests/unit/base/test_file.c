@@ -1,0 +1,351 @@
+/* tests/unit/base/test_file.c - files: atomic save with every call failing, loads, lists, and the
+ * translation of errors. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/log.h"
+
+static char root[64];
+static int root_fd = -1;
+static char last_line[4096];
+static int line_count;
+
+static void
+keep_line(void *context, enum cairn_log_level level, const char *line)
+{
+    (void)context;
+    (void)level;
+    line_count++;
+    (void)snprintf(last_line, sizeof(last_line), "%s", line);
+}
+
+static int
+setup(void **state)
+{
+    (void)state;
+    cairn_log_setup(CAIRN_LOG_INFO, keep_line, NULL);
+    (void)snprintf(root, sizeof(root), "/tmp/cairn-file-XXXXXX");
+    if (!mkdtemp(root))
+        return -1;
+    root_fd = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return root_fd < 0;
+}
+
+static int
+teardown(void **state)
+{
+    char command[128];
+
+    (void)state;
+    (void)close(root_fd);
+    (void)snprintf(command, sizeof(command), "rm -rf %s", root);
+    return system(command);
+}
+
+static void
+expect_content(const char *name, const char *expected)
+{
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0;
+
+    assert_int_equal(cairn_file_load(root_fd, name, 100, &bytes, &bytes_len), CAIRN_OK);
+    assert_int_equal(bytes_len, strlen(expected));
+    assert_string_equal((char *)bytes, expected);
+    free(bytes);
+}
+
+static void
+test_save_and_load(void **state)
+{
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 7;
+
+    (void)state;
+    assert_int_equal(cairn_file_save(root_fd, "a", "first", 5), CAIRN_OK);
+    expect_content("a", "first");
+    assert_int_equal(cairn_file_save(root_fd, "a", "", 0), CAIRN_OK);
+    expect_content("a", "");
+    assert_int_equal(cairn_file_save(root_fd, "a", "second", 6), CAIRN_OK);
+    expect_content("a", "second");
+    line_count = 0;
+    assert_int_equal(cairn_file_load(root_fd, "none", 100, &bytes, &bytes_len), CAIRN_NOT_FOUND);
+    assert_int_equal(line_count, 0); /* an answer, no failure */
+    assert_int_equal(cairn_file_load(root_fd, "a", 5, &bytes, &bytes_len), CAIRN_CORRUPT);
+    assert_non_null(strstr(last_line, root));
+    assert_int_equal(cairn_file_load(root_fd, ".", 5, &bytes, &bytes_len), CAIRN_CORRUPT);
+    assert_int_equal(symlinkat("a", root_fd, "link"), 0);
+    assert_int_equal(cairn_file_load(root_fd, "link", 100, &bytes, &bytes_len), CAIRN_IO);
+    assert_non_null(strstr(last_line, "symbolic link"));
+    assert_null(bytes);
+    assert_int_equal(bytes_len, 7); /* out-parameters only on success */
+}
+
+static void
+test_directories(void **state)
+{
+    char **names = NULL, path[128];
+    size_t count = 0;
+    int fd;
+
+    (void)state;
+    assert_int_equal(cairn_dir_make(root_fd, "d"), CAIRN_OK);
+    assert_int_equal(cairn_dir_make(root_fd, "d"), CAIRN_OK);
+    (void)snprintf(path, sizeof(path), "%s/d/deeper", root);
+    assert_int_equal(cairn_dir_make(AT_FDCWD, path), CAIRN_OK);
+    assert_int_equal(cairn_dir_make(root_fd, "none/d"), CAIRN_NOT_FOUND);
+    assert_int_equal(cairn_file_save(root_fd, "d/file", "x", 1), CAIRN_OK);
+    assert_int_equal(cairn_dir_make(root_fd, "d/file"), CAIRN_IO);
+    assert_int_equal(cairn_file_open(root_fd, "d", CAIRN_FILE_DIRECTORY, &fd), CAIRN_OK);
+    for (int i = 0; i < 100; i++) {
+        char name[16];
+
+        (void)snprintf(name, sizeof(name), "n%02d", 99 - i);
+        assert_int_equal(cairn_file_save(fd, name, name, 3), CAIRN_OK);
+    }
+    for (int twice = 0; twice < 2; twice++) { /* the descriptor's own position stays out of it */
+        assert_int_equal(cairn_dir_list(fd, &names, &count), CAIRN_OK);
+        assert_int_equal(count, 102);
+        assert_string_equal(names[0], "deeper");
+        assert_string_equal(names[1], "file");
+        assert_string_equal(names[101], "n99");
+        cairn_dir_list_free(names, count);
+    }
+    line_count = 0;
+    assert_int_equal(cairn_dir_remove(root_fd, "d"), CAIRN_AGAIN);
+    assert_int_equal(cairn_dir_remove(root_fd, "none"), CAIRN_NOT_FOUND);
+    assert_int_equal(line_count, 0);
+    assert_int_equal(cairn_dir_remove(fd, "deeper"), CAIRN_OK);
+    assert_int_equal(cairn_file_open(fd, "deeper", CAIRN_FILE_DIRECTORY, &(int){0}),
+                     CAIRN_NOT_FOUND);
+    assert_int_equal(cairn_file_open(fd, "file/x", CAIRN_FILE_READ, &(int){0}), CAIRN_NOT_FOUND);
+    assert_int_equal(cairn_file_close(fd), CAIRN_OK);
+    assert_int_equal(cairn_file_close(-1), CAIRN_OK);
+}
+
+/* ---- failures ---- */
+
+static int fail_at, calls, fail_errno, short_writes;
+
+static bool
+failing(void)
+{
+    if (calls++ != fail_at)
+        return false;
+    errno = fail_errno;
+    return true;
+}
+
+static int
+bad_open(int dir_fd, const char *name, int flags, mode_t mode)
+{
+    return failing() ? -1 : openat(dir_fd, name, flags, mode);
+}
+
+static ssize_t
+bad_read(int fd, void *bytes, size_t bytes_len, off_t at)
+{
+    return failing() ? -1 : pread(fd, bytes, bytes_len > 1 && short_writes ? 1 : bytes_len, at);
+}
+
+static ssize_t
+bad_write(int fd, const void *bytes, size_t bytes_len, off_t at)
+{
+    return failing() ? -1 : pwrite(fd, bytes, bytes_len > 1 && short_writes ? 1 : bytes_len, at);
+}
+
+static int syncs;
+
+static int
+bad_sync(int fd)
+{
+    syncs++;
+    return failing() ? -1 : fsync(fd);
+}
+
+static int
+bad_close(int fd)
+{
+    int result = close(fd);
+
+    return failing() ? -1 : result;
+}
+
+static int
+bad_rename(int dir_fd, const char *from, const char *to)
+{
+    return failing() ? -1 : renameat(dir_fd, from, dir_fd, to);
+}
+
+static void
+use_bad(int at, int code)
+{
+    static struct cairn_file_ops ops;
+
+    ops = cairn_file_ops_os;
+    ops.open = bad_open;
+    ops.read = bad_read;
+    ops.write = bad_write;
+    ops.sync = bad_sync;
+    ops.close = bad_close;
+    ops.rename = bad_rename;
+    fail_at = at;
+    fail_errno = code;
+    calls = 0;
+    syncs = 0;
+    cairn_file_setup(&ops);
+}
+
+static void
+test_save_fails_at_every_call(void **state)
+{
+    static const struct {
+        int code;
+        cairn_err err;
+    } codes[] = {{EIO, CAIRN_IO},        {ENOSPC, CAIRN_FULL},  {EDQUOT, CAIRN_FULL},
+                 {EACCES, CAIRN_DENIED}, {EROFS, CAIRN_DENIED}, {ENOMEM, CAIRN_NOMEM}};
+
+    (void)state;
+    for (size_t c = 0; c < sizeof(codes) / sizeof(codes[0]); c++) {
+        int at;
+
+        assert_int_equal(cairn_file_save(root_fd, "s", "old", 3), CAIRN_OK);
+        for (at = 0; at < 20; at++) {
+            bool last = false;
+            cairn_err err;
+
+            use_bad(at, codes[c].code);
+            line_count = 0;
+            err = cairn_file_save(root_fd, "s", "new", 3);
+            cairn_file_setup(NULL);
+            if (calls <= at) { /* nothing failed */
+                assert_int_equal(err, CAIRN_OK);
+                break;
+            }
+            assert_int_equal(err, codes[c].err);
+            assert_int_equal(line_count, 1);
+            assert_non_null(strstr(last_line, "path="));
+            assert_non_null(strstr(last_line, root));
+            assert_in_range(syncs, 0, 2); /* never a second try */
+            last = calls == at + 1 && syncs == 2;
+            expect_content(
+                "s", last ? "new" : "old"); /* only the directory's sync comes after the rename */
+            assert_int_equal(faccessat(root_fd, "s.new", F_OK, 0), -1);
+            assert_int_equal(cairn_file_save(root_fd, "s", "old", 3), CAIRN_OK);
+        }
+        assert_int_equal(at, 6); /* open, write, sync, close, rename, sync */
+        expect_content("s", "new");
+    }
+}
+
+static void
+test_interrupted_and_short(void **state)
+{
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0;
+
+    (void)state;
+    short_writes = 1;
+    for (int at = 0; at < 12; at++) {
+        use_bad(at, EINTR);
+        if (at == 0 || (at >= 1 && at <= 6)) { /* open and write go on after an interrupt */
+            assert_int_equal(cairn_file_save(root_fd, "i", "sixby!", 6), CAIRN_OK);
+            cairn_file_setup(NULL);
+            expect_content("i", "sixby!");
+        }
+        use_bad(at, EINTR);
+        if (at < 6) {
+            assert_int_equal(cairn_file_load(root_fd, "i", 10, &bytes, &bytes_len), CAIRN_OK);
+            assert_int_equal(bytes_len, 6);
+            assert_memory_equal(bytes, "sixby!", 6);
+            free(bytes);
+        }
+    }
+    short_writes = 0;
+    cairn_file_setup(NULL);
+}
+
+static ssize_t
+no_write(int fd, const void *bytes, size_t bytes_len, off_t at)
+{
+    (void)fd, (void)bytes, (void)bytes_len, (void)at;
+    return 0;
+}
+
+static ssize_t
+interrupted_write(int fd, const void *bytes, size_t bytes_len, off_t at)
+{
+    (void)fd, (void)bytes, (void)bytes_len, (void)at;
+    errno = EINTR;
+    return -1;
+}
+
+static void
+test_no_endless_loops(void **state)
+{
+    struct cairn_file_ops ops = cairn_file_ops_os;
+
+    (void)state;
+    ops.write = no_write;
+    cairn_file_setup(&ops);
+    assert_int_equal(cairn_file_save(root_fd, "z", "abc", 3), CAIRN_IO);
+    ops.write = interrupted_write;
+    assert_int_equal(cairn_file_save(root_fd, "z", "abc", 3), CAIRN_IO);
+    cairn_file_setup(NULL);
+}
+
+static void
+test_sizes_and_messages(void **state)
+{
+    char path[CAIRN_FILE_PATH_BYTES_MAX], expected[128];
+    uint64_t bytes = 0;
+    size_t got = 0;
+    int fd;
+
+    (void)state;
+    assert_int_equal(cairn_file_open(root_fd, "size", CAIRN_FILE_UPDATE, &fd), CAIRN_OK);
+    assert_int_equal(cairn_file_reserve(fd, 1000), CAIRN_OK);
+    assert_int_equal(cairn_file_reserve(fd, 0), CAIRN_OK);
+    assert_int_equal(cairn_file_size(fd, &bytes), CAIRN_OK);
+    assert_int_equal(bytes, 1000);
+    assert_int_equal(cairn_file_resize(fd, 3), CAIRN_OK);
+    assert_int_equal(cairn_file_read_at(fd, 1, path, 100, &got), CAIRN_OK);
+    assert_int_equal(got, 2);
+    assert_int_equal(cairn_file_reserve(fd, UINT64_MAX / 4), CAIRN_IO); /* EFBIG */
+    assert_int_equal(cairn_file_size(root_fd, &bytes), CAIRN_INVAL);
+    cairn_file_path(root_fd, "x", path);
+    (void)snprintf(expected, sizeof(expected), "%s/x", root);
+    assert_string_equal(path, expected);
+    cairn_file_path(AT_FDCWD, "rel", path);
+    assert_string_equal(path, "rel");
+    cairn_file_path(root_fd, "/abs", path);
+    assert_string_equal(path, "/abs");
+    assert_int_equal(cairn_file_close(fd), CAIRN_OK);
+    assert_int_equal(cairn_file_rename(root_fd, "none", "x"), CAIRN_NOT_FOUND);
+    assert_int_equal(cairn_file_unlink(root_fd, "none"), CAIRN_NOT_FOUND);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_save_and_load),
+        cmocka_unit_test(test_directories),
+        cmocka_unit_test(test_save_fails_at_every_call),
+        cmocka_unit_test(test_interrupted_and_short),
+        cmocka_unit_test(test_no_endless_loops),
+        cmocka_unit_test(test_sizes_and_messages),
+    };
+
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,846 @@
+/* tests/unit/client/test_client.c - open, register, snapshots and the agent's misfortunes. */
+#include "cairn/client.h"
+
+#include "tests/support/fake_agent.h"
+
+#include "base/crc.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+enum { TENSORS = 6, SHORT_MS = 300 };
+
+/* The lines that a client said. */
+struct lines {
+    pthread_mutex_t lock;
+    char text[16384];
+};
+
+static struct lines lines = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void
+note_line(void *context, enum cairn_log_level level, const char *line)
+{
+    struct lines *into = context;
+    size_t used;
+
+    if (level == CAIRN_LOG_DEBUG)
+        return;
+    pthread_mutex_lock(&into->lock);
+    used = strlen(into->text);
+    snprintf(into->text + used, sizeof into->text - used, "%s\n", line);
+    pthread_mutex_unlock(&into->lock);
+}
+
+static int
+count_lines(const char *part)
+{
+    int count = 0;
+
+    pthread_mutex_lock(&lines.lock);
+    for (const char *at = lines.text; (at = strstr(at, part)) != NULL; at++)
+        count++;
+    pthread_mutex_unlock(&lines.lock);
+    return count;
+}
+
+static int
+reset(void **state)
+{
+    (void)state;
+    unsetenv("CAIRN_AGENT");
+    unsetenv("CAIRN_JOB");
+    pthread_mutex_lock(&lines.lock);
+    lines.text[0] = '\0';
+    pthread_mutex_unlock(&lines.lock);
+    return 0;
+}
+
+static struct cairn_client_options
+options_for(const char *path)
+{
+    return (struct cairn_client_options){.agent_socket = path,
+                                         .job = "test",
+                                         .rank = 1,
+                                         .world = 4,
+                                         .fence_timeout_ms = 5000,
+                                         .connect_timeout_ms = 5000,
+                                         .restore_timeout_ms = 5000,
+                                         .log = note_line,
+                                         .log_context = &lines};
+}
+
+static struct cairn_client *
+open_client(struct fake_agent *agent)
+{
+    struct cairn_client_options options = options_for(agent->path);
+    struct cairn_client *client = NULL;
+
+    assert_int_equal(cairn_client_open(&options, &client), CAIRN_OK);
+    return client;
+}
+
+/* A few tensors of awkward sizes, a replica's share and flat ranges among them. */
+struct model {
+    struct cairn_slice slices[TENSORS];
+    uint8_t *bytes[TENSORS];
+    size_t sizes[TENSORS];
+};
+
+static void
+model_add(struct model *model, int index, const char *name, enum cairn_dtype dtype,
+          uint64_t elements, uint64_t flat_begin, uint64_t flat_end, uint32_t replica,
+          uint32_t replicas)
+{
+    struct cairn_slice *slice = &model->slices[index];
+    uint64_t held = flat_end ? flat_end - flat_begin : elements;
+
+    model->sizes[index] = held * cairn_dtype_bytes(dtype);
+    model->bytes[index] = malloc(model->sizes[index]);
+    assert_non_null(model->bytes[index]);
+    for (size_t i = 0; i < model->sizes[index]; i++)
+        model->bytes[index][i] = (uint8_t)(i * 31 + i / 251 + (size_t)index * 17);
+    *slice = (struct cairn_slice){.name = name,
+                                  .dtype = dtype,
+                                  .kind = CAIRN_PARAM,
+                                  .dims = 1,
+                                  .shape = {elements + 10},
+                                  .offset = {3},
+                                  .extent = {elements},
+                                  .flat_begin = flat_begin,
+                                  .flat_end = flat_end,
+                                  .replica_index = replica,
+                                  .replica_count = replicas,
+                                  .address = model->bytes[index],
+                                  .device = -1};
+}
+
+static void
+model_init(struct model *model)
+{
+    model_add(model, 0, "embed", CAIRN_F32, 300001, 0, 0, 1, 3);
+    model_add(model, 1, "bias", CAIRN_BF16, 7, 0, 0, 0, 1);
+    model_add(model, 2, "moment", CAIRN_F32, 90000, 100, 70001, 0, 1);
+    model_add(model, 3, "tiny", CAIRN_F32, 1, 0, 0, 2, 3); /* its share is empty */
+    model_add(model, 4, "flat", CAIRN_F64, 5000, 17, 4000, 0, 2);
+    model_add(model, 5, "rng", CAIRN_U8, 999, 0, 0, 0, 1);
+}
+
+static void
+model_fini(struct model *model)
+{
+    for (int i = 0; i < TENSORS; i++)
+        free(model->bytes[i]);
+}
+
+/* The region in a slot holds exactly what the plan says, padding zero, and the checksums are right.
+ */
+static void
+check_region(const struct fake_agent *agent, const struct model *model, uint32_t slot)
+{
+    struct cairn_manifest_entry entries[TENSORS];
+    uint64_t region_bytes, blocks;
+    uint8_t *expected;
+    const uint8_t *region = agent->slots[slot] + FAKE_REGION_STRIDE; /* of rank 1 */
+
+    assert_int_equal(cairn_capture_plan(model->slices, TENSORS, entries, &region_bytes, NULL),
+                     CAIRN_OK);
+    expected = calloc(1, region_bytes);
+    assert_non_null(expected);
+    for (int i = 0; i < TENSORS; i++)
+        memcpy(expected + entries[i].offset_bytes, entries[i].slice.address,
+               cairn_capture_bytes(&entries[i]));
+    assert_memory_equal(region, expected, region_bytes);
+    blocks = region_bytes / CAIRN_BLOCK_BYTES;
+    assert_int_equal(agent->blocks[1], blocks);
+    for (uint64_t b = 0; b < blocks; b++)
+        assert_int_equal(agent->crcs[1][b],
+                         cairn_crc64(0, expected + b * CAIRN_BLOCK_BYTES, CAIRN_BLOCK_BYTES));
+    free(expected);
+}
+
+static void
+wait_attached(struct cairn_client *client, uint32_t attached)
+{
+    uint64_t until_ms = fake_now_ms() + 10000;
+    struct cairn_client_stats stats;
+
+    do {
+        assert_true(fake_now_ms() < until_ms);
+        cairn_client_stats_read(client, &stats);
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+    } while (stats.attached != attached);
+}
+
+/* begin until the agent answers: right after an attachment the tensors may still be on their way.
+ */
+static void
+begin_soon(struct cairn_client *client, uint64_t step)
+{
+    uint64_t until_ms = fake_now_ms() + 10000;
+
+    while (cairn_snapshot_begin(client, step) != CAIRN_OK) {
+        assert_true(fake_now_ms() < until_ms);
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+    }
+}
+
+/* ---- without an agent ---- */
+
+static void
+test_open_refuses(void **state)
+{
+    struct cairn_client_options options = options_for(NULL);
+    struct cairn_client *client = NULL;
+    char long_path[200];
+
+    (void)state;
+    assert_int_equal(cairn_client_open(NULL, &client), CAIRN_INVAL);
+    options.rank = 4;
+    assert_int_equal(cairn_client_open(&options, &client), CAIRN_INVAL);
+    options.rank = 0;
+    memset(long_path, 'x', sizeof long_path);
+    long_path[199] = '\0';
+    options.agent_socket = long_path;
+    assert_int_equal(cairn_client_open(&options, &client), CAIRN_INVAL);
+    assert_int_equal(count_lines("longer than 107 bytes"), 1);
+    options.agent_socket = NULL;
+    options.job = long_path;
+    assert_int_equal(cairn_client_open(&options, &client), CAIRN_INVAL);
+    assert_null(client);
+    cairn_client_close(NULL);
+}
+
+/* A trainer's whole life without an agent: every call returns, and it is said once. */
+static void
+train_without(struct cairn_client *client, cairn_err restore)
+{
+    struct cairn_client_stats stats;
+    struct cairn_restored restored;
+    struct model model;
+
+    model_init(&model);
+    assert_int_equal(cairn_client_register(client, model.slices, TENSORS), CAIRN_OK);
+    assert_int_equal(cairn_client_restore(client, &restored), restore);
+    for (uint64_t step = 1; step <= 20; step++) {
+        assert_int_equal(cairn_snapshot_fence(client, CAIRN_FENCE_ALL), CAIRN_OK);
+        assert_int_equal(cairn_snapshot_fence(client, 2), CAIRN_OK);
+        assert_int_equal(cairn_snapshot_begin(client, step), CAIRN_AGAIN);
+    }
+    assert_int_equal(cairn_snapshot_fence(client, TENSORS), CAIRN_INVAL);
+    cairn_client_stats_read(client, &stats);
+    assert_int_equal(stats.snapshots_begun, 0);
+    assert_int_equal(stats.snapshots_skipped, 20);
+    assert_int_equal(stats.fence_count, 40);
+    assert_int_equal(stats.attached, 0);
+    cairn_client_close(client);
+    model_fini(&model);
+}
+
+static void
+test_no_agent_configured(void **state)
+{
+    struct cairn_client_options options = options_for(NULL);
+    struct cairn_client *client = NULL;
+    uint64_t start_ms = fake_now_ms();
+
+    (void)state;
+    assert_int_equal(cairn_client_open(&options, &client), CAIRN_OK);
+    train_without(client, CAIRN_NOT_FOUND);
+    assert_int_equal(count_lines("unprotected"), 1);
+    assert_true(fake_now_ms() - start_ms < 1000);
+}
+
+static void
+test_no_agent_answers(void **state)
+{
+    struct cairn_client_options options = options_for("/tmp/cairn-no-such-agent");
+    struct cairn_client *client = NULL;
+    uint64_t start_ms = fake_now_ms();
+
+    (void)state;
+    options.connect_timeout_ms = SHORT_MS;
+    assert_int_equal(cairn_client_open(&options, &client), CAIRN_OK);
+    train_without(client, CAIRN_PEER); /* it would be wrong to start anew: there may be a state */
+    assert_int_equal(count_lines("unprotected"), 1);
+    assert_true(fake_now_ms() - start_ms < 3 * SHORT_MS + 1000);
+}
+
+static void
+test_environment(void **state)
+{
+    struct fake_agent *agent = fake_agent_create(CAIRN_BLOCK_BYTES);
+    struct cairn_client_options options = options_for(NULL);
+    struct cairn_client *client = NULL;
+    struct cairn_client_stats stats;
+
+    (void)state;
+    fake_agent_start(agent);
+    assert_int_equal(setenv("CAIRN_AGENT", agent->path, 1), 0);
+    options.job = NULL;
+    assert_int_equal(cairn_client_open(&options, &client), CAIRN_OK);
+    cairn_client_stats_read(client, &stats);
+    assert_int_equal(stats.attached, 1);
+    assert_int_equal(stats.epoch, 1);
+    assert_int_equal(agent->hello_pid, getpid());
+    cairn_client_close(client);
+    fake_agent_stop(agent);
+    fake_agent_destroy(agent);
+}
+
+static void
+open_refused(struct fake_agent *agent, cairn_err expected)
+{
+    struct cairn_client_options options = options_for(agent->path);
+    struct cairn_client *client = NULL;
+
+    assert_int_equal(cairn_client_open(&options, &client), expected);
+    assert_null(client);
+}
+
+static void
+test_refused(void **state)
+{
+    struct fake_agent *agent = fake_agent_create(CAIRN_BLOCK_BYTES);
+    struct cairn_client_options options = options_for(agent->path);
+    struct cairn_client *client = NULL;
+
+    (void)state;
+    fake_agent_start(agent);
+    agent->hello_err = CAIRN_DENIED;
+    open_refused(agent, CAIRN_DENIED);
+    agent->hello_err = CAIRN_STALE;
+    open_refused(agent, CAIRN_STALE);
+    agent->hello_err = CAIRN_VERSION;
+    open_refused(agent, CAIRN_VERSION);
+    agent->hello_err = 0;
+    agent->protocol = CAIRN_SESSION_PROTOCOL + 1;
+    open_refused(agent, CAIRN_VERSION);
+    agent->protocol = CAIRN_SESSION_PROTOCOL;
+    agent->hello_err = CAIRN_AGAIN; /* not now: open goes on without, and attaches later */
+    options.connect_timeout_ms = SHORT_MS;
+    assert_int_equal(cairn_client_open(&options, &client), CAIRN_OK);
+    agent->hello_err = 0;
+    wait_attached(client, 1);
+    cairn_client_close(client);
+    assert_int_equal(count_lines("busy or full"), 1);
+    fake_agent_stop(agent);
+    fake_agent_destroy(agent);
+}
+
+/* ---- snapshots ---- */
+
+static void
+test_snapshots(void **state)
+{
+    struct fake_agent *agent = fake_agent_create(CAIRN_BLOCK_BYTES);
+    struct cairn_client_stats stats;
+    struct cairn_client *client;
+    struct model model;
+
+    (void)state;
+    model_init(&model);
+    fake_agent_start(agent);
+    client = open_client(agent);
+    assert_int_equal(cairn_client_register(client, model.slices, TENSORS), CAIRN_OK);
+    for (int step = 1; step <= 5; step++) {
+        assert_int_equal(cairn_snapshot_begin(client, (uint64_t)step), CAIRN_OK);
+        assert_true(fake_reaches(&agent->pieces, 1)); /* granted */
+        for (uint32_t i = 0; i < TENSORS; i++) {
+            assert_int_equal(cairn_snapshot_fence(client, i), CAIRN_OK);
+            if (i == 2)
+                break; /* the rest in one */
+        }
+        assert_int_equal(cairn_snapshot_fence(client, CAIRN_FENCE_ALL), CAIRN_OK);
+        assert_true(fake_reaches(&agent->dones, step));
+        assert_int_equal(agent->last_slot, (step - 1) % FAKE_SLOTS);
+        check_region(agent, &model, agent->last_slot);
+        for (int i = 0; i < TENSORS; i++) /* the update */
+            for (size_t b = 0; b < model.sizes[i]; b += 13)
+                model.bytes[i][b] ^= (uint8_t)step;
+        agent->pieces = 0;
+    }
+    assert_int_equal(agent->cancels, 0);
+    assert_int_equal(agent->damaged, 0);
+    assert_true(fake_reaches(&agent->stats, 1));
+    cairn_client_stats_read(client, &stats);
+    assert_int_equal(stats.snapshots_begun, 5);
+    assert_int_equal(stats.snapshots_captured, 5);
+    assert_int_equal(stats.snapshots_skipped + stats.snapshots_failed, 0);
+    assert_true(stats.captured_bytes > 5 * 100000 && stats.capture_ns > 0);
+    assert_true(stats.fence_ns_p50 <= stats.fence_ns_p99);
+    assert_true(stats.fence_ns_p99 <= stats.fence_ns_max);
+    assert_int_equal(stats.fence_count, 5 * 4);
+    cairn_client_close(client);
+    fake_agent_stop(agent);
+    fake_agent_destroy(agent);
+    model_fini(&model);
+}
+
+/* The last snapshot before close is reported to its end. */
+static void
+test_close_reports(void **state)
+{
+    struct fake_agent *agent = fake_agent_create(CAIRN_BLOCK_BYTES);
+    struct cairn_client *client;
+    struct model model;
+
+    (void)state;
+    model_init(&model);
+    fake_agent_start(agent);
+    client = open_client(agent);
+    assert_int_equal(cairn_client_register(client, model.slices, TENSORS), CAIRN_OK);
+    assert_int_equal(cairn_snapshot_begin(client, 9), CAIRN_OK);
+    assert_true(fake_reaches(&agent->pieces, 1));
+    cairn_client_close(client);
+    assert_true(fake_reaches(&agent->dones, 1));
+    check_region(agent, &model, agent->last_slot);
+    fake_agent_stop(agent);
+    fake_agent_destroy(agent);
+    model_fini(&model);
+}
+
+/* Not granted by the fence: given up without waiting, and the late grant does no harm. */
+static void
+test_fence_before_grant(void **state)
+{
+    struct fake_agent *agent = fake_agent_create(CAIRN_BLOCK_BYTES);
+    struct cairn_client_stats stats;
+    struct cairn_client *client;
+    struct model model;
+
+    (void)state;
+    model_init(&model);
+    fake_agent_start(agent);
+    client = open_client(agent);
+    assert_int_equal(cairn_client_register(client, model.slices, TENSORS), CAIRN_OK);
+    agent->hold_grants = 1;
+    assert_int_equal(cairn_snapshot_begin(client, 1), CAIRN_OK);
+    assert_true(fake_reaches(&agent->begins, 1));
+    assert_int_equal(cairn_snapshot_fence(client, 3),
+                     CAIRN_OK); /* nothing of it is captured here */
+    assert_int_equal(cairn_snapshot_fence(client, 0), CAIRN_AGAIN);
+    assert_int_equal(cairn_snapshot_fence(client, 1), CAIRN_AGAIN);
+    assert_int_equal(cairn_snapshot_fence(client, CAIRN_FENCE_ALL), CAIRN_AGAIN);
+    assert_int_equal(cairn_snapshot_fence(client, CAIRN_FENCE_ALL), CAIRN_OK); /* said once */
+    assert_true(fake_reaches(&agent->cancels, 1));
+    assert_int_equal(agent->cancel_reason, CAIRN_REASON_FENCE);
+    agent->hold_grants = 0;
+    assert_int_equal(cairn_snapshot_begin(client, 2), CAIRN_OK);
+    assert_true(fake_reaches(&agent->dones, 1));
+    assert_int_equal(cairn_snapshot_fence(client, CAIRN_FENCE_ALL), CAIRN_OK);
+    check_region(agent, &model, agent->last_slot);
+    cairn_client_stats_read(client, &stats);
+    assert_int_equal(stats.snapshots_begun, 2);
+    assert_int_equal(stats.snapshots_captured, 1);
+    assert_int_equal(stats.snapshots_skipped, 1);
+    cairn_client_close(client);
+    fake_agent_stop(agent);
+    fake_agent_destroy(agent);
+    model_fini(&model);
+}
+
+static void
+test_skip_and_drop(void **state)
+{
+    struct fake_agent *agent = fake_agent_create(CAIRN_BLOCK_BYTES);
+    struct cairn_client_stats stats;
+    struct cairn_client *client;
+    struct model model;
+    uint64_t until_ms;
+
+    (void)state;
+    model_init(&model);
+    fake_agent_start(agent);
+    client = open_client(agent);
+    assert_int_equal(cairn_client_register(client, model.slices, TENSORS), CAIRN_OK);
+    agent->skip_reason = CAIRN_REASON_BUSY;
+    assert_int_equal(cairn_snapshot_begin(client, 1), CAIRN_OK);
+    until_ms = fake_now_ms() + 10000;
+    do { /* the answer is on its way */
+        assert_true(fake_now_ms() < until_ms);
+        cairn_client_stats_read(client, &stats);
+    } while (stats.snapshots_skipped == 0);
+    assert_int_equal(cairn_snapshot_fence(client, CAIRN_FENCE_ALL), CAIRN_AGAIN);
+    agent->skip_reason = CAIRN_REASON_NOT_DUE;
+    assert_int_equal(cairn_snapshot_begin(client, 2), CAIRN_OK);
+    until_ms = fake_now_ms() + 10000;
+    while (cairn_snapshot_begin(client, 3) != CAIRN_OK) /* the answer to 2 makes room for 3 */
+        assert_true(fake_now_ms() < until_ms);
+    assert_true(fake_reaches(&agent->begins, 3));
+    agent->skip_reason = 0;
+    while (cairn_snapshot_begin(client, 4) != CAIRN_OK)
+        assert_true(fake_now_ms() < until_ms);
+    assert_true(fake_reaches(&agent->dones, 1));
+    assert_int_equal(cairn_snapshot_fence(client, CAIRN_FENCE_ALL), CAIRN_OK);
+    cairn_client_stats_read(client, &stats);
+    assert_int_equal(stats.snapshots_skipped, 1); /* what was not due was not missed */
+    assert_int_equal(stats.snapshots_captured, 1);
+    agent->drop_at_grant = 1;
+    assert_int_equal(cairn_snapshot_begin(client, 5), CAIRN_OK);
+    until_ms = fake_now_ms() + 10000;
+    while (agent->cancels + agent->dones < 2) /* the copy may have been faster than the DROP */
+        assert_true(fake_now_ms() < until_ms);
+    (void)cairn_snapshot_fence(client, CAIRN_FENCE_ALL);
+    agent->drop_at_grant = 0;
+    assert_int_equal(cairn_snapshot_begin(client, 6), CAIRN_OK);
+    assert_true(fake_reaches(&agent->begins, 6));
+    cairn_client_close(client);
+    assert_int_equal(agent->damaged, 0);
+    fake_agent_stop(agent);
+    fake_agent_destroy(agent);
+    model_fini(&model);
+}
+
+/* A rank that captures nothing takes part all the same. */
+static void
+test_nothing_to_capture(void **state)
+{
+    struct fake_agent *agent = fake_agent_create(CAIRN_BLOCK_BYTES);
+    struct cairn_client *client;
+
+    (void)state;
+    fake_agent_start(agent);
+    client = open_client(agent);
+    assert_int_equal(cairn_client_register(client, NULL, 0), CAIRN_OK);
+    assert_int_equal(cairn_snapshot_begin(client, 1), CAIRN_OK);
+    assert_true(fake_reaches(&agent->dones, 1));
+    assert_int_equal(cairn_snapshot_fence(client, CAIRN_FENCE_ALL), CAIRN_OK);
+    cairn_client_close(client);
+    fake_agent_stop(agent);
+    fake_agent_destroy(agent);
+}
+
+/* ---- register ---- */
+
+static void
+register_refused(struct cairn_client *client, struct model *model, const char *named)
+{
+    assert_int_equal(cairn_client_register(client, model->slices, TENSORS), CAIRN_INVAL);
+    assert_true(count_lines(named) >= 1);
+}
+
+static void
+test_register_wrong(void **state)
+{
+    struct fake_agent *agent = fake_agent_create(CAIRN_BLOCK_BYTES);
+    struct cairn_client *client;
+    struct model model;
+
+    (void)state;
+    model_init(&model);
+    fake_agent_start(agent);
+    client = open_client(agent);
+    model.slices[2].extent[0] = 1 << 30;
+    register_refused(client, &model, "\"moment\"");
+    model.slices[2].extent[0] = 90000;
+    model.slices[4].address = NULL;
+    register_refused(client, &model, "\"flat\" is refused: it has no address");
+    model.slices[4].address = model.bytes[4];
+    model.slices[1].replica_index = 9;
+    register_refused(client, &model, "\"bias\"");
+    model.slices[1].replica_index = 0;
+    model.slices[5].name = NULL;
+    assert_int_equal(cairn_client_register(client, model.slices, TENSORS), CAIRN_INVAL);
+    assert_int_equal(cairn_client_register(client, NULL, 1), CAIRN_INVAL);
+    model.slices[5].name = "rng";
+    agent->register_err = CAIRN_NOMEM;
+    assert_int_equal(cairn_client_register(client, model.slices, TENSORS), CAIRN_NOMEM);
+    assert_int_equal(count_lines("needs 9 GiB, has 4 GiB"), 1);
+    assert_int_equal(cairn_snapshot_begin(client, 1), CAIRN_AGAIN); /* goes on unprotected */
+    agent->register_err = 0;
+    agent->unsealed = 1;
+    assert_int_equal(cairn_client_register(client, model.slices, TENSORS), CAIRN_CORRUPT);
+    assert_int_equal(count_lines("not sealed against shrinking"), 1);
+    agent->unsealed = 0;
+    agent->region_lie = 1;
+    assert_int_equal(cairn_client_register(client, model.slices, TENSORS), CAIRN_VERSION);
+    agent->region_lie = 2;
+    assert_int_equal(cairn_client_register(client, model.slices, TENSORS), CAIRN_CORRUPT);
+    agent->region_lie = 0;
+    assert_int_equal(cairn_client_register(client, model.slices, TENSORS), CAIRN_OK);
+    assert_int_equal(cairn_snapshot_begin(client, 2), CAIRN_OK);
+    assert_true(fake_reaches(&agent->dones, 1));
+    check_region(agent, &model, agent->last_slot);
+    cairn_client_close(client);
+    fake_agent_stop(agent);
+    fake_agent_destroy(agent);
+    model_fini(&model);
+}
+
+/* Registering anew in the middle of a snapshot gives that one up; the next is of the new tensors.
+ */
+static void
+test_register_again(void **state)
+{
+    struct fake_agent *agent = fake_agent_create(CAIRN_BLOCK_BYTES);
+    struct cairn_client *client;
+    struct model model;
+
+    (void)state;
+    model_init(&model);
+    fake_agent_start(agent);
+    client = open_client(agent);
+    assert_int_equal(cairn_client_register(client, model.slices, 1), CAIRN_OK);
+    for (uint64_t step = 1; step <= 10; step++) {
+        assert_int_equal(cairn_snapshot_begin(client, step), CAIRN_OK);
+        assert_int_equal(cairn_client_register(client, model.slices, step == 10 ? TENSORS : 3),
+                         CAIRN_OK);
+    }
+    agent->dones = 0;
+    assert_int_equal(cairn_snapshot_begin(client, 11), CAIRN_OK);
+    assert_true(fake_reaches(&agent->dones, 1));
+    assert_int_equal(cairn_snapshot_fence(client, CAIRN_FENCE_ALL), CAIRN_OK);
+    check_region(agent, &model, agent->last_slot);
+    assert_int_equal(agent->damaged, 0);
+    cairn_client_close(client);
+    fake_agent_stop(agent);
+    fake_agent_destroy(agent);
+    model_fini(&model);
+}
+
+/* ---- misfortunes ---- */
+
+static void
+test_agent_dies_and_comes_back(void **state)
+{
+    struct fake_agent *agent = fake_agent_create(CAIRN_BLOCK_BYTES);
+    struct cairn_client *client;
+    struct model model;
+
+    (void)state;
+    model_init(&model);
+    fake_agent_start(agent);
+    client = open_client(agent);
+    assert_int_equal(cairn_client_register(client, model.slices, TENSORS), CAIRN_OK);
+    for (int round = 1; round <= 3; round++) {
+        agent->close_at_grant = 1; /* dies with a capture running */
+        begin_soon(client, (uint64_t)round * 10);
+        fake_reaches(&agent->begins, 2 * round - 1);
+        (void)cairn_snapshot_fence(client, CAIRN_FENCE_ALL); /* whatever it is, it returns */
+        fake_agent_stop(agent);
+        wait_attached(client, 0);
+        for (uint64_t step = 0; step < 5; step++) {
+            assert_int_equal(cairn_snapshot_begin(client, 100 + step), CAIRN_AGAIN);
+            assert_int_equal(cairn_snapshot_fence(client, CAIRN_FENCE_ALL), CAIRN_OK);
+        }
+        agent->close_at_grant = 0;
+        agent->epoch = round + 1;
+        fake_agent_start(agent);
+        wait_attached(client, 1);
+        assert_int_equal(agent->hello_epoch, round);
+        begin_soon(client, (uint64_t)round * 10 + 1);
+        assert_true(fake_reaches(&agent->dones, round));
+        assert_int_equal(cairn_snapshot_fence(client, CAIRN_FENCE_ALL), CAIRN_OK);
+        check_region(agent, &model, agent->last_slot);
+    }
+    assert_int_equal(count_lines("unprotected"), 3);
+    assert_int_equal(count_lines("attached again"), 3);
+    assert_int_equal(agent->damaged, 0);
+    cairn_client_close(client);
+    fake_agent_stop(agent);
+    fake_agent_destroy(agent);
+    model_fini(&model);
+}
+
+/* kill -9 at whatever moment of a snapshot, and SIGSTOP: no call takes longer than it may. */
+static void
+test_agent_killed(void **state)
+{
+    struct fake_agent *agent = fake_agent_create(CAIRN_BLOCK_BYTES);
+    struct cairn_client_options options = options_for(agent->path);
+    struct cairn_client *client = NULL;
+    struct model model;
+
+    (void)state;
+    model_init(&model);
+    fake_agent_fork(agent);
+    options.fence_timeout_ms = 1000;
+    assert_int_equal(cairn_client_open(&options, &client), CAIRN_OK);
+    assert_int_equal(cairn_client_register(client, model.slices, TENSORS), CAIRN_OK);
+    for (long pause = 0; pause < 6; pause++) {
+        begin_soon(client, (uint64_t)pause + 1);
+        nanosleep(&(struct timespec){0, pause * 300000}, NULL);
+        fake_agent_kill(agent, SIGKILL);
+        (void)cairn_snapshot_fence(client, CAIRN_FENCE_ALL);
+        wait_attached(client, 0);
+        if (agent->begins == 0 && agent->registers == 0)
+            fail();
+        /* A new one. The fork is of a process with threads: it calls nothing that they could hold.
+         */
+        fake_agent_fork(agent);
+        wait_attached(client, 1);
+    }
+    begin_soon(client, 50);
+    assert_true(fake_reaches(&agent->dones, 1));
+    (void)cairn_snapshot_fence(client, CAIRN_FENCE_ALL);
+    fake_agent_kill(agent, SIGSTOP);
+    for (uint64_t step = 60; step < 70; step++) {
+        uint64_t start_ms = fake_now_ms();
+
+        assert_int_equal(cairn_snapshot_begin(client, step), CAIRN_OK);
+        assert_int_equal(cairn_snapshot_fence(client, CAIRN_FENCE_ALL), CAIRN_AGAIN);
+        assert_true(fake_now_ms() - start_ms < 500);
+    }
+    fake_agent_kill(agent, SIGCONT);
+    agent->dones = 0;
+    for (uint64_t step = 70; agent->dones == 0;
+         step++) { /* it has ten cancelled ones to read first */
+        assert_true(step < 100000);
+        if (cairn_snapshot_begin(client, step) == CAIRN_OK)
+            nanosleep(&(struct timespec){0, 5000000}, NULL);
+        (void)cairn_snapshot_fence(client, CAIRN_FENCE_ALL);
+    }
+    assert_int_equal(agent->damaged, 0);
+    cairn_client_close(client);
+    fake_agent_kill(agent, SIGKILL);
+    fake_agent_destroy(agent);
+    model_fini(&model);
+}
+
+/* An agent that takes the connection and never answers. */
+static void
+test_agent_silent(void **state)
+{
+    struct fake_agent *agent = fake_agent_create(CAIRN_BLOCK_BYTES);
+    struct cairn_client_options options = options_for(agent->path);
+    struct cairn_client *client = NULL;
+    uint64_t start_ms = fake_now_ms();
+    struct model model;
+
+    (void)state;
+    model_init(&model);
+    agent->hold_welcome = 1;
+    agent->hold_registered = 1;
+    fake_agent_start(agent);
+    options.connect_timeout_ms = SHORT_MS;
+    assert_int_equal(cairn_client_open(&options, &client), CAIRN_OK);
+    assert_true(fake_now_ms() - start_ms >= SHORT_MS);
+    assert_int_equal(cairn_client_register(client, model.slices, TENSORS), CAIRN_OK);
+    agent->hold_welcome = 0;
+    wait_attached(client, 1);
+    start_ms = fake_now_ms();
+    assert_int_equal(cairn_client_register(client, model.slices, TENSORS), CAIRN_OK);
+    assert_true(fake_now_ms() - start_ms >= SHORT_MS);
+    assert_true(fake_now_ms() - start_ms < SHORT_MS + 2000);
+    assert_int_equal(count_lines("in the background"), 1);
+    assert_int_equal(cairn_snapshot_begin(client, 1), CAIRN_AGAIN);
+    agent->hold_registered = 0;
+    begin_soon(client, 2);
+    assert_true(fake_reaches(&agent->dones, 1));
+    check_region(agent, &model, agent->last_slot);
+    cairn_client_close(client);
+    fake_agent_stop(agent);
+    fake_agent_destroy(agent);
+    model_fini(&model);
+}
+
+/* Whatever bytes the agent sends, the trainer lives, and attaches again when they are right. */
+static void
+test_hostile_agent(void **state)
+{
+    static const uint8_t frames[][24] = {
+        {255, 255, 255, 255, 67, 0, 1, 0}, {0, 0, 0, 0, 67, 0, 1, 0},
+        {0, 0, 0, 0, 67, 0, 9, 0},         {0, 0, 0, 0, 66, 0, 1, 2},
+        {0, 0, 0, 0, 64, 0, 1, 0},         {4, 0, 0, 0, 73, 0, 1, 0, 1, 0, 0, 0},
+        {8, 0, 0, 0, 1, 0, 1, 0},          {2, 0, 0, 0, 69, 0, 1, 0, 1, 2},
+        {0, 0, 0, 0, 71, 0, 1, 0},         {'G', 'E', 'T', ' ', '/', ' ', 'H', 'T', 'T', 'P'},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof frames / sizeof *frames; i++) {
+        struct fake_agent *agent = fake_agent_create(CAIRN_BLOCK_BYTES);
+        struct cairn_client_options options = options_for(agent->path);
+        struct cairn_client *client = NULL;
+        cairn_err err;
+
+        agent->raw = frames[i];
+        agent->raw_bytes = sizeof frames[i];
+        fake_agent_start(agent);
+        err = cairn_client_open(&options, &client);
+        assert_true(err == CAIRN_OK || ((i == 2 || i == 9) && err == CAIRN_VERSION));
+        assert_true(fake_reaches(&agent->connections, err ? 1 : 2)); /* it let go and tried again */
+        if (!err) {
+            fake_agent_stop(agent);
+            agent->raw = NULL;
+            fake_agent_start(agent);
+            wait_attached(client, 1);
+        }
+        cairn_client_close(client);
+        fake_agent_stop(agent);
+        fake_agent_destroy(agent);
+    }
+}
+
+/* A data loader's worker: the child's calls do nothing, and the parent's snapshots go on. */
+static void
+test_forked_child(void **state)
+{
+    struct fake_agent *agent = fake_agent_create(CAIRN_BLOCK_BYTES);
+    struct cairn_client *client;
+    struct model model;
+    int status;
+    pid_t child;
+
+    (void)state;
+    model_init(&model);
+    fake_agent_start(agent);
+    client = open_client(agent);
+    assert_int_equal(cairn_client_register(client, model.slices, TENSORS), CAIRN_OK);
+    assert_int_equal(cairn_snapshot_begin(client, 1), CAIRN_OK);
+    child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        struct cairn_client_stats stats;
+        struct cairn_restored restored;
+        bool quiet = cairn_snapshot_begin(client, 2) == CAIRN_INVAL &&
+                     cairn_snapshot_fence(client, CAIRN_FENCE_ALL) == CAIRN_INVAL &&
+                     cairn_client_register(client, model.slices, 1) == CAIRN_INVAL &&
+                     cairn_client_restore(client, &restored) == CAIRN_INVAL &&
+                     cairn_client_set_stream(client, NULL) == CAIRN_INVAL;
+
+        cairn_client_stats_read(client, &stats);
+        cairn_client_close(client);
+        _exit(quiet && stats.attached == 0 ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    assert_true(fake_reaches(&agent->dones, 1));
+    assert_int_equal(cairn_snapshot_fence(client, CAIRN_FENCE_ALL), CAIRN_OK);
+    check_region(agent, &model, agent->last_slot);
+    assert_int_equal(cairn_snapshot_begin(client, 3), CAIRN_OK);
+    assert_true(fake_reaches(&agent->dones, 2));
+    cairn_client_close(client);
+    fake_agent_stop(agent);
+    fake_agent_destroy(agent);
+    model_fini(&model);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_open_refuses, reset),
+        cmocka_unit_test_setup(test_no_agent_configured, reset),
+        cmocka_unit_test_setup(test_no_agent_answers, reset),
+        cmocka_unit_test_setup(test_environment, reset),
+        cmocka_unit_test_setup(test_refused, reset),
+        cmocka_unit_test_setup(test_snapshots, reset),
+        cmocka_unit_test_setup(test_close_reports, reset),
+        cmocka_unit_test_setup(test_fence_before_grant, reset),
+        cmocka_unit_test_setup(test_skip_and_drop, reset),
+        cmocka_unit_test_setup(test_nothing_to_capture, reset),
+        cmocka_unit_test_setup(test_register_wrong, reset),
+        cmocka_unit_test_setup(test_register_again, reset),
+        cmocka_unit_test_setup(test_agent_dies_and_comes_back, reset),
+        cmocka_unit_test_setup(test_agent_killed, reset),
+        cmocka_unit_test_setup(test_agent_silent, reset),
+        cmocka_unit_test_setup(test_hostile_agent, reset),
+        cmocka_unit_test_setup(test_forked_child, reset),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

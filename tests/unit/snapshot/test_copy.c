@@ -1,0 +1,132 @@
+/* tests/unit/snapshot/test_copy.c - both kernels copy exactly and agree with the plain checksum. */
+#include "snapshot/copy.h"
+
+#include "base/crc.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { BUFFER_BYTES = 160 * 1024, GUARD = 0xa5 };
+
+static uint8_t source[BUFFER_BYTES];
+static uint8_t dest[BUFFER_BYTES];
+
+static uint64_t
+next_random(uint64_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state;
+}
+
+static int
+fill(void **state)
+{
+    uint64_t seed = 88172645463325252u;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof source; i++)
+        source[i] = (uint8_t)next_random(&seed);
+    return 0;
+}
+
+static void
+check(uint64_t seed, size_t to, size_t from, size_t bytes)
+{
+    uint64_t expected = cairn_crc64(seed, source + from, bytes);
+    size_t before = to < 128 ? to : 128;
+
+    memset(dest + to - before, GUARD, bytes + before + 128);
+    assert_int_equal(cairn_copy_crc(seed, dest + to, source + from, bytes), expected);
+    assert_memory_equal(dest + to, source + from, bytes);
+    for (size_t i = 1; i <= before; i++)
+        assert_int_equal(dest[to - i], GUARD);
+    for (size_t i = 0; i < 128; i++)
+        assert_int_equal(dest[to + bytes + i], GUARD);
+    memset(dest + to, GUARD, bytes);
+    assert_int_equal(cairn_copy_crc_portable(seed, dest + to, source + from, bytes), expected);
+    assert_memory_equal(dest + to, source + from, bytes);
+}
+
+/* Every length around the edges of the kernel, at every alignment of the destination. */
+static void
+test_every_short_length(void **state)
+{
+    (void)state;
+    for (size_t bytes = 0; bytes <= 1300; bytes++)
+        check(bytes, 128 + bytes % 64, bytes * 7 % 61, bytes);
+    for (size_t to = 128; to < 128 + 64; to++)
+        for (size_t bytes = 500; bytes < 580; bytes += 3)
+            check(0, to, to % 5, bytes);
+}
+
+static void
+test_long_lengths(void **state)
+{
+    static const size_t lengths[] = {4095, 4096, 4097, 65535, 65536, 65537, 131072};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++)
+        for (size_t align = 0; align < 64; align += 9)
+            check(~(uint64_t)i, 128 + align, 63 - align, lengths[i]);
+}
+
+static void
+test_random(void **state)
+{
+    uint64_t seed = 42;
+
+    (void)state;
+    for (int i = 0; i < 2000; i++) {
+        size_t to = 128 + next_random(&seed) % 512;
+        size_t from = next_random(&seed) % 512;
+        size_t bytes = next_random(&seed) % 20000;
+
+        check(next_random(&seed), to, from, bytes);
+    }
+}
+
+/* A message cut anywhere has the checksum of the whole: blocks made of several runs rely on it. */
+static void
+test_continues_a_checksum(void **state)
+{
+    uint64_t whole = cairn_crc64(0, source, 65536);
+
+    (void)state;
+    for (size_t cut = 0; cut <= 65536; cut += 997) {
+        uint64_t crc = cairn_copy_crc(0, dest, source, cut);
+
+        crc = cairn_copy_crc(crc, dest + cut, source + cut, 65536 - cut);
+        assert_int_equal(crc, whole);
+        assert_memory_equal(dest, source, 65536);
+    }
+}
+
+static void
+test_every_bit_counts(void **state)
+{
+    uint64_t whole = cairn_copy_crc(0, dest, source, 8192);
+
+    (void)state;
+    for (size_t bit = 0; bit < 8192 * 8; bit += 37) {
+        source[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        assert_int_not_equal(cairn_copy_crc(0, dest, source, 8192), whole);
+        source[bit / 8] ^= (uint8_t)(1u << bit % 8);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_short_length), cmocka_unit_test(test_long_lengths),
+        cmocka_unit_test(test_random), cmocka_unit_test(test_continues_a_checksum),
+        cmocka_unit_test(test_every_bit_counts)};
+
+    return cmocka_run_group_tests(tests, fill, NULL);
+}

@@ -1,0 +1,445 @@
+/* tests/unit/tools/test_operator.c - what operators are told: a node's view between agents, health
+ * and its checks, the answers' JSON. */
+#include "agent/operator.h"
+
+#include "tools/tree.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { NODES = 6, PARITY = 2 };
+
+static const struct cairn_generation newest = {UINT64_C(1) << OPERATOR_EPOCH_SHIFT, 30};
+
+struct scene {
+    struct cairn_config config;
+    struct cairn_config_node configured[NODES];
+    struct operator_node nodes[NODES];
+    struct operator_files files;
+    struct cairn_roster *table;
+    struct operator_job job;
+    struct operator_health health;
+};
+
+/* Six healthy nodes, one group of 4 + 2, generation 1:30 committed everywhere, one step later. */
+static int
+set_up(void **state)
+{
+    struct scene *scene = calloc(1, sizeof *scene);
+    uint32_t agents[NODES];
+
+    if (!scene)
+        return -1;
+    scene->config.nodes = scene->configured;
+    scene->config.node_count = NODES;
+    scene->config.snapshot_every_steps = 1;
+    scene->config.dead_after_ms = 1000;
+    snprintf(scene->config.job, sizeof scene->config.job, "job \"quoted\"");
+    for (uint32_t i = 0; i < NODES; i++) {
+        struct operator_node *node = &scene->nodes[i];
+
+        agents[i] = i;
+        snprintf(scene->configured[i].address, sizeof scene->configured[i].address, "127.0.0.1:%u",
+                 7000 + i);
+        *node = (struct operator_node){.known = true,
+                                       .alive = true,
+                                       .member = i,
+                                       .active = newest.epoch,
+                                       .trainers = 1,
+                                       .local_ranks = 1,
+                                       .last_step = 31,
+                                       .committed_epoch = newest.epoch,
+                                       .committed_step = newest.step,
+                                       .protect_ns = 500000000,
+                                       .reserved_bytes = 100,
+                                       .state_bytes = 10,
+                                       .captured = 30,
+                                       .fence_count = 30,
+                                       .fence_ns_p99 = 1000 + i,
+                                       .holding_count = 1};
+        node->holdings[0] = (struct operator_holding){.generation = newest,
+                                                      .member = i,
+                                                      .state = CAIRN_HOLDING_COMPLETE,
+                                                      .committed = 1,
+                                                      .data_bytes = 65536,
+                                                      .age_ns = i == 3 ? 2000 : OPERATOR_UNKNOWN};
+    }
+    if (cairn_roster_build(agents, NULL, NODES, PARITY, NODES, &scene->table) != CAIRN_OK)
+        return -1;
+    *state = scene;
+    return 0;
+}
+
+static int
+tear_down(void **state)
+{
+    struct scene *scene = *state;
+
+    cairn_roster_drop(scene->table);
+    free(scene);
+    return 0;
+}
+
+static const struct operator_health *
+look(struct scene *scene)
+{
+    scene->job = (struct operator_job){.config = &scene->config,
+                                       .nodes = scene->nodes,
+                                       .table = scene->table,
+                                       .files = &scene->files};
+    scene->job.newest = operator_newest(scene->nodes, NODES, &scene->job.newest_from_files);
+    operator_health_find(&scene->job, &scene->health);
+    return &scene->health;
+}
+
+static const struct operator_check *
+check_of(const struct operator_health *health, const char *code)
+{
+    for (uint32_t i = 0; i < health->check_count; i++)
+        if (strcmp(health->checks[i].code, code) == 0)
+            return &health->checks[i];
+    return NULL;
+}
+
+static void
+lose(struct scene *scene, uint32_t node)
+{
+    memset(&scene->nodes[node], 0, sizeof scene->nodes[node]);
+}
+
+static void
+healthy_is_ok(void **state)
+{
+    const struct operator_health *health = look(*state);
+
+    assert_int_equal(health->level, OPERATOR_OK);
+    assert_int_equal(health->check_count, 0);
+    assert_int_equal(health->survives, PARITY);
+    assert_true(health->survives_domain);
+    assert_int_equal(health->missing, 0);
+    assert_int_equal(health->lost_steps, 1);
+    assert_int_equal(health->age_ns, 2000); /* the one node that saw the commit */
+    assert_int_equal(health->bytes, NODES * 65536);
+    assert_int_equal(health->fence_ns_p99, 1005); /* of the slowest */
+    assert_true(health->restore_estimate_ns == UINT64_C(1500000000));
+}
+
+static void
+losses_up_to_parity_warn(void **state)
+{
+    struct scene *scene = *state;
+    const struct operator_health *health;
+
+    lose(scene, 1);
+    health = look(scene);
+    assert_int_equal(health->level, OPERATOR_WARN);
+    assert_int_equal(health->survives, 1);
+    assert_non_null(strstr(check_of(health, "nodes-silent")->what, "node 1"));
+    assert_non_null(check_of(health, "parts-missing"));
+    lose(scene, 4);
+    health = look(scene);
+    assert_int_equal(health->level, OPERATOR_WARN);
+    assert_int_equal(health->survives, 0);
+    assert_null(check_of(health, "not-restorable"));
+}
+
+static void
+one_loss_more_is_critical(void **state)
+{
+    struct scene *scene = *state;
+    const struct operator_health *health;
+
+    lose(scene, 1);
+    lose(scene, 4);
+    scene->nodes[5].holdings[0].state =
+        CAIRN_HOLDING_REBUILDING; /* answers, but its part is not whole */
+    health = look(scene);
+    assert_int_equal(health->level, OPERATOR_CRITICAL);
+    assert_int_equal(health->survives, -1);
+    assert_non_null(check_of(health, "not-restorable"));
+    assert_null(check_of(health, "no-majority")); /* four of six */
+    lose(scene, 0);
+    assert_non_null(check_of(look(scene), "no-majority")); /* half is no majority */
+}
+
+static void
+a_hosted_part_is_there(void **state)
+{
+    struct scene *scene = *state;
+    const struct operator_health *health;
+
+    scene->nodes[2].holdings[1] = scene->nodes[1].holdings[0];
+    scene->nodes[2].holding_count = 2;
+    lose(scene, 1);
+    health = look(scene);
+    assert_int_equal(health->missing, 0);
+    assert_int_equal(health->survives, 2);
+    assert_true(health->survives_domain); /* node 2 takes two parts along, and two may go */
+    scene->nodes[2].holdings[2] = scene->nodes[0].holdings[0];
+    scene->nodes[2].holding_count = 3;
+    lose(scene, 0);
+    health = look(scene);
+    assert_int_equal(health->missing, 0);
+    assert_false(health->survives_domain);
+    assert_non_null(check_of(health, "domain-not-covered"));
+}
+
+static void
+domains_are_counted(void **state)
+{
+    struct scene *scene = *state;
+
+    for (uint32_t i = 0; i < 2; i++)
+        snprintf(scene->configured[i].domain, sizeof scene->configured[i].domain, "rack a");
+    assert_true(look(scene)->survives_domain);
+    snprintf(scene->configured[2].domain, sizeof scene->configured[2].domain, "rack a");
+    assert_false(look(scene)->survives_domain);
+    assert_int_equal(scene->health.level, OPERATOR_WARN);
+}
+
+static void
+each_trouble_has_its_check(void **state)
+{
+    struct scene *scene = *state;
+
+    scene->nodes[0].frozen = 1;
+    scene->nodes[1].local_ranks = 2;
+    scene->nodes[2].holdings[0].bad_blocks = 3;
+    scene->nodes[3].failed = 1;
+    scene->nodes[4].skipped = 1000;
+    scene->nodes[5].last_step = 40;
+    scene->files.configured = true;
+    scene->files.err = CAIRN_DENIED;
+    look(scene);
+    assert_int_equal(scene->health.level, OPERATOR_WARN);
+    assert_non_null(check_of(&scene->health, "restore-running"));
+    assert_non_null(check_of(&scene->health, "ranks-missing"));
+    assert_non_null(check_of(&scene->health, "damaged-blocks"));
+    assert_non_null(check_of(&scene->health, "snapshots-failed"));
+    assert_non_null(check_of(&scene->health, "snapshots-skipped"));
+    assert_non_null(check_of(&scene->health, "commits-behind"));
+    assert_non_null(check_of(&scene->health, "spill-unreadable"));
+    for (uint32_t i = 0; i < scene->health.check_count; i++)
+        assert_true(scene->health.checks[i].fix[0] != '\0'); /* each finding with its fix */
+}
+
+static void
+nothing_committed_warns(void **state)
+{
+    struct scene *scene = *state;
+
+    for (uint32_t i = 0; i < NODES; i++) {
+        scene->nodes[i].committed_step = scene->nodes[i].committed_epoch = 0;
+        scene->nodes[i].holding_count = 0;
+    }
+    assert_int_equal(look(scene)->level, OPERATOR_WARN);
+    assert_non_null(check_of(&scene->health, "nothing-committed"));
+    assert_int_equal(scene->health.lost_steps, 31);
+}
+
+/* A node's view goes through its JSON unchanged, and numbers of a newer version are passed over. */
+static void
+views_travel(void **state)
+{
+    struct scene *scene = *state;
+    struct operator_node out;
+    struct cairn_json_writer writer;
+    struct cairn_json_reader reader;
+    char *text, *newer;
+    size_t len;
+
+    scene->nodes[3].member = UINT32_MAX;
+    scene->nodes[3].uptime_ns = UINT64_MAX;
+    cairn_json_writer_init(&writer);
+    operator_node_write(&writer, &scene->nodes[3]);
+    assert_int_equal(cairn_json_writer_done(&writer, &text, &len), CAIRN_OK);
+    cairn_json_reader_init(&reader, text, len);
+    assert_true(operator_node_read(&reader, &out));
+    assert_int_equal(cairn_json_reader_done(&reader), CAIRN_OK);
+    out.alive = true;
+    assert_memory_equal(&out, &scene->nodes[3], sizeof out);
+    newer = malloc(len + 64);
+    assert_non_null(newer);
+    len = (size_t)sprintf(newer, "{\"of_tomorrow\":5,%s", text + 1);
+    cairn_json_reader_init(&reader, newer, len);
+    assert_true(operator_node_read(&reader, &out));
+    assert_int_equal(out.member, UINT32_MAX);
+    for (size_t cut = 0; cut < len; cut++) { /* half a view is none */
+        cairn_json_reader_init(&reader, newer, cut);
+        assert_false(operator_node_read(&reader, &out) &&
+                     cairn_json_reader_done(&reader) == CAIRN_OK);
+    }
+    free(newer);
+    free(text);
+}
+
+static struct cairn_tree
+parse(struct cairn_json_writer *writer, char **text)
+{
+    struct cairn_tree tree;
+    size_t len;
+
+    assert_int_equal(cairn_json_writer_done(writer, text, &len), CAIRN_OK);
+    assert_int_equal(cairn_tree_parse(*text, len, &tree), CAIRN_OK);
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "schema", 0), 1);
+    return tree;
+}
+
+static void
+status_is_json(void **state)
+{
+    struct scene *scene = *state;
+    struct cairn_json_writer writer;
+    struct cairn_tree tree;
+    char *text, out[64];
+
+    lose(scene, 1);
+    look(scene);
+    cairn_json_writer_init(&writer);
+    operator_write_status(&writer, &scene->job, &scene->health, 0);
+    tree = parse(&writer, &text);
+    assert_string_equal(cairn_tree_text(&tree, NULL, "job", out, sizeof out), "job \"quoted\"");
+    assert_string_equal(cairn_tree_text(&tree, NULL, "health", out, sizeof out), "WARN");
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "newest.epoch", 0), 1); /* as people name it */
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "newest.step", 0), 30);
+    assert_int_equal(cairn_tree_i64(&tree, NULL, "protection.survives_nodes_per_group", 9), 1);
+    assert_int_equal(cairn_tree_find(&tree, NULL, "nodes")->count, NODES);
+    assert_null(cairn_tree_find(&tree, NULL, "spilled"));
+    cairn_tree_fini(&tree);
+    free(text);
+}
+
+static void
+snapshots_are_listed_newest_first(void **state)
+{
+    struct scene *scene = *state;
+    const struct cairn_generation open = {newest.epoch, 31};
+    const struct cairn_tree_value *list, *entry;
+    struct cairn_json_writer writer;
+    struct cairn_tree tree;
+    char *text, out[64];
+
+    scene->nodes[0].holdings[1] = (struct operator_holding){.generation = open,
+                                                            .state = CAIRN_HOLDING_OPEN,
+                                                            .data_bytes = 65536,
+                                                            .age_ns = OPERATOR_UNKNOWN};
+    scene->nodes[0].holding_count = 2;
+    scene->files = (struct operator_files){.configured = true, .count = 1};
+    scene->files.spilled[0] =
+        (struct operator_spilled){.generation = {newest.epoch, 20}, .committed = true, .bytes = 9};
+    snprintf(scene->config.spill_dir, sizeof scene->config.spill_dir, "/spill");
+    look(scene);
+    cairn_json_writer_init(&writer);
+    operator_write_snapshots(&writer, &scene->job);
+    tree = parse(&writer, &text);
+    list = cairn_tree_find(&tree, NULL, "generations");
+    assert_int_equal(list->count, 3);
+    entry = cairn_tree_next(&tree, list, NULL);
+    assert_int_equal(cairn_tree_u64(&tree, entry, "step", 0), 31);
+    assert_string_equal(cairn_tree_text(&tree, entry, "state", out, sizeof out), "open");
+    entry = cairn_tree_next(&tree, list, entry);
+    assert_string_equal(cairn_tree_text(&tree, entry, "state", out, sizeof out), "committed");
+    assert_int_equal(cairn_tree_u64(&tree, entry, "parts", 0), NODES);
+    assert_int_equal(cairn_tree_u64(&tree, entry, "bytes", 0), NODES * 65536);
+    entry = cairn_tree_next(&tree, list, entry);
+    assert_string_equal(cairn_tree_text(&tree, entry, "state", out, sizeof out), "spilled");
+    assert_string_equal(cairn_tree_text(&tree, entry, "where", out, sizeof out), "/spill");
+    cairn_tree_fini(&tree);
+    free(text);
+}
+
+static void
+restores_say_what_and_why(void **state)
+{
+    struct operator_restored restored = {.lost_steps = OPERATOR_UNKNOWN, .took_ns = 1500000000};
+    const struct cairn_tree_value *lines;
+    struct cairn_json_writer writer;
+    struct cairn_tree tree;
+    char *text, out[64];
+
+    (void)state;
+    restored.outcome.generation = newest;
+    restored.outcome.rebuilt_blocks = 3;
+    snprintf(restored.outcome.text, sizeof restored.outcome.text, "line one\nline two\n");
+    cairn_json_writer_init(&writer);
+    operator_write_restore(&writer, &restored);
+    tree = parse(&writer, &text);
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "generation.epoch", 0), 1);
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "rebuilt_bytes", 0), 3 * 65536);
+    assert_true(cairn_tree_double(&tree, NULL, "seconds", 0) == 1.5);
+    assert_null(cairn_tree_find(&tree, NULL, "lost_steps"));
+    assert_null(cairn_tree_find(&tree, NULL, "directory"));
+    lines = cairn_tree_find(&tree, NULL, "considered");
+    assert_int_equal(lines->count, 2);
+    assert_string_equal(
+        cairn_tree_text(&tree, cairn_tree_next(&tree, lines, NULL), "", out, sizeof out),
+        "line one");
+    cairn_tree_fini(&tree);
+    free(text);
+}
+
+static void
+files_that_are_not_there(void **state)
+{
+    struct operator_files *files = malloc(sizeof *files);
+    char folder[] = "/tmp/cairn-test-XXXXXX", path[64];
+    FILE *file;
+
+    (void)state;
+    assert_non_null(files);
+    operator_files_read("", true, (struct cairn_generation){0, 0}, 1, files);
+    assert_false(files->configured);
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/none", folder);
+    operator_files_read(path, true, (struct cairn_generation){0, 0}, 1,
+                        files); /* made by the first spill */
+    assert_int_equal(files->err, CAIRN_OK);
+    assert_int_equal(files->count, 0);
+    snprintf(path, sizeof path, "%s/e65536-s7", folder);
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(path, sizeof path, "%s/e65536-s7/COMMIT", folder);
+    file = fopen(path, "w");
+    assert_non_null(file);
+    assert_true(fputs("no commit", file) >= 0);
+    assert_int_equal(fclose(file), 0);
+    operator_files_read(folder, true, (struct cairn_generation){0, 0}, UINT64_MAX, files);
+    assert_int_equal(files->err, CAIRN_OK);
+    assert_int_equal(files->count, 1);
+    assert_int_equal(files->spilled[0].generation.step, 7);
+    assert_false(files->spilled[0].committed); /* not the form of one */
+    assert_false(files->verified);
+    assert_int_equal(files->spilled[0].bytes, 9);
+    assert_int_equal(unlink(path), 0);
+    snprintf(path, sizeof path, "%s/e65536-s7", folder);
+    assert_int_equal(rmdir(path), 0);
+    assert_int_equal(rmdir(folder), 0);
+    free(files);
+}
+
+#define SCENE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {SCENE(healthy_is_ok),
+                                       SCENE(losses_up_to_parity_warn),
+                                       SCENE(one_loss_more_is_critical),
+                                       SCENE(a_hosted_part_is_there),
+                                       SCENE(domains_are_counted),
+                                       SCENE(each_trouble_has_its_check),
+                                       SCENE(nothing_committed_warns),
+                                       SCENE(views_travel),
+                                       SCENE(status_is_json),
+                                       SCENE(snapshots_are_listed_newest_first),
+                                       cmocka_unit_test(restores_say_what_and_why),
+                                       cmocka_unit_test(files_that_are_not_there)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,376 @@
+/*
+ * What others do to a transport: frames lost, damaged and stuck on the loop backend, and strangers
+ * that send whatever they like, on the loop and over libfabric.
+ */
+#include "ends.h"
+
+#include "transport/backend.h"
+#include "transport/frame.h"
+
+static uint8_t payload[CAIRN_BULK_BYTES_MAX];
+static uint64_t seed = 99;
+
+static uint64_t
+random_next(void)
+{
+    seed ^= seed << 13;
+    seed ^= seed >> 7;
+    seed ^= seed << 17;
+    return seed;
+}
+
+static int
+use_loop(void **state)
+{
+    (void)state;
+    provider = "loop";
+    return 0;
+}
+
+static int
+use_tcp(void **state)
+{
+    (void)state;
+    provider = "tcp";
+    return 0;
+}
+
+static void
+two_connected(uint64_t timeout_ns)
+{
+    ends_prepare(2);
+    ends[0].options.timeout_ns = ends[1].options.timeout_ns = timeout_ns;
+    end_open(0);
+    end_open(1);
+    ends_connect(0, 1);
+    ends_turn_for(0.05); /* the first grants */
+}
+
+/* A lost frame is noticed by the next of its class: the session ends, and a new one carries on. */
+static void
+test_lost_frame(void **state)
+{
+    (void)state;
+    two_connected(0);
+    cairn_transport_hub_drop(hub, 0, 1, 1);
+    assert_int_equal(end_send(0, 1, 1, NULL, 0), CAIRN_OK);
+    ends_turn_for(0.05);
+    assert_int_equal(ends[1].messages, 0);
+    assert_int_equal(end_send(0, 1, 2, NULL, 0), CAIRN_OK);
+    TURN_UNTIL(ends[1].downs == 1, 5);
+    assert_int_equal(ends[1].messages, 0); /* what follows a gap is not delivered */
+    assert_int_equal(log_has("a frame is missing or came twice"), 1);
+    TURN_UNTIL(ends[0].ups == 2 && ends[1].ups == 2, 5);
+    end_send_soon(0, 1, 3, NULL, 0);
+    TURN_UNTIL(ends[1].messages == 1, 5);
+}
+
+static void
+test_damaged_frame(void **state)
+{
+    (void)state;
+    two_connected(0);
+    cairn_transport_hub_corrupt(hub, 0, 1, 1);
+    assert_int_equal(end_send(0, 1, 1, NULL, 0), CAIRN_OK);
+    TURN_UNTIL(stats_of(1).dropped_malformed == 1, 5);
+    assert_int_equal(ends[1].messages, 0);
+    assert_int_equal(end_send(0, 1, 2, NULL, 0), CAIRN_OK);
+    TURN_UNTIL(ends[1].ups == 2, 5);
+    assert_int_equal(ends[1].messages, 0);
+}
+
+/* A payload changed on its way is found by its checksum, and never delivered. */
+static void
+test_damaged_payload(void **state)
+{
+    (void)state;
+    ends_prepare(2);
+    ends[0].options.checksum_payload = true;
+    end_open(0);
+    end_open(1);
+    ends_connect(0, 1);
+    ends_turn_for(0.05);
+    payload_fill(payload, 65536, 1);
+    cairn_transport_hub_cut(hub, 0, 1, true);
+    assert_int_equal(end_send(0, 1, 1, payload, 65536), CAIRN_OK);
+    payload[100] ^= 1; /* the checksum is made, the copy is not */
+    cairn_transport_hub_cut(hub, 0, 1, false);
+    TURN_UNTIL(ends[1].downs == 1, 5);
+    assert_int_equal(ends[1].payloads, 0);
+    assert_int_equal(log_has("a payload is damaged"), 1);
+    TURN_UNTIL(ends[1].ups == 2 && ends[0].ups == 2, 5);
+    payload[100] ^= 1;
+    end_send_soon(0, 1, 1, payload, 65536);
+    TURN_UNTIL(ends[1].payloads == 1, 5);
+    assert_true(ends[1].intact);
+    TURN_UNTIL(stats_of(1).buffers_free + 8 >= 16, 5);
+}
+
+/* A link that is stuck: the deadline ends its operations, others go on, mended it comes back. */
+static void
+test_cut_link(void **state)
+{
+    uint64_t begin_ns;
+
+    (void)state;
+    ends_prepare(3);
+    ends[0].options.timeout_ns = 500000000;
+    for (uint32_t i = 0; i < 3; i++)
+        end_open(i);
+    ends_connect(0, 1);
+    ends_connect(0, 2);
+    ends_turn_for(0.05);
+    payload_fill(payload, 65536, 0);
+    cairn_transport_hub_cut(hub, 0, 1, true);
+    begin_ns = clock_now_ns();
+    assert_int_equal(end_send(0, 1, 0, payload, 65536), CAIRN_OK);
+    assert_int_equal(end_send(0, 1, 1, NULL, 0), CAIRN_OK);
+    end_send_soon(0, 2, 0, payload, 65536);
+    TURN_UNTIL(ends[2].payloads == 1 && ends[0].ended_of[2] == 1, 0.4);
+    assert_int_equal(ends[0].ended_of[1], 0);
+    TURN_UNTIL(ends[0].ended_of[1] == 2, 5);
+    assert_true(clock_now_ns() - begin_ns >= 490000000u);
+    assert_int_equal(ends[0].sent_failed, 2);
+    assert_int_equal(ends[0].downs, 1);
+    assert_int_equal(stats_of(0).timeouts, 1);
+    cairn_transport_hub_cut(hub, 0, 1, false);
+    TURN_UNTIL(state_of(0, 1) == CAIRN_PEER_UP, 5);
+    assert_int_equal(ends[1].payloads, 0); /* what was given up does not arrive late */
+    end_send_soon(0, 1, 0, payload, 65536);
+    TURN_UNTIL(ends[1].payloads == 1, 5);
+}
+
+/* Time passes between polls: a loop that was busy or asleep for long takes nobody down. */
+static void
+test_late_poll(void **state)
+{
+    (void)state;
+    two_connected(200000000);
+    for (int i = 0; i < 3; i++) {
+        struct timespec wait = {.tv_nsec = 300000000};
+
+        nanosleep(&wait, NULL);
+        assert_int_equal(end_send(0, 1, 1, NULL, 0), CAIRN_OK);
+        ends_turn_for(0.05);
+    }
+    assert_int_equal(ends[1].messages, 3);
+    assert_int_equal(ends[0].downs + ends[1].downs, 0);
+}
+
+static void
+inject(const uint8_t *bytes, size_t bytes_len)
+{
+    assert_int_equal(cairn_transport_hub_inject(hub, 1, bytes, bytes_len), CAIRN_OK);
+    ends_turn();
+}
+
+/* A frame as node 0 would send it, with a token and sequence of one's choice. */
+static size_t
+forge(uint8_t *bytes, uint8_t kind, uint64_t token, uint64_t sequence, uint32_t body_len)
+{
+    struct cairn_frame frame = {.version = 1,
+                                .kind = kind,
+                                .job_id = 77,
+                                .from = 0,
+                                .to = 1,
+                                .token = token,
+                                .sequence = sequence,
+                                .body_len = body_len,
+                                .payload_len = kind == CAIRN_FRAME_BULK ? 100 : 0};
+
+    cairn_frame_pack(&frame, NULL, bytes);
+    return CAIRN_FRAME_HEADER_BYTES + body_len;
+}
+
+/* Whatever is put in front of a receiver: nothing is delivered, no session ends, memory stays. */
+static void
+test_hostile_frames(void **state)
+{
+    static uint8_t bytes[CAIRN_FRAME_BYTES_MAX + 100];
+    uint64_t messages;
+
+    (void)state;
+    ends_prepare(2);
+    for (uint32_t i = 0; i < 2; i++) {
+        ends[i].options.key = "a key of more than sixteen bytes";
+        ends[i].options.key_len = 32;
+        end_open(i);
+    }
+    ends_connect(0, 1);
+    for (int i = 0; i < 2000; i++) {
+        size_t bytes_len = random_next() % sizeof bytes;
+
+        for (size_t j = 0; j < bytes_len; j++)
+            bytes[j] = (uint8_t)random_next();
+        inject(bytes, bytes_len);
+    }
+    for (int i = 0; i < 2000; i++) { /* right in form, but the token is guessed */
+        uint8_t kind = (uint8_t)(CAIRN_FRAME_MESSAGE + random_next() % 3);
+
+        inject(bytes, forge(bytes, kind, random_next() | 1, 1 + random_next() % 3, 40));
+    }
+    for (int i = 0; i < 2000; i++) { /* handshakes without the key, with fields at random */
+        struct cairn_frame_handshake handshake = {.incarnation = random_next(), .keyed = 1};
+        struct cairn_frame frame = {.version = (uint16_t)(1 + (random_next() % 8 == 0)),
+                                    .kind = (uint8_t)(CAIRN_FRAME_HELLO + random_next() % 4),
+                                    .job_id = random_next() % 4 ? 77 : random_next(),
+                                    .from = random_next() % 4 ? 0 : (uint32_t)random_next(),
+                                    .to = random_next() % 4 ? 1 : (uint32_t)random_next(),
+                                    .body_len = CAIRN_FRAME_HANDSHAKE_BYTES};
+
+        for (size_t j = 0; j < CAIRN_FRAME_NONCE_BYTES; j++)
+            handshake.nonce_initiator[j] = (uint8_t)random_next();
+        handshake.refusal = (uint8_t)(random_next() % 6);
+        cairn_frame_handshake_pack(&handshake, bytes + CAIRN_FRAME_HEADER_BYTES);
+        cairn_frame_pack(&frame, NULL, bytes);
+        inject(bytes, CAIRN_FRAME_HEADER_BYTES + CAIRN_FRAME_HANDSHAKE_BYTES);
+    }
+    assert_int_equal(ends[1].messages + ends[1].payloads, 0);
+    assert_int_equal(ends[1].downs + ends[0].downs, 0);
+    assert_int_equal(state_of(1, 0), CAIRN_PEER_UP);
+    assert_true(stats_of(1).dropped_malformed >= 1900);
+    assert_true(stats_of(1).dropped_unauthenticated >= 2000);
+    messages = ends[1].messages;
+    end_send_soon(0, 1, 5, NULL, 0);
+    TURN_UNTIL(ends[1].messages == messages + 1, 5);
+}
+
+/* A whole handshake that is replayed brings no session up, and the messages behind it nothing. */
+static void
+test_replayed_handshake(void **state)
+{
+    static uint8_t bytes[CAIRN_FRAME_BYTES_MAX];
+    struct cairn_frame_handshake confirm = {.incarnation = 100, .keyed = 1};
+    struct cairn_frame frame = {.version = 1,
+                                .kind = CAIRN_FRAME_CONFIRM,
+                                .job_id = 77,
+                                .from = 0,
+                                .to = 1,
+                                .body_len = CAIRN_FRAME_HANDSHAKE_BYTES};
+
+    (void)state;
+    ends_prepare(2);
+    ends[1].options.key = "a key of more than sixteen bytes";
+    ends[1].options.key_len = 32;
+    end_open(1);
+    for (int i = 0; i < 3; i++) {
+        frame.kind = i == 0 ? CAIRN_FRAME_HELLO : CAIRN_FRAME_CONFIRM;
+        cairn_frame_handshake_pack(&confirm, bytes + CAIRN_FRAME_HEADER_BYTES);
+        cairn_frame_pack(&frame, NULL, bytes);
+        inject(bytes, CAIRN_FRAME_HEADER_BYTES + CAIRN_FRAME_HANDSHAKE_BYTES);
+    }
+    inject(bytes, forge(bytes, CAIRN_FRAME_MESSAGE, 1, 1, 10));
+    assert_int_equal(ends[1].ups, 0);
+    assert_int_equal(ends[1].messages, 0);
+    assert_int_not_equal(state_of(1, 0), CAIRN_PEER_UP);
+}
+
+static uint64_t stranger_done;
+
+static void
+stranger_part_done(void *context, struct cairn_backend_part *part, cairn_err err)
+{
+    (void)context;
+    (void)part;
+    (void)err;
+    stranger_done++;
+}
+
+static void
+stranger_received(void *context, const uint8_t *bytes, size_t bytes_len)
+{
+    (void)context;
+    (void)bytes;
+    (void)bytes_len;
+}
+
+/*
+ * A stranger with an endpoint of its own that knows our address: its frames are dropped unread, its
+ * writes find no open buffer, and two that hold the key talk on.
+ */
+static void
+test_stranger_over_libfabric(void **state)
+{
+    struct cairn_transport_options options;
+    struct cairn_backend_options backend_options = {.buffer_count = 1,
+                                                    .operation_count = 64,
+                                                    .events = {.done = stranger_part_done,
+                                                               .received = stranger_received}};
+    struct cairn_backend *stranger = NULL;
+    struct cairn_backend_part part;
+    static uint8_t bytes[CAIRN_FRAME_BYTES_MAX];
+    uint64_t posted = 0;
+    const char *list[3];
+    char own[32];
+
+    (void)state;
+    ends_prepare(2);
+    for (uint32_t i = 0; i < 2; i++) {
+        ends[i].options.key = "a key of more than sixteen bytes";
+        ends[i].options.key_len = 32;
+        end_open(i);
+    }
+    ends_connect(0, 1);
+    ends_turn_for(0.05);
+    snprintf(own, sizeof own, "127.0.0.1:%u", port_free());
+    options = ends[0].options;
+    list[0] = own;
+    list[1] = addresses[1];
+    options.addresses = list;
+    options.bind_address = own;
+    backend_options.transport = &options;
+    backend_options.pool = payload;
+    assert_int_equal(cairn_backend_ofi_open(&backend_options, &stranger), CAIRN_OK);
+    stranger_done = 0;
+    for (uint64_t begin_ns = clock_now_ns();
+         posted < 3000 && clock_now_ns() - begin_ns < 20000000000u;) {
+        size_t bytes_len = 1 + random_next() % sizeof bytes;
+
+        for (size_t j = 0; j < 64; j++)
+            bytes[j] = (uint8_t)random_next();
+        if (posted % 3 == 0)
+            bytes_len = forge(bytes, (uint8_t)(CAIRN_FRAME_MESSAGE + random_next() % 3),
+                              random_next() | 1, 1, 40);
+        if (stranger->ops->send(stranger, 1, bytes, bytes_len, &part) == CAIRN_OK)
+            posted++;
+        while (stranger->ops->progress(stranger))
+            ;
+        ends_turn();
+    }
+    assert_int_equal(posted, 3000);
+    TURN_UNTIL(stats_of(1).dropped_malformed + stats_of(1).dropped_unauthenticated >= 2999, 10);
+    for (int i = 0; i < 20; i++) {
+        struct cairn_backend_remote guess = {.address = 0, .key = random_next()};
+
+        (void)stranger->ops->write(stranger, 1, payload, 65536, guess, &part);
+        for (int turn = 0; turn < 20; turn++) {
+            (void)stranger->ops->progress(stranger);
+            ends_turn();
+        }
+    }
+    stranger->ops->close(stranger);
+    ends_turn_for(0.1);
+    assert_int_equal(ends[1].messages + ends[1].payloads, 0);
+    assert_int_equal(ends[0].downs + ends[1].downs, 0);
+    payload_fill(payload, 65536, 4);
+    end_send_soon(0, 1, 4, payload, 65536);
+    TURN_UNTIL(ends[1].payloads == 1, 5);
+    assert_true(ends[1].intact);
+}
+
+#define OVER(backend, function) {#backend ": " #function, function, use_##backend, ends_close, NULL}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        OVER(loop, test_lost_frame),          OVER(loop, test_damaged_frame),
+        OVER(loop, test_damaged_payload),     OVER(loop, test_cut_link),
+        OVER(loop, test_late_poll),           OVER(tcp, test_late_poll),
+        OVER(loop, test_hostile_frames),      OVER(loop, test_replayed_handshake),
+        OVER(tcp, test_stranger_over_libfabric),
+    };
+
+    cairn_log_setup(CAIRN_LOG_WARN, log_keep, NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,578 @@
+/* What transport.h promises, over both backends: `loop`, and libfabric's tcp between ends of one process. */
+#include "ends.h"
+
+static uint8_t payloads[4][CAIRN_BULK_BYTES_MAX];
+
+static int
+use_loop(void **state)
+{
+    (void)state;
+    provider = "loop";
+    return 0;
+}
+
+static int
+use_tcp(void **state)
+{
+    (void)state;
+    provider = "tcp";
+    return 0;
+}
+
+static void
+two_open(void)
+{
+    ends_prepare(2);
+    end_open(0);
+    end_open(1);
+}
+
+static void
+test_messages_both_ways(void **state)
+{
+    (void)state;
+    two_open();
+    assert_int_equal(state_of(0, 1), CAIRN_PEER_IDLE);
+    assert_int_equal(end_send(0, 1, 1, NULL, 0), CAIRN_AGAIN); /* the first send connects */
+    assert_int_equal(state_of(0, 1), CAIRN_PEER_CONNECTING);
+    TURN_UNTIL(ends[0].ups == 1 && ends[1].ups == 1, 10);
+    assert_int_equal(ends[0].incarnation_up, 101);
+    assert_int_equal(ends[1].incarnation_up, 100);
+    assert_int_equal(end_send(0, 1, 7, NULL, 0), CAIRN_OK);
+    assert_int_equal(end_send(1, 0, 8, NULL, 0), CAIRN_OK);
+    TURN_UNTIL(ends[0].messages == 1 && ends[1].messages == 1 && ends[0].sent_ok == 1 &&
+                   ends[1].sent_ok == 1,
+               10);
+    assert_int_equal(ends[0].last_ticket, 7);
+    assert_int_equal(ends[1].last_body_len, 8);
+    assert_int_equal(ends[1].last_body[0], 7);
+    assert_int_equal(ends[0].last_body[0], 8);
+}
+
+static void
+test_bodies_of_every_length(void **state)
+{
+    static uint8_t body[CAIRN_TRANSPORT_BODY_BYTES_MAX + 1];
+    static const size_t lengths[] = {0, 1, 63, 64, 65, 4095, 4096};
+
+    (void)state;
+    two_open();
+    ends_connect(0, 1);
+    for (size_t i = 0; i < sizeof body; i++)
+        body[i] = (uint8_t)(i * 31 + 5);
+    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+        uint64_t before = ends[1].messages;
+
+        assert_int_equal(cairn_transport_send(ends[0].transport, 1, body, lengths[i], NULL, 0, i),
+                         CAIRN_OK);
+        TURN_UNTIL(ends[1].messages == before + 1, 10);
+        assert_int_equal(ends[1].last_body_len, lengths[i]);
+        assert_memory_equal(ends[1].last_body, body, lengths[i]);
+    }
+    assert_int_equal(cairn_transport_send(ends[0].transport, 1, body, sizeof body, NULL, 0, 0),
+                     CAIRN_INVAL);
+    assert_int_equal(cairn_transport_send(ends[0].transport, 2, body, 1, NULL, 0, 0), CAIRN_INVAL);
+    assert_int_equal(cairn_transport_send(ends[0].transport, 0, body, 1, NULL, 0, 0), CAIRN_INVAL);
+    assert_int_equal(cairn_transport_send(ends[0].transport, 1, body, 1, NULL, 5, 0), CAIRN_INVAL);
+    assert_int_equal(cairn_transport_send(ends[0].transport, 1, body, 1, body,
+                                          CAIRN_BULK_BYTES_MAX + 1, 0),
+                     CAIRN_INVAL);
+}
+
+static void
+test_payloads_arrive_whole(void **state)
+{
+    static const size_t lengths[] = {1, 4096, 65536, 65537, 1000000, CAIRN_BULK_BYTES_MAX};
+
+    (void)state;
+    two_open();
+    ends_connect(0, 1);
+    ends[1].check = true;
+    for (uint64_t i = 0; i < 60; i++) {
+        size_t payload_len = lengths[i % 6];
+        uint8_t *payload = payloads[i % 4];
+
+        /* A payload's memory is used again only when its send has ended. */
+        TURN_UNTIL(ends[0].sent_ok + 4 > i, 10);
+        payload_fill(payload, payload_len, i);
+        end_send_soon(0, 1, i, payload, payload_len);
+    }
+    TURN_UNTIL(ends[1].payloads == 60 && ends[0].sent_ok == 60, 10);
+    assert_true(ends[1].intact);
+    assert_true(ends[1].in_order);
+    assert_int_equal(stats_of(1).received_payload_bytes, ends[1].payload_bytes);
+    assert_int_equal(stats_of(0).sent_payload_bytes, ends[1].payload_bytes);
+}
+
+static void
+test_checksummed_payloads(void **state)
+{
+    (void)state;
+    ends_prepare(2);
+    ends[0].options.checksum_payload = true;
+    end_open(0);
+    end_open(1);
+    ends_connect(0, 1);
+    payload_fill(payloads[0], CAIRN_BULK_BYTES_MAX, 3);
+    end_send_soon(0, 1, 3, payloads[0], CAIRN_BULK_BYTES_MAX);
+    TURN_UNTIL(ends[1].payloads == 1, 10);
+    assert_true(ends[1].intact);
+    assert_int_equal(ends[1].downs, 0);
+}
+
+/* 100,000 small messages while payloads travel the same way: each class in order, none lost. */
+static void
+test_many_messages_in_order(void **state)
+{
+    enum { MESSAGES = 100000, PAYLOADS = 64 };
+    uint64_t sent = 0, bulk = 0;
+    uint64_t give_up_ns = clock_now_ns() + 60000000000u;
+
+    (void)state;
+    two_open();
+    ends_connect(0, 1);
+    ends[1].check = true;
+    payload_fill(payloads[0], CAIRN_BULK_BYTES_MAX, 0);
+    while ((ends[1].messages < MESSAGES || ends[1].payloads < PAYLOADS) &&
+           clock_now_ns() < give_up_ns) {
+        while (sent < MESSAGES && end_send(0, 1, sent, NULL, 0) == CAIRN_OK) {
+            sent++;
+            if (bulk < PAYLOADS && sent % 1000 == 0 && ends[0].sent_failed == 0 &&
+                end_send(0, 1, bulk, payloads[0], 65536) == CAIRN_OK)
+                bulk++;
+        }
+        if (sent == MESSAGES && bulk < PAYLOADS &&
+            end_send(0, 1, bulk, payloads[0], 65536) == CAIRN_OK)
+            bulk++;
+        ends_turn();
+    }
+    assert_int_equal(ends[1].messages, MESSAGES);
+    assert_int_equal(ends[1].payloads, PAYLOADS);
+    assert_true(ends[1].in_order);
+    assert_int_equal(ends[1].downs, 0);
+    TURN_UNTIL(stats_of(0).operations_free == 1024, 10);
+}
+
+/*
+ * A receiver that keeps its buffers stops payloads from that sender at its window, costs no memory,
+ * and holds up neither messages nor other senders. Released, all goes on.
+ */
+static void
+test_back_pressure(void **state)
+{
+    uint64_t accepted = 0, messages;
+    uint32_t released;
+
+    (void)state;
+    ends_prepare(3);
+    for (uint32_t i = 0; i < 3; i++)
+        end_open(i);
+    ends_connect(0, 1);
+    ends_connect(2, 1);
+    ends[1].hold = true;
+    payload_fill(payloads[0], 65536, 0);
+    for (int i = 0; i < 2000; i++) {
+        if (end_send(0, 1, 0, payloads[0], 65536) == CAIRN_OK)
+            accepted++;
+        if (i % 100 == 0)
+            ends_turn();
+    }
+    TURN_UNTIL(ends[1].payloads == accepted, 10);
+    assert_true(accepted >= 4 && accepted <= 8); /* its share of 16 buffers, at most its window */
+    assert_int_equal(end_send(0, 1, 0, payloads[0], 65536), CAIRN_AGAIN);
+    messages = ends[1].messages;
+    for (uint64_t i = 0; i < 100; i++)
+        end_send_soon(0, 1, i, NULL, 0);
+    TURN_UNTIL(ends[1].messages == messages + 100, 10);
+    assert_int_equal(ends[1].payloads, accepted);
+    end_send_soon(2, 1, 0, payloads[0], 65536); /* another sender has its own share */
+    TURN_UNTIL(ends[1].payloads == accepted + 1, 10);
+    assert_int_equal(end_send(0, 1, 0, payloads[0], 65536), CAIRN_AGAIN);
+
+    ends[0].writable = 0;
+    released = ends[1].held_count;
+    for (uint32_t i = 0; i < released; i++) {
+        cairn_transport_release(ends[1].transport, ends[1].held[i]);
+        cairn_transport_release(ends[1].transport, ends[1].held[i]); /* stale: ignored */
+    }
+    ends[1].held_count = 0;
+    ends[1].hold = false;
+    TURN_UNTIL(ends[0].writable > 0, 10);
+    for (uint64_t i = 0; i < 100; i++)
+        end_send_soon(0, 1, 0, payloads[0], 65536);
+    TURN_UNTIL(ends[1].payloads == accepted + 101, 10);
+    assert_true(ends[1].intact);
+}
+
+/* With fewer buffers than senders each of them still gets its turn: unused grants are asked back. */
+static void
+test_few_buffers_many_senders(void **state)
+{
+    enum { NODES = 6 };
+    uint64_t sent[NODES] = {0};
+
+    (void)state;
+    ends_prepare(NODES);
+    ends[0].options.buffer_count = 2;
+    for (uint32_t i = 0; i < NODES; i++)
+        end_open(i);
+    for (uint32_t i = 1; i < NODES; i++)
+        ends_connect(i, 0);
+    payload_fill(payloads[0], 4096, 0);
+    for (uint64_t round = 0; round < 5; round++)
+        for (uint32_t i = 1; i < NODES; i++) {
+            end_send_soon(i, 0, 0, payloads[0], 4096);
+            sent[i]++;
+        }
+    TURN_UNTIL(ends[0].payloads == (uint64_t)5 * (NODES - 1), 10);
+    assert_true(ends[0].intact);
+}
+
+static void
+test_operations_are_bounded(void **state)
+{
+    uint64_t accepted = 0;
+
+    (void)state;
+    ends_prepare(2);
+    ends[0].options.operation_count = 32;
+    end_open(0);
+    end_open(1);
+    ends_connect(0, 1);
+    while (end_send(0, 1, accepted, NULL, 0) == CAIRN_OK)
+        accepted++;
+    assert_true(accepted > 1 && accepted < 32); /* one peer never gets all of them */
+    TURN_UNTIL(ends[0].writable == 1, 10);
+    assert_int_equal(end_send(0, 1, accepted, NULL, 0), CAIRN_OK);
+    TURN_UNTIL(ends[1].messages == accepted + 1, 10);
+}
+
+static void
+test_both_call_at_once(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 10; i++) {
+        two_open();
+        cairn_transport_connect(ends[0].transport, 1);
+        cairn_transport_connect(ends[1].transport, 0);
+        TURN_UNTIL(state_of(0, 1) == CAIRN_PEER_UP && state_of(1, 0) == CAIRN_PEER_UP, 10);
+        end_send_soon(0, 1, 1, NULL, 0);
+        end_send_soon(1, 0, 1, NULL, 0);
+        TURN_UNTIL(ends[0].messages == 1 && ends[1].messages == 1, 10);
+        ends_close(NULL);
+    }
+}
+
+static void
+test_right_key(void **state)
+{
+    (void)state;
+    ends_prepare(2);
+    for (uint32_t i = 0; i < 2; i++) {
+        ends[i].options.key = "a key of more than sixteen bytes";
+        ends[i].options.key_len = 32;
+        end_open(i);
+    }
+    ends_connect(1, 0);
+    payload_fill(payloads[0], 70000, 9);
+    end_send_soon(0, 1, 9, payloads[0], 70000);
+    TURN_UNTIL(ends[1].payloads == 1, 10);
+    assert_true(ends[1].intact);
+}
+
+/* Each of these ends in its state on both sides, with one line that says why, and nothing delivered. */
+static void
+refused_pair(enum cairn_peer_state expected, cairn_err send_err, const char *line)
+{
+    end_open(0);
+    end_open(1);
+    cairn_transport_connect(ends[0].transport, 1);
+    TURN_UNTIL(state_of(0, 1) == expected, 10);
+    ends_turn_for(0.3);
+    assert_int_equal(end_send(0, 1, 1, NULL, 0), send_err);
+    assert_int_equal(ends[0].ups + ends[1].ups, 0);
+    assert_int_equal(ends[0].messages + ends[1].messages, 0);
+    assert_true(log_has(line) >= 1 && log_has(line) <= 2); /* once per end */
+    assert_true(stats_of(0).refused_handshakes + stats_of(1).refused_handshakes > 0);
+}
+
+static void
+test_wrong_key(void **state)
+{
+    (void)state;
+    ends_prepare(2);
+    ends[0].options.key = "a key of more than sixteen bytes";
+    ends[1].options.key = "A key of more than sixteen bytes";
+    ends[0].options.key_len = ends[1].options.key_len = 32;
+    refused_pair(CAIRN_PEER_DENIED, CAIRN_DENIED, "does not hold this job's key");
+}
+
+static void
+test_key_on_one_side(void **state)
+{
+    (void)state;
+    ends_prepare(2);
+    ends[0].options.key = "a key of more than sixteen bytes";
+    ends[0].options.key_len = 32;
+    refused_pair(CAIRN_PEER_DENIED, CAIRN_DENIED, "does not hold this job's key");
+}
+
+static void
+test_wrong_version(void **state)
+{
+    (void)state;
+    ends_prepare(2);
+    ends[1].options.version = 9;
+    refused_pair(CAIRN_PEER_VERSION, CAIRN_VERSION, "speaks version");
+    assert_int_equal(log_has("speaks version 9 and this agent speaks version 1"), 1);
+}
+
+static void
+test_wrong_job(void **state)
+{
+    (void)state;
+    ends_prepare(2);
+    ends[1].options.job_id = 78;
+    refused_pair(CAIRN_PEER_DENIED, CAIRN_DENIED, "belongs to another job");
+}
+
+/*
+ * The process restarts at its address: down, then up with the new incarnation, and messages pass. A
+ * heartbeat is what notices: over tcp a message into a dead connection may be reported as sent.
+ */
+static void
+test_restart(void **state)
+{
+    (void)state;
+    two_open();
+    ends_connect(0, 1);
+    end_send_soon(0, 1, 1, NULL, 0);
+    TURN_UNTIL(ends[1].messages == 1, 10);
+    for (uint64_t life = 1; life <= 3; life++) {
+        uint64_t before;
+        uint64_t reopened_ns;
+
+        if (hub)
+            cairn_transport_hub_kill(hub, 1);
+        end_close(1);
+        ends[1].options.incarnation = 200 + life;
+        end_open(1);
+        reopened_ns = clock_now_ns();
+        while (ends[0].incarnation_up != 200 + life && clock_now_ns() - reopened_ns < 2500000000u) {
+            cairn_err err = end_send(0, 1, 2, NULL, 0);
+
+            assert_true(err == CAIRN_OK || err == CAIRN_PEER || err == CAIRN_AGAIN);
+            ends_turn_for(0.05);
+        }
+        assert_int_equal(ends[0].incarnation_up, 200 + life);
+        assert_int_equal(state_of(0, 1), CAIRN_PEER_UP);
+        assert_int_equal(ends[0].downs, life);
+        assert_int_equal(ends[0].incarnation_down, life == 1 ? 101 : 199 + life);
+        TURN_UNTIL(state_of(1, 0) == CAIRN_PEER_UP, 4);
+        before = ends[1].messages;
+        end_send_soon(0, 1, 3, NULL, 0);
+        TURN_UNTIL(ends[1].messages == before + 1, 4);
+    }
+}
+
+/* The peer forgets its session alone (declared dead): both sides come together again. */
+static void
+test_declared_dead(void **state)
+{
+    (void)state;
+    two_open();
+    ends_connect(0, 1);
+    payload_fill(payloads[0], 4096, 0);
+    end_send_soon(0, 1, 0, payloads[0], 4096);
+    TURN_UNTIL(ends[1].payloads == 1, 10);
+    cairn_transport_disconnect(ends[1].transport, 0);
+    TURN_UNTIL(ends[1].downs == 1, 10);
+    TURN_UNTIL(ends[1].ups == 2 && state_of(0, 1) == CAIRN_PEER_UP, 10);
+    TURN_UNTIL(ends[0].ups == 2, 10);
+    assert_int_equal(ends[0].downs, 1);
+    end_send_soon(0, 1, 0, payloads[0], 4096);
+    end_send_soon(1, 0, 0, payloads[0], 4096);
+    TURN_UNTIL(ends[1].payloads == 2 && ends[0].payloads == 1, 10);
+}
+
+/* Nobody listens: down, said once, while others are not held up; up within 2 s of its start. */
+static void
+test_peer_that_is_not_there(void **state)
+{
+    uint64_t started_ns;
+
+    (void)state;
+    ends_prepare(3);
+    end_open(0);
+    end_open(2);
+    assert_int_equal(end_send(0, 1, 1, NULL, 0), CAIRN_AGAIN);
+    ends_connect(0, 2);
+    end_send_soon(0, 2, 1, NULL, 0);
+    TURN_UNTIL(ends[2].messages == 1, 2);
+    TURN_UNTIL(state_of(0, 1) == CAIRN_PEER_DOWN, 10);
+    assert_int_equal(end_send(0, 1, 1, NULL, 0), CAIRN_PEER);
+    ends_turn_for(1.0);
+    assert_int_equal(log_has("cannot reach peer node=1"), 1);
+    end_open(1);
+    started_ns = clock_now_ns();
+    TURN_UNTIL(state_of(0, 1) == CAIRN_PEER_UP, 10);
+    assert_true(clock_now_ns() - started_ns < 2500000000u);
+    assert_int_equal(ends[0].downs, 0); /* it was never up */
+}
+
+static void
+test_options_are_checked(void **state)
+{
+    struct cairn_transport_options *options;
+    struct cairn_transport *untouched = NULL;
+
+    (void)state;
+    ends_prepare(2);
+    options = &ends[0].options;
+    options->node = 2;
+    assert_int_equal(cairn_transport_open(options, &untouched), CAIRN_CONFIG);
+    options->node = 0;
+    options->key = "short";
+    options->key_len = 5;
+    assert_int_equal(cairn_transport_open(options, &untouched), CAIRN_CONFIG);
+    assert_int_equal(log_has("the key has 5 bytes"), 1);
+    options->key = NULL;
+    options->key_len = 0;
+    options->window = CAIRN_TRANSPORT_WINDOW_MAX + 1;
+    assert_int_equal(cairn_transport_open(options, &untouched), CAIRN_CONFIG);
+    options->window = 0;
+    options->on_sent = NULL;
+    assert_int_equal(cairn_transport_open(options, &untouched), CAIRN_INVAL);
+    assert_null(untouched);
+    cairn_transport_close(NULL);
+}
+
+static void
+open_fails(cairn_err expected, const char *line)
+{
+    struct cairn_transport *untouched = NULL;
+
+    log_count = 0;
+    assert_int_equal(cairn_transport_open(&ends[0].options, &untouched), expected);
+    assert_null(untouched);
+    assert_true(log_has(line) >= 1);
+}
+
+static void
+test_what_cannot_be_opened(void **state)
+{
+    static const char *const malformed[] = {"",          "host",       "127.0.0.1:",
+                                            ":80",       "1.2.3.4:0",  "1.2.3.4:65536",
+                                            "1.2.3.4:x", "::1:80",     "[::1]80",
+                                            "[]:80",     "1.2.3.4:1x", "1.2.3.4:-1"};
+
+    (void)state;
+    ends_prepare(2);
+    end_open(1);
+    ends[0].options.bind_address = addresses[1];
+    open_fails(CAIRN_IO, "cannot listen on"); /* the port is in use */
+    ends[0].options.bind_address = "0.0.0.0:7000";
+    open_fails(CAIRN_DENIED, "refusing to listen on 0.0.0.0:7000 without a key");
+    ends[0].options.bind_address = "192.0.2.1:7000"; /* of no interface here */
+    ends[0].options.key = "a key of more than sixteen bytes";
+    ends[0].options.key_len = 32;
+    {
+        struct cairn_transport *untouched = NULL;
+        cairn_err err = cairn_transport_open(&ends[0].options, &untouched);
+
+        assert_true(err == CAIRN_IO || err == CAIRN_CONFIG);
+        assert_true(log_has("cannot listen on") + log_has("cannot listen") >= 1);
+    }
+    ends[0].options.bind_address = addresses[0];
+    ends[0].options.provider = "nosuch";
+    open_fails(CAIRN_CONFIG, "there is no provider \"nosuch\"; libfabric offers \"tcp;ofi_rxm\"");
+    ends[0].options.provider = "tcp";
+    for (size_t i = 0; i < sizeof malformed / sizeof malformed[0]; i++) {
+        ends[0].options.bind_address = malformed[i];
+        open_fails(CAIRN_CONFIG, "is not an address");
+    }
+    ends[0].options.bind_address = "no-such-host.invalid:7000";
+    open_fails(CAIRN_CONFIG, "cannot resolve");
+}
+
+/* Nothing but the log's lines is printed, whatever the environment asks libfabric for. */
+static void
+test_nothing_is_printed(void **state)
+{
+    struct cairn_transport *untouched = NULL;
+    FILE *file = tmpfile();
+    int kept = dup(2);
+    long printed;
+
+    (void)state;
+    assert_non_null(file);
+    assert_true(kept >= 0);
+    assert_int_equal(dup2(fileno(file), 2), 2);
+    two_open();
+    ends_connect(0, 1);
+    if (cairn_transport_open(&ends[0].options, &untouched) == CAIRN_OK) /* the port is in use */
+        cairn_transport_close(untouched);
+    ends_turn_for(0.1);
+    fflush(stderr);
+    printed = (long)lseek(2, 0, SEEK_END);
+    assert_int_equal(dup2(kept, 2), 2);
+    close(kept);
+    fclose(file);
+    assert_null(untouched);
+    assert_int_equal(printed, 0);
+}
+
+/* IPv6 and names resolve, and the ends meet. */
+static void
+test_addresses_of_other_kinds(void **state)
+{
+    (void)state;
+    ends_prepare(2);
+    for (uint32_t i = 0; i < 2; i++) {
+        unsigned port = port_free();
+
+        snprintf(addresses[i], sizeof addresses[i], "[::1]:%u", port);
+    }
+    if (cairn_transport_open(&ends[0].options, &ends[0].transport) != CAIRN_OK)
+        skip(); /* no IPv6 loopback on this machine */
+    end_open(1);
+    ends_connect(0, 1);
+}
+
+#define BOTH(function)                                                                             \
+    {"loop: " #function, function, use_loop, ends_close, NULL},                                    \
+    {"tcp: " #function, function, use_tcp, ends_close, NULL}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        BOTH(test_messages_both_ways),
+        BOTH(test_bodies_of_every_length),
+        BOTH(test_payloads_arrive_whole),
+        BOTH(test_checksummed_payloads),
+        BOTH(test_many_messages_in_order),
+        BOTH(test_back_pressure),
+        BOTH(test_few_buffers_many_senders),
+        BOTH(test_operations_are_bounded),
+        BOTH(test_both_call_at_once),
+        BOTH(test_right_key),
+        BOTH(test_wrong_key),
+        BOTH(test_key_on_one_side),
+        BOTH(test_wrong_version),
+        BOTH(test_wrong_job),
+        BOTH(test_restart),
+        BOTH(test_declared_dead),
+        BOTH(test_peer_that_is_not_there),
+        BOTH(test_options_are_checked),
+        {"tcp: test_what_cannot_be_opened", test_what_cannot_be_opened, use_tcp, ends_close, NULL},
+        {"tcp: test_nothing_is_printed", test_nothing_is_printed, use_tcp, ends_close, NULL},
+        {"tcp: test_addresses_of_other_kinds", test_addresses_of_other_kinds, use_tcp, ends_close,
+         NULL},
+    };
+
+    setenv("FI_LOG_LEVEL", "info", 1); /* test_nothing_is_printed */
+    setenv("FI_PROVIDER", "sockets", 1);
+    cairn_log_setup(CAIRN_LOG_WARN, log_keep, NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
