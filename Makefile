@@ -1,0 +1,162 @@
+# Cairn: one Makefile, no recursion, no configure.
+#   make                 ./cairn, lib/libcairn.so, examples/gpt
+#   make demo | test     install what is missing, then run the main job | pass the tests
+#   make check           unit and fault tests without installing anything
+#   make sim [SEEDS=N] [SEED=S], make cluster, make fuzz, make bench, make lint, make layers, make headers
+# Knobs: SAN=address,undefined | thread   CC=clang   V=1   BUILD=folder
+comma := ,
+SAN   ?=
+V     ?=
+Q     := $(if $(V),,@)
+CC    := $(if $(filter default,$(origin CC)),gcc,$(CC))
+BUILD ?= build/$(or $(subst $(comma),-,$(SAN)),plain)
+PREFIX ?= /usr/local
+
+MODULES := base erasure transport snapshot client replan agent tools
+OPTIMIZE ?= $(if $(SAN),-O1 -fno-omit-frame-pointer,-O2)
+CPPFLAGS := -I. -Iinclude -D_GNU_SOURCE $(if $(SAN),,-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2)
+CFLAGS  := -std=c11 $(OPTIMIZE) -g -fPIC -pthread -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes \
+           -Wmissing-prototypes -Wvla -Wformat=2 -Werror -fstack-protector-strong \
+           $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all $(if $(findstring gcc,$(CC)),-Wno-format-truncation))
+LDFLAGS := -pthread -Wl,-z,relro,-z,now,-z,noexecstack $(if $(SAN),-fsanitize=$(SAN))
+
+# What Debian 12 must have; `make deps` installs what is missing. The second list is for tests alone.
+PACKAGES := gcc make pkg-config libfabric-dev libisal-dev librocksdb-dev libyaml-dev libssl-dev
+TEST_PACKAGES := libcmocka-dev clang-14 libclang-rt-14-dev python3 python3-venv iproute2
+
+LIBS_base      := -lisal -lcrypto -lyaml
+LIBS_erasure   := -lisal
+LIBS_transport := -lfabric
+LIBS_snapshot  := -lrocksdb -ldl -lm
+LIBS_ALL       := $(LIBS_transport) $(LIBS_snapshot) $(LIBS_base)
+
+SRC_OF  = $(wildcard $(1)/*.c) $(wildcard $(1)/*/*.c)
+OBJ_OF  = $(patsubst %.c,$(BUILD)/%.o,$(call SRC_OF,$(1)))
+ARCHIVES := $(foreach m,$(MODULES),$(if $(call SRC_OF,$(m)),$(BUILD)/lib$(m).a))
+GPT_OBJ  := $(patsubst %.c,$(BUILD)/%.o,$(wildcard examples/gpt/*.c))
+
+# Which archives a test of a module may link: its own and those below it (the star of docs/ARCHITECTURE.md).
+NEEDS_base := base
+NEEDS_erasure := erasure base
+NEEDS_transport := transport base
+NEEDS_snapshot := snapshot base
+NEEDS_client := client snapshot base
+NEEDS_agent := agent client snapshot erasure transport base
+NEEDS_tools := tools agent client snapshot erasure transport base
+ARCHIVES_FOR = $(foreach m,$(NEEDS_$(1)),$(filter $(BUILD)/lib$(m).a,$(ARCHIVES)))
+
+.PHONY: all FORCE clean deps test-deps demo test check sim cluster fuzz bench lint layers headers format install
+.SECONDARY:
+.DELETE_ON_ERROR:
+all: $(BUILD)/cairn $(BUILD)/libcairn.so $(BUILD)/gpt
+	$(Q)ln -sfn $(BUILD)/cairn cairn && mkdir -p lib && ln -sfn ../$(BUILD)/libcairn.so lib/libcairn.so
+
+$(BUILD)/flags: FORCE
+	$(Q)mkdir -p $(@D) && echo '$(CC) $(CPPFLAGS) $(CFLAGS)' | cmp -s - $@ || echo '$(CC) $(CPPFLAGS) $(CFLAGS)' > $@
+$(BUILD)/%.o: %.c $(BUILD)/flags
+	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS) $(CFLAGS) $(CFLAGS_EXTRA) -MMD -MP -c -o $@ $<
+define archive_rule
+$(BUILD)/lib$(1).a: $(call OBJ_OF,$(1))
+	$$(Q)rm -f $$@ && ar rcs $$@ $$^
+endef
+$(foreach m,$(MODULES),$(eval $(call archive_rule,$(m))))
+
+$(BUILD)/cairn: $(call ARCHIVES_FOR,tools)
+	$(Q)$(CC) $(LDFLAGS) -o $@ -Wl,--start-group $^ -Wl,--end-group $(LIBS_ALL)
+# Only the symbols of include/cairn/ leave the library.
+$(BUILD)/libcairn.so: $(call ARCHIVES_FOR,client) client/libcairn.map
+	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-soname,libcairn.so -Wl,--version-script=client/libcairn.map -o $@ \
+	    -Wl,--whole-archive $(BUILD)/libclient.a -Wl,--no-whole-archive -Wl,--start-group $(filter %.a,$^) -Wl,--end-group -lisal -ldl -lm
+$(BUILD)/gpt: $(GPT_OBJ) $(BUILD)/libcairn.so
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(GPT_OBJ) -L$(BUILD) -lcairn -lm -lcrypto -Wl,-rpath,'$$ORIGIN'
+
+# ---- unit and fault tests: tests/unit/<module>/test_<noun>.c, tests/fault/test_<noun>.c ----
+# The fake CUDA driver is a library that the code under test opens by path.
+SUPPORT_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/fakecuda.c,$(wildcard tests/support/*.c)))
+$(BUILD)/libfakecuda.so: $(BUILD)/tests/support/fakecuda.o
+	$(Q)$(CC) $(LDFLAGS) -shared -o $@ $<
+$(BUILD)/tests/unit/snapshot/test_mem $(BUILD)/tests/unit/snapshot/test_capture: | $(BUILD)/libfakecuda.so
+UNIT_SRC  := $(wildcard tests/unit/*/test_*.c)
+FAULT_SRC := $(wildcard tests/fault/test_*.c)
+UNIT_BIN  := $(patsubst %.c,$(BUILD)/%,$(UNIT_SRC))
+FAULT_BIN := $(patsubst %.c,$(BUILD)/%,$(FAULT_SRC))
+define unit_rule
+$(BUILD)/tests/unit/$(1)/%: $(BUILD)/tests/unit/$(1)/%.o $(SUPPORT_OBJ) $(call ARCHIVES_FOR,$(1))
+	$$(Q)$$(CC) $$(LDFLAGS) -o $$@ $$(filter %.o,$$^) -Wl,--start-group $$(filter %.a,$$^) -Wl,--end-group $$(LIBS_ALL) -lcmocka -lm
+endef
+$(foreach m,$(filter-out gpt,$(MODULES)),$(eval $(call unit_rule,$(m))))
+$(BUILD)/tests/unit/gpt/%: $(BUILD)/tests/unit/gpt/%.o $(filter-out %/main.o,$(GPT_OBJ)) $(BUILD)/libcairn.so
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -L$(BUILD) -lcairn -lcrypto -lcmocka -lm -Wl,-rpath,$(abspath $(BUILD))
+$(BUILD)/tests/fault/%: $(BUILD)/tests/fault/%.o $(SUPPORT_OBJ) $(call ARCHIVES_FOR,agent)
+	$(Q)$(CC) $(LDFLAGS) -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS_ALL) -lcmocka -lm
+
+# Real hardware only; each exits with 77 and the reason where there is none.
+GPU_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/gpu/test_*.c))
+$(BUILD)/tests/gpu/%: $(BUILD)/tests/gpu/%.o $(SUPPORT_OBJ) $(call ARCHIVES_FOR,snapshot)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS_ALL) -lcmocka -lm
+# libFuzzer: make fuzz-bins CC=clang-14 SAN=fuzzer-no-link,address,undefined BUILD=build/fuzz
+FUZZ_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
+$(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(call ARCHIVES_FOR,agent)
+	$(Q)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS_ALL) -lm
+.PHONY: unit-bins fault-bins gpu-bins fuzz-bins
+unit-bins: $(UNIT_BIN)
+fault-bins: $(FAULT_BIN)
+gpu-bins: $(GPU_BIN)
+fuzz-bins: $(FUZZ_BIN)
+deps:
+	$(Q)tests/deps.sh $(PACKAGES)
+test-deps:
+	$(Q)tests/deps.sh $(PACKAGES) $(TEST_PACKAGES)
+# Everything: style, units, faults, sanitizers, fuzzers, simulator, cluster, interop. `make check` is the quick part.
+test: test-deps
+	$(Q)python3 tests/runner.py all
+check:
+	$(Q)python3 tests/runner.py style unit fault
+fuzz:
+	$(Q)python3 tests/runner.py fuzz
+demo: deps
+	$(Q)$(MAKE) --no-print-directory all && ./cairn demo
+# Real processes on loopback; a trainer whose state is known beforehand.
+CLUSTER_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/cluster/*.c))
+$(BUILD)/tests/cluster/%: $(BUILD)/tests/cluster/%.o $(BUILD)/libcairn.so
+	$(Q)$(CC) $(LDFLAGS) -o $@ $< -L$(BUILD) -lcairn -Wl,-rpath,$(abspath $(BUILD))
+.PHONY: cluster-bins
+cluster-bins: $(CLUSTER_BIN)
+cluster:
+	$(Q)python3 tests/runner.py cluster
+lint:
+	$(Q)python3 tests/runner.py lint
+format:
+	clang-format -i $(wildcard include/cairn/*.h $(MODULES:=/*.[ch]) examples/gpt/*.[ch] tests/*/*.[ch] tests/unit/*/*.[ch])
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include/cairn
+	install -m 755 $(BUILD)/cairn $(DESTDIR)$(PREFIX)/bin/
+	install -m 755 $(BUILD)/libcairn.so $(DESTDIR)$(PREFIX)/lib/
+	install -m 644 include/cairn/*.h $(DESTDIR)$(PREFIX)/include/cairn/
+
+# The simulator: the protocol's own files, with planted bugs compiled in; the product is built without them.
+SIM_CORE := actions choose core epoch facts holding inventory liveness message parity rebuild rebuild_target rebuild_work restore restore_ask restore_claim restore_plan restore_watch roster save seal
+SIM_SRC  := $(wildcard tests/sim/*.c) $(SIM_CORE:%=agent/%.c) $(wildcard erasure/*.c) base/crc.c base/wire.c base/log.c base/err.c base/clock.c
+SIM_OBJ  := $(patsubst %.c,$(BUILD)/sim/%.o,$(SIM_SRC))
+$(BUILD)/sim/%.o: %.c $(BUILD)/flags
+	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS) -DCAIRN_PLANTED_BUGS $(CFLAGS) -MMD -MP -c -o $@ $<
+$(BUILD)/sim/sim: $(SIM_OBJ)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ -lisal -lm
+SEEDS ?= 10000
+SEED  ?=
+sim: $(BUILD)/sim/sim
+	$(Q)$(BUILD)/sim/sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
+# The pattern of layers: siblings know only themselves, base/ and include/cairn/.
+layers:
+	$(Q)! for d in base erasure transport snapshot replan; do grep -HnE '^#include "' $$d/*.[ch] | grep -vE "\"($$d|base|cairn)/"; done 2>/dev/null | grep .
+	$(Q)! grep -HnE '^#include "' client/*.[ch] | grep -vE '"(client|snapshot|base|cairn)/' | grep .
+	$(Q)! grep -HnE '^#include "' examples/gpt/*.[ch] | grep -vE '"(cairn/|[a-z_]+\.h")' | grep .
+headers:
+	$(Q)for h in $(wildcard include/cairn/*.h $(MODULES:=/*.h)); do $(CC) $(CPPFLAGS) $(filter-out -Werror,$(CFLAGS)) -Werror -Wno-unused -fsyntax-only -x c $$h || exit 1; done
+# One line per stage: value, floor and ratio of one run. `cairn bench STAGE` shows every case of a stage.
+bench: $(BUILD)/cairn
+	$(Q)$(BUILD)/cairn bench all
+clean:
+	rm -rf build lib cairn
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
