@@ -148,6 +148,7 @@ on_tick(void *context)
     struct cairn_event event = {.type = CAIRN_EVENT_TICK};
 
     agent_step(agent, &event, NULL);
+    mail_end_silent(agent);
     fetch_tick(agent);
     spill_tick(agent);
     operator_tick(agent);

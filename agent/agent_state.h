@@ -64,6 +64,7 @@ struct mailbox {
     struct letter *control_head, *control_tail;
     struct letter *bulk_head, *bulk_tail;
     uint32_t queued;
+    bool alive; /* its heartbeats arrived, when they were last looked at */
 };
 
 /* What is gathered for one repair item. */
@@ -256,6 +257,11 @@ void mail_send(struct cairn_agent *agent, const struct cairn_message *message,
                const uint8_t *payload, size_t payload_len, uint32_t holding, struct space *space);
 /* Delivers what this agent sent to itself. */
 void mail_deliver_self(struct cairn_agent *agent);
+/*
+ * Ends the connections to agents whose heartbeats have stopped. TCP would go on for many minutes with a connection that was cut, and
+ * try it again ever more rarely, long after the way is free again; a new one is made as soon as the peer can be reached.
+ */
+void mail_end_silent(struct cairn_agent *agent);
 /* True when the checksums in the message are those of its payload. */
 bool mail_payload_ok(const struct cairn_message *message, const uint8_t *payload,
                      size_t payload_len);

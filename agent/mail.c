@@ -320,6 +320,22 @@ on_peer(void *context, uint32_t node, bool up, uint64_t incarnation)
     flush_mailbox(agent, node);
 }
 
+void
+mail_end_silent(struct cairn_agent *agent)
+{
+    for (uint32_t node = 0; node < agent->config.node_count; node++) {
+        struct mailbox *box = &agent->mailboxes[node];
+        bool alive = cairn_core_alive(agent->core, node);
+
+        if (box->alive && !alive) {
+            CAIRN_LOG_AT(WARN, "peer: silent node=%u: no heartbeat for %llu ms, its connection is ended and made anew", node,
+                         (unsigned long long)agent->config.dead_after_ms);
+            cairn_transport_disconnect(agent->transport, node);
+        }
+        box->alive = alive;
+    }
+}
+
 static void
 on_writable(void *context, uint32_t node)
 {
