@@ -23,6 +23,10 @@ enum {
         8, /* damaged messages of one flow in a row before its generation is refused */
     GATHER_ATTEMPTS_MAX =
         6, /* of one restore: inventories are asked for again when a rebuild fails on the way */
+    NEWCOMER_BEATS = 4, /* heartbeat intervals that an operator's restore waits for agents that nobody has heard of */
+    STRIDE_LOG2_MAX = 6,
+    STRIDE_NS_MAX = 100000000, /* generations are never thinned out beyond one in this time */
+    STRIDE_SHORTEN_AFTER = 16, /* commits in a row */
     FETCH_SOURCES_MAX = CAIRN_SHARDS_MAX
 };
 
@@ -259,6 +263,7 @@ struct restore {
     uint32_t corrupt_count;
     uint64_t sync_ns;  /* when a newer epoch's record was asked for */
     uint64_t *no_room; /* bitset of agents that could not host a part */
+    uint64_t *answered; /* bitset of agents that answered the query: alive, though no beat may have come */
     uint64_t request;
     uint64_t epoch;
     uint64_t started_ns;
@@ -319,6 +324,11 @@ struct cairn_core {
     bool began_anew;      /* the trainers began below what is ready, without restoring it: nothing of theirs is captured */
     uint64_t
         first_step; /* of the first BEGIN since the start or the last activation; 0: none yet */
+    uint64_t begun_ns;   /* when last_step was begun first, 0: not here */
+    uint64_t step_ns;    /* between the last two begins of different steps */
+    uint32_t given_up_in_row; /* generations, without one that was committed in between */
+    uint32_t committed_in_row;
+    uint32_t stride_log2; /* see save_stride */
     uint64_t forgotten_before; /* to steps below it an earlier start, whose memory is gone, may have
                                   said yes */
 
@@ -398,6 +408,8 @@ bool save_passed(const struct cairn_core *core, struct cairn_generation generati
 void save_pump_seals(struct cairn_core *core, struct holding *holding, bool resend);
 void save_grant_pending(struct cairn_core *core);
 void save_give_up(struct cairn_core *core, struct cairn_generation generation, const char *why);
+/* A generation of the active epoch was given up, or committed: what its begins learn from that. */
+void save_settled(struct cairn_core *core, bool committed);
 
 /* ---- parity.c ---- */
 void parity_data(struct cairn_core *core, const struct cairn_message *message, bool payload_ok);

@@ -404,6 +404,8 @@ enter(struct cairn_core *core, struct epoch_record *record)
     core->committed = (struct cairn_generation){0, 0};
     if (restart) {
         core->last_step = 0;
+        core->begun_ns = 0;
+        core->step_ns = 0;
         core->passed_step = 0;
         core->own_ranks = 0;
         core->own_blocks = 0;
@@ -411,6 +413,9 @@ enter(struct cairn_core *core, struct epoch_record *record)
     core->first_step = 0;
     core->began_anew = false;
     core->wanted_step = 0;
+    core->stride_log2 = 0;
+    core->given_up_in_row = 0;
+    core->committed_in_row = 0;
     core->forgotten_before = 0;
     memset(core->pending, 0, sizeof core->pending);
     return restart;

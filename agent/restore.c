@@ -44,6 +44,7 @@ restore_fini(struct restore *restore)
     free(restore->holders);
     free(restore->targets);
     free(restore->no_room);
+    free(restore->answered);
     free(restore->written);
     free(restore->plan);
     free(restore->record);
@@ -295,6 +296,8 @@ take_inventory(struct cairn_core *core, const struct cairn_message *message)
     restore->inventories[message->from] = inventory;
     restore->choice.excluded_count =
         0; /* what was beyond repair without this one may not be with it */
+    if (!claimed)
+        cairn_bitset_add(restore->answered, message->from);
     if (claimed)
         cairn_bitset_add(restore->promised,
                          message->from); /* the promise itself may have been lost */

@@ -35,7 +35,8 @@ restore_start(struct cairn_core *core, enum cairn_operation operation, bool by_i
     restore->promised = calloc(cairn_bitset_words(n), sizeof(uint64_t));
     restore->done = calloc(cairn_bitset_words(CAIRN_NODES_MAX), sizeof(uint64_t));
     restore->no_room = calloc(cairn_bitset_words(n), sizeof(uint64_t));
-    if (!restore->inventories || !restore->promised || !restore->done || !restore->no_room) {
+    restore->answered = calloc(cairn_bitset_words(n), sizeof(uint64_t));
+    if (!restore->inventories || !restore->promised || !restore->done || !restore->no_room || !restore->answered) {
         restore_fini(restore);
         return CAIRN_NOMEM;
     }
@@ -90,6 +91,20 @@ restore_operator(struct cairn_core *core, const struct cairn_event *event)
     action_bytes(core, action, text, strlen(text) + 1);
 }
 
+/*
+ * An operator starts the agents of new machines and restores at once: whoever is configured gets the time of a few beats to
+ * answer, though the others still take it for dead. Who misses it is no member of the new epoch.
+ */
+static bool
+may_be_new(const struct cairn_core *core)
+{
+    const struct restore *restore = &core->restore;
+
+    return !restore->by_itself &&
+           (restore->operation == CAIRN_OP_RESTORE || restore->operation == CAIRN_OP_FRESH) &&
+           core->now_ns - restore->started_ns < NEWCOMER_BEATS * core->options.heartbeat_interval_ns;
+}
+
 /* True when everyone who may be alive has been heard, or the time is over. */
 bool
 restore_heard_all(const struct cairn_core *core)
@@ -102,7 +117,7 @@ restore_heard_all(const struct cairn_core *core)
         if (restore->inventories[a].known)
             continue;
         if (restore->state == RESTORE_GATHERING ? cairn_bitset_has(restore->promised, a)
-                                                : agent_maybe_alive(core, a))
+                                                : agent_maybe_alive(core, a) || may_be_new(core))
             return false; /* who promised is alive, whatever its beats say */
     }
     return true;
@@ -142,6 +157,26 @@ say_unheard(struct cairn_core *core)
                                      used ? ", " : "no answer from agents ", a);
     if (used)
         restore_say(core, text);
+}
+
+/* From a few agents nobody can tell what the others hold: with no majority of answers nothing is called lost. */
+static void
+call_lost_or_unknown(struct cairn_core *core)
+{
+    struct restore *restore = &core->restore;
+    uint32_t known = 0;
+    char text[200];
+
+    for (uint32_t a = 0; a < core->options.agent_count; a++)
+        known += restore->inventories[a].known;
+    if (restore->choice.err != CAIRN_LOST || known > core->options.agent_count / 2)
+        return;
+    restore->choice.err = CAIRN_AGAIN;
+    snprintf(text, sizeof text,
+             "only %u of the job's %u agents answered: start the others, or new ones in their place, and try again; "
+             "whether anything is lost can be told when more than half answer",
+             known, core->options.agent_count);
+    restore_say(core, text);
 }
 
 bool
@@ -185,4 +220,5 @@ restore_choose(struct cairn_core *core)
     }
     if (restore->choice.err)
         say_unheard(core);
+    call_lost_or_unknown(core);
 }

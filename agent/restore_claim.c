@@ -64,7 +64,8 @@ restore_claim_progress(struct cairn_core *core)
 
     if (core->now_ns < restore->deadline_ns) {
         for (uint32_t a = 0; a < core->options.agent_count; a++)
-            if (!cairn_bitset_has(restore->promised, a) && agent_maybe_alive(core, a))
+            if (!cairn_bitset_has(restore->promised, a) &&
+                (agent_maybe_alive(core, a) || cairn_bitset_has(restore->answered, a)))
                 return;
     }
     if (!restore_majority(core, restore->promised)) {

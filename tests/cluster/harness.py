@@ -189,19 +189,8 @@ class Cluster:
         return wait_for(f"a generation after {after} is committed",
                         lambda: self.committed() > after and self.committed(), seconds)
 
-    def wait_met(self, seconds=10):
-        """Until the running agents have met each other: a restore leaves out who has just started and is not known yet."""
-        running = [i for i in range(self.nodes) if self.agents[i] and not self.ended(i)]
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            seen = [cairn("status", "--agent", self.socket(i))[1] for i in running]
-            if all(view and view.get("nodes_answering") == len(running) for view in seen):
-                return
-            time.sleep(0.1)
-
     def restore(self, node=0, *words, seconds=60):
-        """cairn restore; tries again while it says so (new agents may not have met the others yet)."""
-        self.wait_met()
+        """cairn restore; tries again while it says so (another restore, or a repair, may be under way)."""
         deadline = time.monotonic() + seconds
         while True:
             code, answer, error = cairn("restore", "--agent", self.socket(node), *words)
@@ -263,7 +252,7 @@ class Trainer:
     """A tests/cluster/trainer process."""
     count = 0
 
-    def __init__(self, cluster, rank, world, barrier, resume=False, check=False, node=None, parts=None, elements=20000, step_us=30000,
+    def __init__(self, cluster, rank, world, barrier, resume=False, check=False, node=None, parts=None, elements=20000, step_us=2000,
                  steps=None, restore_ms=8000):
         Trainer.count += 1
         self.agent = rank if node is None else node

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Torn is impossible: kills at random instants of a snapshot, and what is restored is one committed step, whole.
 
-KILLS=200 sets their number (20 by default), SEED=N repeats the choice of instants and victims.
+KILLS=200 sets their number (30 by default), SEED=N repeats the choice of instants and victims.
 """
 import os
 import random
@@ -10,7 +10,7 @@ import unittest
 
 from harness import OK, Cluster, build, say
 
-KILLS = int(os.environ.get("KILLS", "20"))
+KILLS = int(os.environ.get("KILLS", "30"))
 SEED = int(os.environ.get("SEED", str(random.SystemRandom().randrange(1 << 32))))
 
 
@@ -27,7 +27,7 @@ class Torn(unittest.TestCase):
             cluster.start()
             newest = (0, 0)
             for number in range(KILLS):
-                cluster.train(resume=newest > (0, 0), elements=60000, step_us=30000)
+                cluster.train(resume=newest > (0, 0), elements=60000, step_us=1000)
                 newest = cluster.wait_committed((newest[0], newest[1] + 1), 60)
                 time.sleep(dice.random() * 0.05)  # the instant: somewhere in a step, a capture or a commit
                 victim = dice.randrange(4)
