@@ -420,6 +420,27 @@ test_peer_that_is_not_there(void **state)
     assert_int_equal(ends[0].downs, 0); /* it was never up */
 }
 
+/*
+ * No way leads to the peer, so connecting fails at once instead of after a while; libfabric 1.17 then has an entry of it without a
+ * connection, which it cannot remove without reading address 0. (From 127.0.0.1 the kernel refuses any address off loopback.)
+ */
+static void
+test_no_way_to_peer(void **state)
+{
+    (void)state;
+    ends_prepare(3);
+    snprintf(addresses[1], sizeof addresses[1], "240.0.0.1:%u", 7431);
+    end_open(0);
+    end_open(2);
+    assert_int_equal(end_send(0, 1, 1, NULL, 0), CAIRN_AGAIN);
+    ends_connect(0, 2);
+    TURN_UNTIL(state_of(0, 1) == CAIRN_PEER_DOWN, 10);
+    ends_turn_for(2.0); /* it is tried again and again */
+    assert_int_equal(log_has("cannot reach peer node=1"), 1);
+    end_send_soon(0, 2, 1, NULL, 0);
+    TURN_UNTIL(ends[2].messages == 1, 2);
+}
+
 static void
 test_options_are_checked(void **state)
 {
@@ -565,6 +586,7 @@ main(void)
         BOTH(test_declared_dead),
         BOTH(test_peer_that_is_not_there),
         BOTH(test_options_are_checked),
+        {"tcp: test_no_way_to_peer", test_no_way_to_peer, use_tcp, ends_close, NULL},
         {"tcp: test_what_cannot_be_opened", test_what_cannot_be_opened, use_tcp, ends_close, NULL},
         {"tcp: test_nothing_is_printed", test_nothing_is_printed, use_tcp, ends_close, NULL},
         {"tcp: test_addresses_of_other_kinds", test_addresses_of_other_kinds, use_tcp, ends_close,
