@@ -23,7 +23,6 @@ enum {
         8, /* damaged messages of one flow in a row before its generation is refused */
     GATHER_ATTEMPTS_MAX =
         6, /* of one restore: inventories are asked for again when a rebuild fails on the way */
-    NEWCOMER_BEATS = 4, /* heartbeat intervals that an operator's restore waits for agents that nobody has heard of */
     STRIDE_LOG2_MAX = 6,
     STRIDE_NS_MAX = 100000000, /* generations are never thinned out beyond one in this time */
     STRIDE_SHORTEN_AFTER = 16, /* commits in a row */

@@ -92,17 +92,16 @@ restore_operator(struct cairn_core *core, const struct cairn_event *event)
 }
 
 /*
- * An operator starts the agents of new machines and restores at once: whoever is configured gets the time of a few beats to
- * answer, though the others still take it for dead. Who misses it is no member of the new epoch.
+ * An operator starts the agents of new machines and restores at once: whoever is configured gets until the deadline to answer,
+ * though the others still take it for dead. Who misses it is no member of the new epoch, and what trains on it not protected.
  */
 static bool
-may_be_new(const struct cairn_core *core)
+may_be_new(const struct cairn_core *core, uint32_t agent)
 {
     const struct restore *restore = &core->restore;
 
-    return !restore->by_itself &&
-           (restore->operation == CAIRN_OP_RESTORE || restore->operation == CAIRN_OP_FRESH) &&
-           core->now_ns - restore->started_ns < NEWCOMER_BEATS * core->options.heartbeat_interval_ns;
+    return !restore->by_itself && !core->spares[agent] &&
+           (restore->operation == CAIRN_OP_RESTORE || restore->operation == CAIRN_OP_FRESH);
 }
 
 /* True when everyone who may be alive has been heard, or the time is over. */
@@ -117,7 +116,7 @@ restore_heard_all(const struct cairn_core *core)
         if (restore->inventories[a].known)
             continue;
         if (restore->state == RESTORE_GATHERING ? cairn_bitset_has(restore->promised, a)
-                                                : agent_maybe_alive(core, a) || may_be_new(core))
+                                                : agent_maybe_alive(core, a) || may_be_new(core, a))
             return false; /* who promised is alive, whatever its beats say */
     }
     return true;

@@ -16,6 +16,7 @@ enum {
     BACKOFF_MS_MIN = 100,
     BACKOFF_MS_MAX = 1000,
     SILENT_MS = 1000,       /* without a valid frame, before a strange token makes us call */
+    FIRST_CALL_MS = 250,    /* then 5 times the pause before it, at most t->call_timeout_ns */
     GRACE_MS = 1000         /* for the backend to report what a lost peer's operations came to */
 };
 
@@ -95,6 +96,18 @@ peer_call(struct cairn_transport *t, struct peer *peer)
     peer_handshake_set(t, peer, CAIRN_FRAME_HELLO, &hello);
 }
 
+/*
+ * The first call is given up early: where both sides connect at once libfabric can leave both without a connection and without
+ * an error, and only a new one helps. Later calls are given more time, for peers and networks that are slow.
+ */
+static uint64_t
+call_time_ns(const struct cairn_transport *t, const struct peer *peer)
+{
+    uint64_t time_ns = peer->backoff_ns ? 5 * peer->backoff_ns : FIRST_CALL_MS * millisecond_ns;
+
+    return time_ns < t->call_timeout_ns ? time_ns : t->call_timeout_ns;
+}
+
 /* In a poll: starts the clock of a call that was made since the last one. */
 void
 peer_call_timed(struct cairn_transport *t, struct peer *peer)
@@ -102,7 +115,7 @@ peer_call_timed(struct cairn_transport *t, struct peer *peer)
     if (!peer->calling || peer->call_deadline_ns)
         return;
     peer->called_ns = t->now_ns;
-    peer->call_deadline_ns = t->now_ns + t->call_timeout_ns;
+    peer->call_deadline_ns = t->now_ns + call_time_ns(t, peer);
     transport_arm(t, peer->call_deadline_ns);
 }
 
