@@ -5,7 +5,8 @@
  * part is there when some agent reports a complete holding of it: data, parity and the seals of the
  * whole group, compared with their checksums. A complete holding exists only after every rank of
  * that node captured the same step, and parity is complete only with the seals of all its members,
- * so what can be decoded is one consistent step of the whole job, committed or not.
+ * so what can be decoded is one consistent step of the whole job, committed or not. One that certainly never was committed
+ * is passed over when an older one is whole: a trainer that died in its capture costs a step, and no network.
  */
 #include "agent/core_state.h"
 
@@ -181,6 +182,51 @@ is_excluded(const struct choice *choice, struct cairn_generation generation)
     return false;
 }
 
+/*
+ * True when the generation certainly never was committed: each of its missing parts belongs to an agent that answered and still holds
+ * its part of an older generation of the same epoch, so it never said yes to this one (a yes needs the part, and the part stays).
+ */
+static bool
+never_committed(const struct inventory *inventories, uint32_t agent_count,
+                struct cairn_generation generation, const struct cairn_roster *table)
+{
+    for (uint32_t member = 0; member < table->member_count; member++) {
+        uint32_t agent = table->members[member].agent;
+        bool older = false, damaged = false;
+
+        if (choose_holder(inventories, agent_count, generation, member) != UINT32_MAX)
+            continue;
+        for (uint32_t h = 0; agent < agent_count && h < inventories[agent].holding_count; h++) {
+            const struct inventory_holding *holding = &inventories[agent].holdings[h];
+
+            if (holding->member != member || holding->generation.epoch != generation.epoch)
+                continue;
+            older |= holding->generation.step < generation.step;
+            damaged |= holding->generation.step == generation.step;
+        }
+        if (!older || damaged)
+            return false;
+    }
+    return !known_committed(inventories, agent_count, generation);
+}
+
+/* The first of these generations, all older, of which no part is missing; NULL when there is none. */
+static const struct cairn_generation *
+find_whole(const struct inventory *inventories, uint32_t agent_count, const struct choice *choice,
+           const struct cairn_generation *generations, struct cairn_roster *const *tables, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        struct text silent = {NULL, 0, 0};
+        uint32_t lost_members;
+
+        if (!is_excluded(choice, generations[i]) &&
+            restorable(inventories, agent_count, generations[i], tables[i], &lost_members, &silent) &&
+            lost_members == 0)
+            return &generations[i];
+    }
+    return NULL;
+}
+
 void
 choose_generation(const struct inventory *inventories, uint32_t agent_count, struct choice *out,
                   char *text_out, size_t text_bytes)
@@ -202,6 +248,7 @@ choose_generation(const struct inventory *inventories, uint32_t agent_count, str
         if (inventories[a].known && cairn_generation_compare(inventories[a].spilled, spilled) > 0)
             spilled = inventories[a].spilled;
     for (uint32_t i = 0; i < count; i++) {
+        const struct cairn_generation *whole;
         uint32_t lost_members;
 
         if (cairn_generation_compare(spilled, generations[i]) > 0)
@@ -215,6 +262,18 @@ choose_generation(const struct inventory *inventories, uint32_t agent_count, str
         if (!restorable(inventories, agent_count, generations[i], tables[i], &lost_members,
                         &text)) {
             out->passed_committed |= known_committed(inventories, agent_count, generations[i]);
+            continue;
+        }
+        whole = lost_members == 0 ? NULL
+                                  : find_whole(inventories, agent_count, out, generations + i + 1,
+                                               tables + i + 1, count - i - 1);
+        if (whole && cairn_generation_compare(spilled, *whole) <= 0 &&
+            never_committed(inventories, agent_count, generations[i], tables[i])) {
+            say(&text,
+                "epoch %" PRIu64 " step %" PRIu64
+                ": passed over: it was never committed and would have to be rebuilt, step %" PRIu64
+                " is whole\n",
+                generations[i].epoch >> EPOCH_CLAIMANT_BITS, generations[i].step, whole->step);
             continue;
         }
         out->err = CAIRN_OK;

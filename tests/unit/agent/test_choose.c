@@ -85,6 +85,29 @@ assert_taken(uint64_t step, uint32_t lost)
     assert_ptr_equal(choice.table, table);
 }
 
+/* What may have been committed is taken though an older one is whole; what never was is passed over. */
+static void
+rebuilt_or_passed_over(void **unused)
+{
+    (void)unused;
+    generation(10, "hhhhhh");
+    generation(20, "h.hhhh");
+    choose();
+    assert_taken(10, 0); /* agent 1 holds step 10, so it never said yes to 20 */
+    assert_non_null(strstr(text, "step 20: passed over"));
+    inventories[3].holdings[1].committed = true;
+    choose();
+    assert_taken(20, 1); /* agent 3 knows that it is committed */
+    inventories[3].holdings[1].committed = false;
+    inventories[1].holdings[0].generation.epoch = epoch_1 - 1;
+    choose();
+    assert_taken(20, 1); /* agent 1 had it perhaps: what it holds is of another epoch */
+    inventories[1].holding_count = 0;
+    hold(6, 10, 1, 0);
+    choose();
+    assert_taken(20, 1); /* the part of step 10 is hosted by the spare, agent 1 has lost its memory */
+}
+
 static void
 the_newest_that_is_whole(void **unused)
 {
@@ -93,7 +116,8 @@ the_newest_that_is_whole(void **unused)
         uint64_t taken;            /* 0: lost */
         uint32_t lost;
     } cases[] = {
-        {"hhhhhh", "hhhhhh", 20, 0}, {"hhhhhh", "h.hhhh", 20, 1}, {"hhhhhh", "..hhhh", 20, 2},
+        {"hhhhhh", "hhhhhh", 20, 0}, {"hhhhhh", "h.hhhh", 10, 0}, {"hhhhhh", "..hhhh", 10, 0},
+        {".hhhhh", ".hhhhh", 20, 1}, {"h..hhh", "h..hhh", 20, 2}, {".hhhhh", "h.hhhh", 20, 1},
         {"hhhhhh", ".h.hhh", 10, 0}, {"hhhhhh", "h.h.hh", 10, 0}, {"hhhhh.", "h.h.hh", 10, 1},
         {"......", "hhhhhh", 20, 0}, {"hhhhhh", "......", 10, 0}, {".h.hhh", "hh.h.h", 0, 0},
         {"......", "......", 0, 0},  {"hhhhhh", "bhhhhh", 20, 1}, {"hhhhhh", "bhbhhh", 10, 0},
@@ -294,6 +318,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         CASE(the_newest_that_is_whole),
+        CASE(rebuilt_or_passed_over),
         CASE(the_text_says_why),
         CASE(nothing_at_all),
         CASE(files),
