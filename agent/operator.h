@@ -50,6 +50,8 @@ struct operator_holding {
     X(active)                                                                                      \
     X(frozen)                                                                                      \
     X(busy)                                                                                        \
+    X(unkept)       /* no keeper holds its memory */                                               \
+    X(denied_peers) /* that hold another key, belong to another job or are not who they should be */ \
     X(trainers)    /* attached and registered */                                                   \
     X(local_ranks) /* that the job runs on this node, 0 unknown */                                 \
     X(last_step)                                                                                   \

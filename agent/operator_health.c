@@ -202,6 +202,7 @@ static void
 check_nodes(const struct operator_job *job, struct operator_health *health)
 {
     uint32_t silent = job->config->node_count - health->answering, named = 0, waiting = 0;
+    uint32_t denied = 0, unkept = 0, outside = 0;
     char names[128] = "";
     size_t used = 0;
     bool frozen = false;
@@ -216,7 +217,12 @@ check_nodes(const struct operator_job *job, struct operator_health *health)
             named++;
         }
         frozen |= node->known && node->frozen;
-        waiting += node->known && node->trainers && node->trainers < node->local_ranks;
+        if (!node->known)
+            continue;
+        waiting += node->trainers && node->trainers < node->local_ranks;
+        outside += node->trainers && node->member == UINT32_MAX;
+        denied += node->denied_peers != 0;
+        unkept += node->unkept != 0;
     }
     if (health->answering <= job->config->node_count / 2)
         add_check(health, OPERATOR_CRITICAL, "no-majority",
@@ -227,6 +233,20 @@ check_nodes(const struct operator_job *job, struct operator_health *health)
                   "see whether these nodes are up, and start `cairn agent` there",
                   "%u of %u agents do not answer: node %s%s", silent, job->config->node_count,
                   names, silent > named ? ", ..." : "");
+    if (denied)
+        add_check(health, OPERATOR_WARN, "peers-denied",
+                  "give all nodes of the job the same `job`, `nodes` and key_file, then restart the agents that differ",
+                  "%u node%s refuse%s an agent that holds another key, belongs to another job, or is not the node it says", denied,
+                  denied == 1 ? "" : "s", denied == 1 ? "s" : "");
+    if (outside)
+        add_check(health, OPERATOR_CRITICAL, "not-a-member",
+                  "stop the trainers, run `cairn restore` with all agents up, and start the trainers again",
+                  "trainers run on %u node%s that the last restore did not find, and so nothing is committed", outside,
+                  outside == 1 ? "" : "s");
+    if (unkept)
+        add_check(health, OPERATOR_WARN, "memory-unkept",
+                  "restart the agent there at a moment when no other node is missing",
+                  "on %u node%s no keeper holds the memory: it would be lost with its agent", unkept, unkept == 1 ? "" : "s");
     if (frozen)
         add_check(health, OPERATOR_WARN, "restore-running",
                   "wait for it; `cairn restore` takes an unfinished one over",

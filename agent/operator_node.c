@@ -79,6 +79,20 @@ fill_holdings(const struct cairn_agent *agent, struct operator_node *out)
     }
 }
 
+static uint64_t
+denied_peers(const struct cairn_agent *agent)
+{
+    uint64_t count = 0;
+
+    for (uint32_t node = 0; node < agent->config.node_count; node++) {
+        struct cairn_transport_peer peer;
+
+        cairn_transport_peer_read(agent->transport, node, &peer);
+        count += peer.state == CAIRN_PEER_DENIED;
+    }
+    return count;
+}
+
 void
 operator_node_fill(struct cairn_agent *agent, struct operator_node *out)
 {
@@ -94,6 +108,8 @@ operator_node_fill(struct cairn_agent *agent, struct operator_node *out)
     out->active = view.active;
     out->frozen = view.frozen;
     out->busy = view.busy;
+    out->unkept = agent->unkept;
+    out->denied_peers = denied_peers(agent);
     out->last_step = view.last_step;
     out->committed_epoch = view.committed.epoch;
     out->committed_step = view.committed.step;

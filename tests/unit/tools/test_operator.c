@@ -215,11 +215,16 @@ each_trouble_has_its_check(void **state)
     scene->nodes[3].failed = 1;
     scene->nodes[4].skipped = 1000;
     scene->nodes[5].last_step = 40;
+    scene->nodes[0].unkept = 1;
+    scene->nodes[1].denied_peers = 2;
     scene->files.configured = true;
     scene->files.err = CAIRN_DENIED;
     look(scene);
     assert_int_equal(scene->health.level, OPERATOR_WARN);
     assert_non_null(check_of(&scene->health, "restore-running"));
+    assert_non_null(check_of(&scene->health, "memory-unkept"));
+    assert_non_null(check_of(&scene->health, "peers-denied"));
+    assert_null(check_of(&scene->health, "not-a-member"));
     assert_non_null(check_of(&scene->health, "ranks-missing"));
     assert_non_null(check_of(&scene->health, "damaged-blocks"));
     assert_non_null(check_of(&scene->health, "snapshots-failed"));
@@ -228,6 +233,21 @@ each_trouble_has_its_check(void **state)
     assert_non_null(check_of(&scene->health, "spill-unreadable"));
     for (uint32_t i = 0; i < scene->health.check_count; i++)
         assert_true(scene->health.checks[i].fix[0] != '\0'); /* each finding with its fix */
+}
+
+static void
+trainers_outside_the_epoch_are_critical(void **state)
+{
+    struct scene *scene = *state;
+
+    scene->nodes[4].trainers = 0;
+    scene->nodes[4].member = UINT32_MAX;
+    look(scene);
+    assert_null(check_of(&scene->health, "not-a-member")); /* a spare */
+    scene->nodes[4].trainers = 1;
+    look(scene);
+    assert_int_equal(scene->health.level, OPERATOR_CRITICAL);
+    assert_non_null(check_of(&scene->health, "not-a-member"));
 }
 
 static void
@@ -434,6 +454,7 @@ main(void)
                                        SCENE(a_hosted_part_is_there),
                                        SCENE(domains_are_counted),
                                        SCENE(each_trouble_has_its_check),
+                                       SCENE(trainers_outside_the_epoch_are_critical),
                                        SCENE(nothing_committed_warns),
                                        SCENE(views_travel),
                                        SCENE(status_is_json),
