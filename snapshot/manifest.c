@@ -140,7 +140,7 @@ table_init(struct tensor_table *table, const struct cairn_manifest *manifest)
         if (!same_tensor(&manifest->entries[order[same].index].slice,
                          &manifest->entries[order[i].index].slice))
             goto done;
-        tensor[order[i].index] = order[same].index; /* for now, the first entry of that name */
+        tensor[order[i].index] = order[same].index; /* the first entry of that name; its number comes below */
     }
     for (uint32_t i = 0; i < manifest->entry_count; i++) {
         if (tensor[i] == i) {

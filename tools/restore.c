@@ -108,6 +108,22 @@ static const char restore_about[] =
     "trainers.\n"
     "Exit code 4: nothing restorable; 75: another restore is under way, or too few agents answer.";
 
+/* The flags that restore and verify share; 0, or the exit code of a flag that is wrong and was said. */
+static int
+parse_flags(const struct cairn_usage *usage, const char *output, const char *generation, const char *timeout,
+            struct cairn_question *question, bool *json)
+{
+    if (!cairn_output_parse(output, json))
+        return cairn_usage_error(usage, "-o takes table or json, not \"%s\"", output);
+    if (generation &&
+        (!cairn_generation_parse(generation, &question->wanted) || question->wanted.step == 0))
+        return cairn_usage_error(
+            usage, "--generation takes EPOCH:STEP as `cairn snapshots` prints it, not \"%s\"", generation);
+    if (!parse_timeout(timeout, RESTORE_SECONDS, &question->timeout_ms))
+        return cairn_usage_error(usage, "--timeout takes a time such as 90s or 10m, not \"%s\"", timeout);
+    return 0;
+}
+
 int
 cairn_verb_restore(int argc, char **argv)
 {
@@ -139,16 +155,9 @@ cairn_verb_restore(int argc, char **argv)
 
     if (!cairn_usage_parse(&usage, argc, argv, NULL, &exit_code))
         return exit_code;
-    if (!cairn_output_parse(output, &json))
-        return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
-    if (generation &&
-        (!cairn_generation_parse(generation, &question.wanted) || question.wanted.step == 0))
-        return cairn_usage_error(
-            &usage, "--generation takes EPOCH:STEP as `cairn snapshots` prints it, not \"%s\"",
-            generation);
-    if (!parse_timeout(timeout, RESTORE_SECONDS, &question.timeout_ms))
-        return cairn_usage_error(&usage, "--timeout takes a time such as 90s or 10m, not \"%s\"",
-                                 timeout);
+    exit_code = parse_flags(&usage, output, generation, timeout, &question, &json);
+    if (exit_code)
+        return exit_code;
     if (to && !cairn_absolute_path(to, absolute, sizeof absolute))
         return cairn_usage_error(&usage, "--to \"%s\" is no path that can be used", to);
     if (fresh && (generation || to || dry_run))
@@ -276,16 +285,9 @@ cairn_verb_verify(int argc, char **argv)
 
     if (!cairn_usage_parse(&usage, argc, argv, NULL, &exit_code))
         return exit_code;
-    if (!cairn_output_parse(output, &json))
-        return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
-    if (generation &&
-        (!cairn_generation_parse(generation, &question.wanted) || question.wanted.step == 0))
-        return cairn_usage_error(
-            &usage, "--generation takes EPOCH:STEP as `cairn snapshots` prints it, not \"%s\"",
-            generation);
-    if (!parse_timeout(timeout, RESTORE_SECONDS, &question.timeout_ms))
-        return cairn_usage_error(&usage, "--timeout takes a time such as 90s or 10m, not \"%s\"",
-                                 timeout);
+    exit_code = parse_flags(&usage, output, generation, timeout, &question, &json);
+    if (exit_code)
+        return exit_code;
     question.socket = agent;
     question.dry_run = dry_run;
     exit_code = cairn_ask_or_say(&question, &answer);
