@@ -4,6 +4,7 @@
  */
 #include "agent/core_state.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -191,6 +192,53 @@ restore_rebuilt(const struct restore *restore)
     return true;
 }
 
+/* Whether the parity of the largest parts fits the memory that every agent reserved for it at its start. */
+static bool
+parity_fits(const struct cairn_core *core, const struct cairn_roster *table)
+{
+    for (uint32_t g = 0; g < table->group_count; g++) {
+        uint64_t m = table->groups[g].parity, k = table->groups[g].count - m;
+
+        if (m * ((core->options.slot_blocks + k - 1) / k) > core->options.parity_blocks)
+            return false;
+    }
+    return true;
+}
+
+/*
+ * Lays the members out in groups. Fewer nodes make smaller groups, which need more memory per parity row than was reserved: then there
+ * is less parity, since a job that survives one loss is better off than one whose generations never fit.
+ */
+static cairn_err
+lay_out(struct cairn_core *core, const uint32_t *agents, const char *const *domains, uint32_t count,
+        struct cairn_roster **out)
+{
+    uint32_t wanted = core->options.parity < count ? core->options.parity : count - 1;
+    uint32_t parity = wanted;
+    char text[200];
+
+    for (;;) {
+        cairn_err err =
+            cairn_roster_build(agents, domains, count, parity, core->options.group_size, out);
+
+        if (err)
+            return err;
+        if (parity == 0 || parity_fits(core, *out))
+            break;
+        cairn_roster_drop(*out);
+        parity--;
+    }
+    if (parity < core->options.parity) {
+        snprintf(text, sizeof text,
+                 "with %u nodes only %u loss%s of a group can be survived, not %u: %s", count, parity,
+                 parity == 1 ? "" : "es", core->options.parity,
+                 parity < wanted ? "the memory reserved for parity holds no more until nodes are back"
+                                 : "there must be more nodes than losses");
+        restore_say(core, text);
+    }
+    return CAIRN_OK;
+}
+
 /* The members of the new epoch: with the operator's restore those that can train now, else the same
  * as before. */
 static cairn_err
@@ -201,7 +249,7 @@ next_table(struct cairn_core *core, struct cairn_roster **out)
     uint32_t *agents;
     const char **domains;
     uint64_t taken[CAIRN_NODES_MAX / 64] = {0};
-    uint32_t count = 0, parity = core->options.parity;
+    uint32_t count = 0;
     cairn_err err;
 
     if (restore->by_itself) {
@@ -228,8 +276,7 @@ next_table(struct cairn_core *core, struct cairn_roster **out)
     if (!err && count == 0)
         err = CAIRN_LOST;
     if (!err)
-        err = cairn_roster_build(agents, domains, count, parity < count ? parity : count - 1,
-                                 core->options.group_size, out);
+        err = lay_out(core, agents, domains, count, out);
     free(agents);
     free(domains);
     return err;

@@ -250,7 +250,10 @@ session_skip(struct cairn_agent *agent, const struct cairn_action *action)
     if (!session)
         return;
     if (action->reason == CAIRN_SKIP_NOT_READY)
-        snprintf(skip.text, sizeof skip.text, "a restore is under way, or this node is a spare");
+        snprintf(skip.text, sizeof skip.text,
+                 "a restore is under way, or this node is no member: a spare, or not found by the last restore");
+    if (action->reason == CAIRN_SKIP_BUSY)
+        snprintf(skip.text, sizeof skip.text, "an earlier generation is still being protected, or steps follow faster than commits");
     if (action->reason == CAIRN_SKIP_STALE)
         snprintf(skip.text, sizeof skip.text,
                  "the job holds a later generation than this step: restore it before training (--resume), or give it up "

@@ -85,6 +85,30 @@ class Losses(unittest.TestCase):
             cluster.train(resume=True)
             cluster.wait_committed((answer["generation"]["epoch"] + 1, answer["generation"]["step"] + 1))
 
+    def test_fewer_nodes_than_before(self):
+        """Two of two data shards became one of three: the parity of large parts does not fit twice, so once it is."""
+        with Cluster(4, 2) as cluster:
+            cluster.start()
+            cluster.train(elements=110000)
+            newest = cluster.wait_committed((1, 3))
+            cluster.kill_node(3)
+            cluster.stop_trainers()
+            code, answer, error = cluster.restore(0)
+            self.assertEqual(code, OK, f"{answer} {error}")
+            self.assertTrue(any("with 3 nodes only 1 loss of a group can be survived" in line for line in answer["considered"]), answer)
+            cluster.train(world=3, parts=4, resume=True, elements=110000)
+            newest = cluster.wait_committed((answer["generation"]["epoch"] + 1, answer["generation"]["step"] + 3))
+            say(f"three of four nodes go on: epoch {newest[0]} step {newest[1]} is committed")
+            cluster.kill_node(1)
+            cluster.stop_trainers()
+            cluster.start(1)
+            code, answer, error = cluster.restore(0)
+            self.assertEqual(code, OK, f"{answer} {error}")
+            self.assertGreaterEqual((answer["generation"]["epoch"], answer["generation"]["step"]), newest)
+            code, found, text = cluster.check(parts=4)
+            self.assertEqual(code, OK, text)
+            self.assertEqual(found, (answer["generation"]["epoch"], answer["generation"]["step"]))
+
     def wait_spilled(self, cluster):
         def newest():
             code, answer, _ = cairn("snapshots", "--agent", cluster.socket(0))
