@@ -1,10 +1,10 @@
 /*
  * snapshot/copy.h - copies bytes and computes their CRC-64 in one pass over memory.
  *
- * Two kernels with one result: on x86-64 with AVX-512 and VPCLMULQDQ every 64 bytes are loaded
- * once, folded into the checksum and stored past the cache; elsewhere small pieces are copied and
- * then checksummed while they are in the first-level cache. The kernel is chosen by CPUID at run
- * time.
+ * On x86-64 vector kernels load every byte once, fold it into the checksum and store it past the
+ * cache (copy_x86.c: AVX-512, AVX2, and 128-bit ones for older processors); elsewhere small pieces
+ * are copied and then checksummed while they are in the first-level cache. All kernels have one
+ * result. The fastest that the processor has is chosen by CPUID at run time.
  */
 #ifndef CAIRN_SNAPSHOT_COPY_H
 #define CAIRN_SNAPSHOT_COPY_H
@@ -20,11 +20,29 @@
  */
 uint64_t cairn_copy_crc(uint64_t seed, void *dest, const void *source, size_t bytes);
 
-/* The kernel that cairn_copy_crc uses on this machine: "avx512" or "portable". Static. Thread: any.
- */
+/* The kernel that cairn_copy_crc uses on this machine: "avx512", "avx2", "sse" or "portable".
+ * Static. Thread: any. */
 const char *cairn_copy_kernel(void);
 
-/* The portable kernel, on every machine: what cairn_copy_crc must agree with. Thread: any. */
+/* The portable kernel, on every machine: what all others must agree with. Thread: any. */
 uint64_t cairn_copy_crc_portable(uint64_t seed, void *dest, const void *source, size_t bytes);
+
+/*
+ * A kernel for whole rows: copies the first bytes / row_bytes rows (one at least) from source to
+ * dest, which is aligned to 64 bytes, and returns the checksum of what it copied.
+ */
+struct cairn_copy_kernel {
+    const char *name;
+    size_t row_bytes;
+    uint64_t (*copy_rows)(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes);
+};
+
+/* The vector kernels that this processor has, fastest first; a kernel without a name ends the list.
+ * Thread: any. */
+const struct cairn_copy_kernel *cairn_copy_kernels(void);
+
+/* cairn_copy_crc with one of them. Thread: any. */
+uint64_t cairn_copy_crc_with(const struct cairn_copy_kernel *kernel, uint64_t seed, void *dest,
+                             const void *source, size_t bytes);
 
 #endif

@@ -76,7 +76,7 @@ copy_pieces(const struct lane *lane, uint64_t piece_bytes)
 
 #ifdef __x86_64__
 __attribute__((target("avx512f"))) static void
-stream_piece(uint8_t *dest, const uint8_t *source, uint64_t bytes)
+stream_piece_avx512(uint8_t *dest, const uint8_t *source, uint64_t bytes)
 {
     for (uint64_t at = 0; at < bytes; at += 256) {
         __m512i a = _mm512_loadu_si512(source + at);
@@ -92,16 +92,39 @@ stream_piece(uint8_t *dest, const uint8_t *source, uint64_t bytes)
     _mm_sfence();
 }
 
+__attribute__((target("avx2"))) static void
+stream_piece_avx2(uint8_t *dest, const uint8_t *source, uint64_t bytes)
+{
+    for (uint64_t at = 0; at < bytes; at += 128) {
+        __m256i a = _mm256_loadu_si256((const void *)(source + at));
+        __m256i b = _mm256_loadu_si256((const void *)(source + at + 32));
+        __m256i c = _mm256_loadu_si256((const void *)(source + at + 64));
+        __m256i d = _mm256_loadu_si256((const void *)(source + at + 96));
+
+        _mm256_stream_si256((void *)(dest + at), a);
+        _mm256_stream_si256((void *)(dest + at + 32), b);
+        _mm256_stream_si256((void *)(dest + at + 64), c);
+        _mm256_stream_si256((void *)(dest + at + 96), d);
+    }
+    _mm_sfence();
+}
+
 static void
 stream_pieces(const struct lane *lane, uint64_t piece_bytes)
 {
-    if (!__builtin_cpu_supports("avx512f")) {
+    void (*stream)(uint8_t *, const uint8_t *, uint64_t) = NULL;
+
+    if (__builtin_cpu_supports("avx512f"))
+        stream = stream_piece_avx512;
+    else if (__builtin_cpu_supports("avx2"))
+        stream = stream_piece_avx2;
+    if (!stream) {
         copy_pieces(lane, piece_bytes);
         return;
     }
     for (uint64_t at = 0; at < lane->bytes; at += piece_bytes)
-        stream_piece(cairn_arena_base(lane->arena) + at, lane->source + at,
-                     lane->bytes - at < piece_bytes ? lane->bytes - at : piece_bytes);
+        stream(cairn_arena_base(lane->arena) + at, lane->source + at,
+               lane->bytes - at < piece_bytes ? lane->bytes - at : piece_bytes);
 }
 #else
 static void

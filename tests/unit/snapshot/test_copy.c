@@ -1,4 +1,4 @@
-/* tests/unit/snapshot/test_copy.c - both kernels copy exactly and agree with the plain checksum. */
+/* tests/unit/snapshot/test_copy.c - all kernels copy exactly and agree with the plain checksum. */
 #include "snapshot/copy.h"
 
 #include "base/crc.h"
@@ -35,22 +35,50 @@ fill(void **state)
     return 0;
 }
 
+/* With one kernel, NULL: the portable one. */
 static void
-check(uint64_t seed, size_t to, size_t from, size_t bytes)
+check_with(const struct cairn_copy_kernel *kernel, uint64_t seed, size_t to, size_t from,
+           size_t bytes)
 {
     uint64_t expected = cairn_crc64(seed, source + from, bytes);
     size_t before = to < 128 ? to : 128;
+    uint64_t crc;
 
     memset(dest + to - before, GUARD, bytes + before + 128);
-    assert_int_equal(cairn_copy_crc(seed, dest + to, source + from, bytes), expected);
+    if (kernel)
+        crc = cairn_copy_crc_with(kernel, seed, dest + to, source + from, bytes);
+    else
+        crc = cairn_copy_crc_portable(seed, dest + to, source + from, bytes);
+    assert_int_equal(crc, expected);
     assert_memory_equal(dest + to, source + from, bytes);
     for (size_t i = 1; i <= before; i++)
         assert_int_equal(dest[to - i], GUARD);
     for (size_t i = 0; i < 128; i++)
         assert_int_equal(dest[to + bytes + i], GUARD);
-    memset(dest + to, GUARD, bytes);
-    assert_int_equal(cairn_copy_crc_portable(seed, dest + to, source + from, bytes), expected);
-    assert_memory_equal(dest + to, source + from, bytes);
+}
+
+static void
+check(uint64_t seed, size_t to, size_t from, size_t bytes)
+{
+    check_with(NULL, seed, to, from, bytes);
+    for (const struct cairn_copy_kernel *kernel = cairn_copy_kernels(); kernel->name; kernel++)
+        check_with(kernel, seed, to, from, bytes);
+}
+
+/* Whoever is asked for a figure must know which kernel gave it. */
+static void
+test_the_fastest_is_used(void **state)
+{
+    const struct cairn_copy_kernel *kernels = cairn_copy_kernels();
+
+    (void)state;
+    print_message("this processor's kernels:");
+    for (const struct cairn_copy_kernel *kernel = kernels; kernel->name; kernel++)
+        print_message(" %s", kernel->name);
+    print_message(" portable\n");
+    assert_string_equal(cairn_copy_kernel(), kernels->name ? kernels->name : "portable");
+    assert_int_equal(cairn_copy_crc(7, dest, source, 70000), cairn_crc64(7, source, 70000));
+    assert_memory_equal(dest, source, 70000);
 }
 
 /* Every length around the edges of the kernel, at every alignment of the destination. */
@@ -124,7 +152,7 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_short_length), cmocka_unit_test(test_long_lengths),
+        cmocka_unit_test(test_the_fastest_is_used), cmocka_unit_test(test_every_short_length), cmocka_unit_test(test_long_lengths),
         cmocka_unit_test(test_random), cmocka_unit_test(test_continues_a_checksum),
         cmocka_unit_test(test_every_bit_counts)};
 

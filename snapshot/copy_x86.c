@@ -1,0 +1,166 @@
+/*
+ * snapshot/copy_x86.c - the vector kernels of copy-and-checksum.
+ *
+ * A kernel keeps eight vectors R0 … R7, together one row: a message that is congruent (as a
+ * polynomial modulo the CRC's) to all rows read so far. A step multiplies each of their 128-bit lanes
+ * by x^(8 * row_bytes) and adds the next row:
+ *
+ *     lane' = low(lane) * FOLD_LOW + high(lane) * FOLD_HIGH + next lane        (carry-less)
+ *
+ * with FOLD_LOW = reflect(x^(bits + 63) mod P) and FOLD_HIGH = reflect(x^(bits - 1) mod P),
+ * bits = 8 * row_bytes, P = x^64 + 0x42f0e1eba9ea3693; the -1 makes up for the product of two
+ * reflected factors being one bit short. What remains is one row with the same checksum as all that went
+ * in, which the ordinary CRC finishes. Method: V. Gopal et al., "Fast CRC Computation for Generic
+ * Polynomials Using PCLMULQDQ Instruction", Intel, 2009. Eight vectors hide the latency of the
+ * multiplication; the wide kernels run at the speed of memory.
+ *
+ * Stores go past the cache: the destination is not read back by this core, a write-allocate would
+ * cost a third of the bandwidth, and the trainer's working set stays where it is. The source is
+ * prefetched, because the hardware's prefetcher stops at every page.
+ */
+#include "snapshot/copy.h"
+
+#include "base/crc.h"
+
+#include <stdbool.h>
+
+static const struct cairn_copy_kernel none = {0};
+
+/* ThreadSanitizer does not see streaming stores, so it gets the kernel that it can check. */
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
+#include <immintrin.h>
+
+enum { VECTORS = 8, LINE_BYTES = 64, AHEAD_BYTES = 2048 };
+
+/* The CRC starts from the complement of the seed, which is added to the first 64 bits of the message,
+ * and the row that is left is a message that starts from zero. */
+#define START(seed) ((long long)~(seed))
+#define FINISH(row) cairn_crc64(~UINT64_C(0), (row), sizeof(row))
+
+static inline void
+prefetch_row(const uint8_t *source, size_t row_bytes)
+{
+    for (size_t i = 0; i < row_bytes; i += LINE_BYTES)
+        _mm_prefetch((const char *)source + AHEAD_BYTES + i, _MM_HINT_T0);
+}
+
+__attribute__((target("avx512f,vpclmulqdq"))) static uint64_t
+copy_rows_avx512(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes)
+{
+    const long long low_factor = 0x6b6563c31e5df640, high_factor = 0x430af18f45bfec70;
+    const __m512i factors =
+        _mm512_set_epi64(high_factor, low_factor, high_factor, low_factor, high_factor, low_factor,
+                         high_factor, low_factor);
+    __m512i remainder[VECTORS];
+    uint8_t row[sizeof remainder] __attribute__((aligned(LINE_BYTES)));
+
+    for (size_t i = 0; i < VECTORS; i++) {
+        remainder[i] = _mm512_loadu_si512(source + i * sizeof(__m512i));
+        _mm512_stream_si512((void *)(dest + i * sizeof(__m512i)), remainder[i]);
+    }
+    remainder[0] = _mm512_xor_si512(remainder[0],
+                                    _mm512_zextsi128_si512(_mm_cvtsi64_si128(START(seed))));
+    for (size_t at = sizeof row; at + sizeof row <= bytes; at += sizeof row) {
+        prefetch_row(source + at, sizeof row);
+        for (size_t i = 0; i < VECTORS; i++) {
+            __m512i next = _mm512_loadu_si512(source + at + i * sizeof(__m512i));
+            __m512i low = _mm512_clmulepi64_epi128(remainder[i], factors, 0x00);
+            __m512i high = _mm512_clmulepi64_epi128(remainder[i], factors, 0x11);
+
+            _mm512_stream_si512((void *)(dest + at + i * sizeof(__m512i)), next);
+            remainder[i] = _mm512_ternarylogic_epi64(low, high, next, 0x96); /* a ^ b ^ c */
+        }
+    }
+    _mm_sfence(); /* streaming stores are not ordered by a release store */
+    for (size_t i = 0; i < VECTORS; i++)
+        _mm512_store_si512((void *)(row + i * sizeof(__m512i)), remainder[i]);
+    return FINISH(row);
+}
+
+__attribute__((target("avx2,vpclmulqdq"))) static uint64_t
+copy_rows_avx2(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes)
+{
+    const long long low_factor = (long long)0x8260adf2381ad81c;
+    const long long high_factor = (long long)0xf31fd9271e228b79;
+    const __m256i factors = _mm256_set_epi64x(high_factor, low_factor, high_factor, low_factor);
+    __m256i remainder[VECTORS];
+    uint8_t row[sizeof remainder] __attribute__((aligned(LINE_BYTES)));
+
+    for (size_t i = 0; i < VECTORS; i++) {
+        remainder[i] = _mm256_loadu_si256((const void *)(source + i * sizeof(__m256i)));
+        _mm256_stream_si256((void *)(dest + i * sizeof(__m256i)), remainder[i]);
+    }
+    remainder[0] = _mm256_xor_si256(remainder[0],
+                                    _mm256_zextsi128_si256(_mm_cvtsi64_si128(START(seed))));
+    for (size_t at = sizeof row; at + sizeof row <= bytes; at += sizeof row) {
+        prefetch_row(source + at, sizeof row);
+        for (size_t i = 0; i < VECTORS; i++) {
+            __m256i next = _mm256_loadu_si256((const void *)(source + at + i * sizeof(__m256i)));
+            __m256i low = _mm256_clmulepi64_epi128(remainder[i], factors, 0x00);
+            __m256i high = _mm256_clmulepi64_epi128(remainder[i], factors, 0x11);
+
+            _mm256_stream_si256((void *)(dest + at + i * sizeof(__m256i)), next);
+            remainder[i] = _mm256_xor_si256(_mm256_xor_si256(low, high), next);
+        }
+    }
+    _mm_sfence();
+    for (size_t i = 0; i < VECTORS; i++)
+        _mm256_store_si256((void *)(row + i * sizeof(__m256i)), remainder[i]);
+    return FINISH(row);
+}
+
+__attribute__((target("pclmul"))) static uint64_t
+copy_rows_sse(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes)
+{
+    const long long low_factor = (long long)0x8757d71d4fcc1000;
+    const long long high_factor = (long long)0xd7d86b2af73de740;
+    const __m128i factors = _mm_set_epi64x(high_factor, low_factor);
+    __m128i remainder[VECTORS];
+    uint8_t row[sizeof remainder] __attribute__((aligned(LINE_BYTES)));
+
+    for (size_t i = 0; i < VECTORS; i++) {
+        remainder[i] = _mm_loadu_si128((const void *)(source + i * sizeof(__m128i)));
+        _mm_stream_si128((void *)(dest + i * sizeof(__m128i)), remainder[i]);
+    }
+    remainder[0] = _mm_xor_si128(remainder[0], _mm_cvtsi64_si128(START(seed)));
+    for (size_t at = sizeof row; at + sizeof row <= bytes; at += sizeof row) {
+        prefetch_row(source + at, sizeof row);
+        for (size_t i = 0; i < VECTORS; i++) {
+            __m128i next = _mm_loadu_si128((const void *)(source + at + i * sizeof(__m128i)));
+            __m128i low = _mm_clmulepi64_si128(remainder[i], factors, 0x00);
+            __m128i high = _mm_clmulepi64_si128(remainder[i], factors, 0x11);
+
+            _mm_stream_si128((void *)(dest + at + i * sizeof(__m128i)), next);
+            remainder[i] = _mm_xor_si128(_mm_xor_si128(low, high), next);
+        }
+    }
+    _mm_sfence();
+    for (size_t i = 0; i < VECTORS; i++)
+        _mm_store_si128((void *)(row + i * sizeof(__m128i)), remainder[i]);
+    return FINISH(row);
+}
+
+static const struct cairn_copy_kernel kernels[] = {
+    {"avx512", VECTORS * sizeof(__m512i), copy_rows_avx512},
+    {"avx2", VECTORS * sizeof(__m256i), copy_rows_avx2},
+    {"sse", VECTORS * sizeof(__m128i), copy_rows_sse},
+    {0}};
+
+const struct cairn_copy_kernel *
+cairn_copy_kernels(void)
+{
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq"))
+        return &kernels[0];
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("vpclmulqdq"))
+        return &kernels[1];
+    if (__builtin_cpu_supports("pclmul"))
+        return &kernels[2];
+    return &none;
+}
+#else
+const struct cairn_copy_kernel *
+cairn_copy_kernels(void)
+{
+    return &none;
+}
+#endif
