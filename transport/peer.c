@@ -97,15 +97,16 @@ peer_call(struct cairn_transport *t, struct peer *peer)
 }
 
 /*
- * The first call is given up early: where both sides connect at once libfabric can leave both without a connection and without
- * an error, and only a new one helps. Later calls are given more time, for peers and networks that are slow.
+ * Where one peer's connection can be closed, the first call is given up early: when both sides connect at once ofi_rxm can leave
+ * both without a connection and without an error, and only a new one helps. Later calls are given more time, for peers and
+ * networks that are slow.
  */
 static uint64_t
 call_time_ns(const struct cairn_transport *t, const struct peer *peer)
 {
     uint64_t time_ns = peer->backoff_ns ? 5 * peer->backoff_ns : FIRST_CALL_MS * millisecond_ns;
 
-    return time_ns < t->call_timeout_ns ? time_ns : t->call_timeout_ns;
+    return t->backend->isolates && time_ns < t->call_timeout_ns ? time_ns : t->call_timeout_ns;
 }
 
 /* In a poll: starts the clock of a call that was made since the last one. */
