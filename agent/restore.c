@@ -318,7 +318,8 @@ take_rebuilt(struct cairn_core *core, const struct cairn_message *message)
         message->member >= restore->table->member_count ||
         restore->targets[message->member] != message->from)
         return; /* of an earlier plan, which may have had another target */
-    if (message->offset > restore->written[message->member] || message->row == 0)
+    if (message->offset > restore->written[message->member] ||
+        (message->row == 0 && !cairn_bitset_has(restore->done, message->member)))
         restore->deadline_ns = core->now_ns + core->options.rebuild_timeout_ns;
     restore->written[message->member] = message->offset;
     if (message->row == 1)
