@@ -327,7 +327,8 @@ struct cairn_core {
     uint64_t step_ns;    /* between the last two begins of different steps */
     uint32_t given_up_in_row; /* generations, without one that was committed in between */
     uint32_t committed_in_row;
-    uint32_t stride_log2; /* see save_stride */
+    uint32_t stride_log2;      /* see save_settled */
+    uint64_t said_too_large;   /* the epoch in which that was said */
     uint64_t forgotten_before; /* to steps below it an earlier start, whose memory is gone, may have
                                   said yes */
 
@@ -403,6 +404,9 @@ void save_tick(struct cairn_core *core);
 struct holding *save_open(struct cairn_core *core, struct cairn_generation generation);
 /* Lets an adopted holding be sent again to those of its group that have not got all of it. */
 void save_resume(struct cairn_core *core, struct holding *holding);
+/* Whether a group's members have memory for the parity of a part of that many blocks. */
+bool save_parity_fits(const struct cairn_core *core, const struct cairn_roster_group *group,
+                      uint64_t part_blocks);
 bool save_passed(const struct cairn_core *core, struct cairn_generation generation);
 void save_pump_seals(struct cairn_core *core, struct holding *holding, bool resend);
 void save_grant_pending(struct cairn_core *core);

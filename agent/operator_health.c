@@ -16,6 +16,9 @@
 
 enum { STEPS_BEHIND_FACTOR = 4, NODES_NAMED_MAX = 8 };
 
+/* A job whose newest generation is younger loses nothing worth a warning, however many of its steps fit in that time. */
+static const uint64_t FRESH_NS = 1000000000;
+
 struct cairn_generation
 operator_newest(const struct operator_node *nodes, uint32_t node_count, bool *from_files)
 {
@@ -296,6 +299,11 @@ check_generation(const struct operator_job *job, struct operator_health *health)
         add_check(health, OPERATOR_WARN, "no-parity",
                   "set `parity` to 1 or more, with more than that many nodes",
                   "a lost node is not covered: m = 0; the death of trainers and of the agent is");
+    else if (health->parity < job->config->parity)
+        add_check(health, OPERATOR_WARN, "less-parity",
+                  "start the missing agents and run `cairn restore`",
+                  "a group survives %u lost node%s, not the %u of the configuration: there are too few nodes for more",
+                  health->parity, health->parity == 1 ? "" : "s", job->config->parity);
     else if (!health->survives_domain && health->missing == 0)
         add_check(health, OPERATOR_WARN, "domain-not-covered",
                   health->answering < job->config->node_count
@@ -303,7 +311,7 @@ check_generation(const struct operator_job *job, struct operator_health *health)
                       : "raise `parity`, or spread the nodes over more failure domains",
                   "the loss of one whole failure domain takes more than %u nodes of a group",
                   health->parity);
-    if (health->lost_steps > behind)
+    if (health->lost_steps > behind && health->age_ns > FRESH_NS)
         add_check(health, OPERATOR_WARN, "commits-behind",
                   "look for skipped snapshots below, and at the agents' logs",
                   "the newest generation is %" PRIu64 " steps old, one is due every %u",
@@ -321,7 +329,7 @@ check_rest(const struct operator_job *job, struct operator_health *health)
         add_check(health, OPERATOR_WARN, "snapshots-failed",
                   "read the trainers' log lines that name the failed copies",
                   "%" PRIu64 " snapshots failed in the trainers", health->failed);
-    if (health->skipped > health->captured)
+    if (health->skipped > health->captured && health->age_ns > FRESH_NS)
         add_check(health, OPERATOR_WARN, "snapshots-skipped",
                   "protecting takes longer than a step: raise `slots`, or snapshot_every_steps",
                   "%" PRIu64 " snapshots were skipped, %" PRIu64 " taken", health->skipped,

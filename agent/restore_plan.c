@@ -192,16 +192,39 @@ restore_rebuilt(const struct restore *restore)
     return true;
 }
 
-/* Whether the parity of the largest parts fits the memory that every agent reserved for it at its start. */
-static bool
-parity_fits(const struct cairn_core *core, const struct cairn_roster *table)
+/*
+ * Blocks of a member's part when `count` members share the job's state: as many as in the generation that is restored, the largest part taken
+ * for the average. What is not known here is taken to fill its slot.
+ */
+static uint64_t
+expected_part_blocks(const struct cairn_core *core, uint32_t count)
 {
-    for (uint32_t g = 0; g < table->group_count; g++) {
-        uint64_t m = table->groups[g].parity, k = table->groups[g].count - m;
+    const struct choice *choice = &core->restore.choice;
+    uint64_t largest = 0, expected;
 
-        if (m * ((core->options.slot_blocks + k - 1) / k) > core->options.parity_blocks)
-            return false;
+    for (uint32_t i = 0; i < CAIRN_HOLDINGS_MAX; i++) {
+        const struct holding *holding = &core->holdings[i];
+
+        if (holding->state != CAIRN_HOLDING_COMPLETE ||
+            !generation_is(holding->generation, choice->generation))
+            continue;
+        for (uint32_t p = 0; p < holding->geometry.n; p++)
+            if (holding->seals[p].whole && holding->seals[p].shard_blocks > largest)
+                largest = holding->seals[p].shard_blocks;
     }
+    if (largest == 0 || !core->restore.table)
+        return core->options.slot_blocks;
+    expected = (largest * core->restore.table->member_count + count - 1) / count;
+    return min_u64(expected, core->options.slot_blocks);
+}
+
+/* Whether the parity of such parts fits the memory that every agent reserved for it at its start. */
+static bool
+parity_fits(const struct cairn_core *core, const struct cairn_roster *table, uint64_t part_blocks)
+{
+    for (uint32_t g = 0; g < table->group_count; g++)
+        if (!save_parity_fits(core, &table->groups[g], part_blocks))
+            return false;
     return true;
 }
 
@@ -214,6 +237,7 @@ lay_out(struct cairn_core *core, const uint32_t *agents, const char *const *doma
         struct cairn_roster **out)
 {
     uint32_t wanted = core->options.parity < count ? core->options.parity : count - 1;
+    uint64_t part_blocks = expected_part_blocks(core, count);
     uint32_t parity = wanted;
     char text[200];
 
@@ -223,7 +247,7 @@ lay_out(struct cairn_core *core, const uint32_t *agents, const char *const *doma
 
         if (err)
             return err;
-        if (parity == 0 || parity_fits(core, *out))
+        if (parity == 0 || parity_fits(core, *out, part_blocks))
             break;
         cairn_roster_drop(*out);
         parity--;

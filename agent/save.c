@@ -98,6 +98,33 @@ save_resume(struct cairn_core *core, struct holding *holding)
     memcpy(holding->crcs, seal->crcs, seal->shard_blocks * sizeof(uint64_t));
 }
 
+bool
+save_parity_fits(const struct cairn_core *core, const struct cairn_roster_group *group,
+                 uint64_t part_blocks)
+{
+    uint64_t m = group->parity, k = group->count - m;
+
+    return m * ((part_blocks + k - 1) / k) <= core->options.parity_blocks;
+}
+
+/* This node's part needs more parity than its group has memory for: nobody could ever finish it. */
+static bool
+too_large(struct cairn_core *core)
+{
+    const struct cairn_roster_group *group = cairn_roster_group_of(core->table, core->self_member);
+
+    if (save_parity_fits(core, group, core->own_blocks))
+        return false;
+    if (core->said_too_large != core->active)
+        CAIRN_LOG_AT(WARN,
+                     "save: nothing is protected: this node's part of %" PRIu64
+                     " blocks needs more parity than %u+%u nodes have reserved memory for: bring nodes back and "
+                     "run cairn restore, or start the agents with a larger state_bytes",
+                     core->own_blocks, group->count - group->parity, group->parity);
+    core->said_too_large = core->active;
+    return true;
+}
+
 struct holding *
 save_open(struct cairn_core *core, struct cairn_generation generation)
 {
@@ -111,6 +138,10 @@ save_open(struct cairn_core *core, struct cairn_generation generation)
     }
     if (core->own_ranks == 0)
         return NULL;
+    if (too_large(core)) {
+        facts_vote(core, generation, false);
+        return NULL;
+    }
     holding = holding_open(core, generation, core->self_member, core->table, CAIRN_HOLDING_OPEN);
     if (!holding)
         return NULL;
@@ -317,10 +348,10 @@ try_begin(struct cairn_core *core, uint32_t rank, uint64_t step)
     }
     if (!holding)
         holding = save_open(core, generation);
-    if (!holding)
+    if (!holding && !facts_vetoed(core, generation))
         return; /* until a slot is free, or the trainer cancels */
     core->pending[rank].waiting = false;
-    if (holding->state == CAIRN_HOLDING_OPEN && !(holding->granted & (UINT64_C(1) << rank)))
+    if (holding && holding->state == CAIRN_HOLDING_OPEN && !(holding->granted & (UINT64_C(1) << rank)))
         grant(core, holding, rank);
     else
         reply_skip(core, rank, step, CAIRN_SKIP_BUSY);

@@ -216,6 +216,7 @@ each_trouble_has_its_check(void **state)
     scene->nodes[4].skipped = 1000;
     scene->nodes[5].last_step = 40;
     scene->nodes[0].unkept = 1;
+    scene->nodes[3].holdings[0].age_ns = 2000000000;
     scene->nodes[1].denied_peers = 2;
     scene->files.configured = true;
     scene->files.err = CAIRN_DENIED;
@@ -233,6 +234,19 @@ each_trouble_has_its_check(void **state)
     assert_non_null(check_of(&scene->health, "spill-unreadable"));
     for (uint32_t i = 0; i < scene->health.check_count; i++)
         assert_true(scene->health.checks[i].fix[0] != '\0'); /* each finding with its fix */
+}
+
+/* With steps of a millisecond most are skipped and many are not in the newest generation, which is young all the same. */
+static void
+a_young_generation_is_enough(void **state)
+{
+    struct scene *scene = *state;
+
+    scene->nodes[4].skipped = 1000;
+    scene->nodes[5].last_step = 400;
+    look(scene);
+    assert_null(check_of(&scene->health, "snapshots-skipped"));
+    assert_null(check_of(&scene->health, "commits-behind"));
 }
 
 static void
@@ -455,6 +469,7 @@ main(void)
                                        SCENE(domains_are_counted),
                                        SCENE(each_trouble_has_its_check),
                                        SCENE(trainers_outside_the_epoch_are_critical),
+                                       SCENE(a_young_generation_is_enough),
                                        SCENE(nothing_committed_warns),
                                        SCENE(views_travel),
                                        SCENE(status_is_json),
