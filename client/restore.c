@@ -418,3 +418,57 @@ cairn_client_restore(struct cairn_client *client, struct cairn_restored *out)
         *out = restored;
     return err;
 }
+
+/* ---- listing ---- */
+
+/* Every tensor of the manifests once: the layout knows them by name. */
+static cairn_err
+list_tensors(struct restore *restore, cairn_list_fn *each, void *context)
+{
+    struct cairn_layout *layout = NULL;
+    const char *why = "";
+    cairn_err err = cairn_layout_create(&layout);
+
+    for (uint32_t i = 0; i < restore->info.count && !err; i++)
+        err = cairn_manifest_add_to_layout(&restore->manifests[i], layout, &why);
+    if (err == CAIRN_INVAL) {
+        client_say(restore->client, CAIRN_LOG_ERROR,
+                   "client: the manifests do not fit together: %s", why);
+        err = CAIRN_CORRUPT;
+    }
+    for (uint32_t i = 0; !err && i < cairn_layout_tensor_count(layout); i++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(layout, i);
+
+        each(context, tensor->name, tensor->dtype, tensor->kind, tensor->dims, tensor->shape);
+    }
+    cairn_layout_destroy(layout);
+    return err;
+}
+
+cairn_err
+cairn_client_list(struct cairn_client *client, cairn_list_fn *each, void *context,
+                  struct cairn_generation *out)
+{
+    struct restore restore = {.client = client};
+    cairn_err err;
+
+    if (!client_usable(client) || !each)
+        return CAIRN_INVAL;
+    if (client->path[0] == '\0')
+        return CAIRN_NOT_FOUND; /* no agent is configured */
+    restore.deadline_ns = client_now_ns() + client->restore_timeout_ns;
+    pthread_mutex_lock(&client->lock);
+    err = ask(&restore);
+    pthread_mutex_unlock(&client->lock);
+    if (!err)
+        err = unpack_answer(&restore);
+    if (!err)
+        err = unpack_manifests(&restore);
+    if (!err)
+        err = list_tensors(&restore, each, context);
+    say_end(&restore, 0, err);
+    if (!err && out)
+        *out = restore.info.generation;
+    restore_fini(&restore);
+    return err;
+}

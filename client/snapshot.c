@@ -8,6 +8,8 @@
  * Until engine_started the watermark is that of the capture before, and means nothing.
  *   3. DONE is queued only after every PIECE, and only when the copy ended with CAIRN_OK and nobody
  *      gave the snapshot up; in every other case CANCEL, once the copy has ended.
+ *   4. Of a held snapshot DONE is queued only after the trainer's confirmation. What it refused, or
+ *      never confirmed, ends in CANCEL.
  */
 #include "cairn/client.h"
 
@@ -161,7 +163,8 @@ client_report_pump(struct cairn_client *client)
     while (report->active && (!report->ended || report->result == CAIRN_OK) && put_piece(client))
         ;
     if (report->active && report->ended &&
-        (report->result != CAIRN_OK || report->sent_blocks == report->ready_blocks)) {
+        (report->result != CAIRN_OK ||
+         (!report->held && report->sent_blocks == report->ready_blocks))) {
         err = put_end(client);
         if (err && err != CAIRN_AGAIN)
             client->broken = true;
@@ -207,6 +210,7 @@ accept_grant(struct cairn_client *client, const struct cairn_session_grant *gran
     memset(&client->report, 0, sizeof client->report);
     client->report.active = true;
     client->report.generation = grant->generation;
+    client->report.held = client->snapshot.held;
     memset(job, 0, sizeof *job);
     job->runs = tensors->runs;
     job->run_count = tensors->run_count;
@@ -320,8 +324,29 @@ client_snapshot_detach(struct cairn_client *client)
 
 /* ---- the trainer's calls ---- */
 
-cairn_err
-cairn_snapshot_begin(struct cairn_client *client, uint64_t step)
+/* A copy that has ended well but is not to be known as good: the agent hears CANCEL. Lock held. */
+static void
+refuse_copied(struct cairn_client *client)
+{
+    struct client_report *report = &client->report;
+
+    report->held = false;
+    report->result = CAIRN_AGAIN;
+    report->reason = CAIRN_REASON_OTHER;
+    client->stats.snapshots_captured--;
+    client->stats.captured_bytes -= client->tensors->share_bytes;
+    client->stats.snapshots_failed++;
+    client_wake(client);
+}
+
+static bool
+is_held_copy(const struct client_report *report)
+{
+    return report->active && report->held && report->ended && report->result == CAIRN_OK;
+}
+
+static cairn_err
+begin(struct cairn_client *client, uint64_t step, bool held)
 {
     struct client_snapshot *snapshot;
     cairn_err err = CAIRN_AGAIN;
@@ -330,6 +355,8 @@ cairn_snapshot_begin(struct cairn_client *client, uint64_t step)
         return CAIRN_INVAL;
     snapshot = &client->snapshot;
     pthread_mutex_lock(&client->lock);
+    if (is_held_copy(&client->report))
+        refuse_copied(client);
     if (snapshot->state == CLIENT_SNAPSHOT_ASKED || snapshot->state == CLIENT_SNAPSHOT_COPYING ||
         client->engine_busy) {
         /* not fenced: the one before goes on */
@@ -342,9 +369,50 @@ cairn_snapshot_begin(struct cairn_client *client, uint64_t step)
         snapshot->state = CLIENT_SNAPSHOT_ASKED;
         snapshot->step = step;
         snapshot->begin_wanted = true;
+        snapshot->held = held;
         client->stats.snapshots_begun++;
         client_wake(client);
         err = CAIRN_OK;
+    }
+    pthread_mutex_unlock(&client->lock);
+    return err;
+}
+
+cairn_err
+cairn_snapshot_begin(struct cairn_client *client, uint64_t step)
+{
+    return begin(client, step, false);
+}
+
+cairn_err
+cairn_snapshot_begin_held(struct cairn_client *client, uint64_t step)
+{
+    return begin(client, step, true);
+}
+
+cairn_err
+cairn_snapshot_confirm(struct cairn_client *client, bool good)
+{
+    struct client_snapshot *snapshot;
+    cairn_err err = CAIRN_OK;
+
+    if (!client_usable(client))
+        return CAIRN_INVAL;
+    snapshot = &client->snapshot;
+    pthread_mutex_lock(&client->lock);
+    if (is_held_copy(&client->report)) {
+        if (!good)
+            refuse_copied(client);
+        client->report.held = false;
+        client_wake(client);
+    } else if (snapshot->held && (snapshot->state == CLIENT_SNAPSHOT_ASKED ||
+                                  snapshot->state == CLIENT_SNAPSHOT_COPYING)) {
+        snapshot->held = false;
+        client->report.held = false; /* that of this snapshot, where it is granted */
+        if (!good)
+            client_give_up(client, CAIRN_INVAL, CAIRN_REASON_OTHER);
+    } else {
+        err = CAIRN_NOT_FOUND;
     }
     pthread_mutex_unlock(&client->lock);
     return err;

@@ -89,11 +89,13 @@ struct client_snapshot {
     cairn_err stop_err;   /* why the copy is to be cancelled, CAIRN_OK: it is not */
     uint32_t stop_reason; /* enum cairn_session_reason */
     bool begin_wanted;    /* BEGIN is not queued yet */
+    bool held;            /* its end is not said before it is confirmed */
 };
 
 struct client_report {
     bool active;
     bool ended;
+    bool held; /* no DONE before the trainer confirms */
     struct cairn_generation generation;
     uint64_t ready_blocks; /* their checksums are in tensors->crcs */
     uint64_t sent_blocks;

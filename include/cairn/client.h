@@ -114,6 +114,22 @@ CAIRN_MUST_CHECK cairn_err cairn_client_register(struct cairn_client *client,
 CAIRN_MUST_CHECK cairn_err cairn_client_restore(struct cairn_client *client,
                                                 struct cairn_restored *out);
 
+/* One tensor of a generation, whole, as it was registered. `name` lives as long as the call that brings it. */
+typedef void cairn_list_fn(void *context, const char *name, enum cairn_dtype dtype,
+                           enum cairn_kind kind, uint32_t dims, const uint64_t *shape);
+
+/*
+ * Says what cairn_client_restore would fill tensors from: `each` is called once per tensor of the
+ * generation, in no particular order, from the calling thread, and must not call the client. So a
+ * trainer can make the tensors that do not exist yet (an optimizer's moments before its first
+ * step), learn the sizes of opaque blobs, and say which names or shapes differ. Nothing needs to be
+ * registered, and no tensor is touched. Blocks at most restore_timeout_ms. *out (may be NULL) gets
+ * the generation's name. CAIRN_NOT_FOUND: there is none; CAIRN_AGAIN: a restore of the job is under
+ * way; CAIRN_CORRUPT, CAIRN_PEER, CAIRN_TIMEOUT as cairn_client_restore.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_client_list(struct cairn_client *client, cairn_list_fn *each,
+                                             void *context, struct cairn_generation *out);
+
 /*
  * Begins a snapshot of the registered tensors as the state after update `step` (steps grow).
  * Returns at once; the capture thread copies while training goes on. CAIRN_OK when begun;
@@ -122,6 +138,20 @@ CAIRN_MUST_CHECK cairn_err cairn_client_restore(struct cairn_client *client,
  * cairn_client_set_stream before, or the device be synchronised.
  */
 cairn_err cairn_snapshot_begin(struct cairn_client *client, uint64_t step);
+
+/*
+ * The same, but the generation cannot be committed before cairn_snapshot_confirm: for a trainer that
+ * learns only later whether something has written to the tensors meanwhile. It holds no more than
+ * one such snapshot: the next begin gives up one that is neither confirmed nor refused.
+ */
+cairn_err cairn_snapshot_begin_held(struct cairn_client *client, uint64_t step);
+
+/*
+ * Ends what cairn_snapshot_begin_held began: it was `good`, or is given up and counted as failed.
+ * Returns at once. CAIRN_OK; CAIRN_NOT_FOUND when no held snapshot is asked for, being copied or
+ * copied: none was due, it was skipped, or it failed.
+ */
+cairn_err cairn_snapshot_confirm(struct cairn_client *client, bool good);
 
 /*
  * Waits until the bytes of one registered slice (its index in the registered order), or of all of

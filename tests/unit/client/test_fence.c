@@ -492,6 +492,42 @@ test_given_up_while_waiting(void **state)
     teardown(&trainer);
 }
 
+/* A held snapshot is known as good when the trainer says so, whether the copy has ended by then or not, and never otherwise. */
+static void
+test_held(void **state)
+{
+    struct trainer trainer;
+
+    (void)state;
+    setup(&trainer, 10000);
+    assert_int_equal(cairn_snapshot_confirm(trainer.client, true), CAIRN_NOT_FOUND);
+    for (uint64_t step = 1; step <= 5; step++) {
+        assert_int_equal(cairn_snapshot_begin_held(trainer.client, step), CAIRN_OK);
+        engine_until(&engine.running, NULL);
+        if (step == 1) /* in the middle of the copy */
+            assert_int_equal(cairn_snapshot_confirm(trainer.client, true), CAIRN_OK);
+        else if (step == 2)
+            assert_int_equal(cairn_snapshot_confirm(trainer.client, false), CAIRN_OK);
+        if (engine.running) {
+            engine_copies(SLICES * SLICE_BYTES);
+            engine_end(CAIRN_OK);
+        }
+        assert_int_equal(cairn_snapshot_fence(trainer.client, CAIRN_FENCE_ALL), step == 2 ? CAIRN_INVAL : CAIRN_OK);
+        if (step == 3 || step == 5) { /* after the fence; 4 is left without a word */
+            nanosleep(&(struct timespec){0, 20000000}, NULL); /* time to go wrong in */
+            assert_int_equal(trainer.agent->dones, step == 3 ? 1 : 2);
+            assert_int_equal(cairn_snapshot_confirm(trainer.client, step == 3), CAIRN_OK);
+            assert_int_equal(cairn_snapshot_confirm(trainer.client, true), CAIRN_NOT_FOUND);
+        }
+        if (step != 4)
+            assert_true(fake_reaches(step == 2 || step == 5 ? &trainer.agent->cancels : &trainer.agent->dones,
+                                     step == 1 || step == 2 ? 1 : step == 3 ? 2 : 3));
+    }
+    assert_int_equal(stats_of(&trainer).snapshots_captured, 2);
+    assert_int_equal(stats_of(&trainer).snapshots_failed, 3);
+    teardown(&trainer);
+}
+
 int
 main(void)
 {
@@ -503,6 +539,7 @@ main(void)
         cmocka_unit_test(test_copy_fails),
         cmocka_unit_test(test_incomplete),
         cmocka_unit_test(test_given_up_while_waiting),
+        cmocka_unit_test(test_held),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

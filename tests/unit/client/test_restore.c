@@ -643,6 +643,56 @@ test_without_slots(void **state)
     stored_fini(&stored);
 }
 
+struct listing {
+    uint32_t matrices, vectors, blobs, others;
+};
+
+static void
+note_tensor(void *context, const char *name, enum cairn_dtype dtype, enum cairn_kind kind, uint32_t dims, const uint64_t *shape)
+{
+    struct listing *listing = context;
+
+    if (strcmp(name, "matrix") == 0 && dtype == CAIRN_U32 && kind == CAIRN_PARAM && dims == 2 && shape[0] == ROWS && shape[1] == COLUMNS)
+        listing->matrices++;
+    else if (strcmp(name, "vector") == 0 && dtype == CAIRN_U32 && kind == CAIRN_OPTIMIZER && dims == 1 && shape[0] == LENGTH)
+        listing->vectors++;
+    else if (strcmp(name, "blob") == 0 && dtype == CAIRN_U8 && kind == CAIRN_OPAQUE && dims == 1 && shape[0] == BLOB)
+        listing->blobs++;
+    else
+        listing->others++;
+}
+
+/* What three nodes hold parts of is listed once, whole, before anything is registered; and a restore works after it. */
+static void
+test_list(void **state)
+{
+    struct stored stored = store_all(8 * CAIRN_BLOCK_BYTES, true);
+    struct cairn_client_options options = {.agent_socket = stored.agent->path, .world = 3, .connect_timeout_ms = 3000, .log = note_line};
+    struct listing listing = {0};
+    struct cairn_generation generation;
+    struct rank rank = {.count = 0};
+    struct cairn_restored restored;
+    struct cairn_client *client = NULL;
+
+    (void)state;
+    assert_int_equal(cairn_client_open(&options, &client), CAIRN_OK);
+    assert_int_equal(cairn_client_list(client, NULL, NULL, NULL), CAIRN_INVAL);
+    assert_int_equal(cairn_client_list(client, note_tensor, &listing, &generation), CAIRN_OK);
+    assert_true(generation.epoch == 2 && generation.step == 40);
+    assert_true(listing.matrices == 1 && listing.vectors == 1 && listing.blobs == 1 && listing.others == 0);
+    stored.agent->generation.step++; /* manifests of another one */
+    assert_int_equal(cairn_client_list(client, note_tensor, &listing, NULL), CAIRN_CORRUPT);
+    stored.agent->generation.step--;
+    assert_true(listing.matrices == 1 && listing.others == 0);
+    add(&rank, matrix(0, ROWS, 0, COLUMNS), false);
+    assert_int_equal(cairn_client_register(client, rank.slices, rank.count), CAIRN_OK);
+    assert_int_equal(cairn_client_restore(client, &restored), CAIRN_OK);
+    check_filled(&rank);
+    cairn_client_close(client);
+    rank_fini(&rank);
+    stored_fini(&stored);
+}
+
 int
 main(void)
 {
@@ -652,7 +702,7 @@ main(void)
         cmocka_unit_test(test_pipelined),         cmocka_unit_test(test_damage_repaired),
         cmocka_unit_test(test_damage_everywhere), cmocka_unit_test(test_does_not_fit),
         cmocka_unit_test(test_answers),           cmocka_unit_test(test_hostile_manifests),
-        cmocka_unit_test(test_without_slots),
+        cmocka_unit_test(test_without_slots),      cmocka_unit_test(test_list),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
