@@ -2,7 +2,8 @@
  * tools/run.c - `cairn run`: a trainer with everything attached.
  *
  * Whatever goes wrong on our side is said, and the command runs: protection is never worth a
- * training run. The command gets CAIRN_AGENT, CAIRN_JOB, with --resume CAIRN_RESUME=1, and
+ * training run. The command gets CAIRN_AGENT, CAIRN_JOB, with --resume CAIRN_RESUME=1, the folder
+ * on PYTHONPATH by which Python loads the binding (it acts when torch is imported), and
  * NCCL_PROFILER_PLUGIN where the plugin lies beside this program. Signals that ask us to end are
  * handed on; if we are killed, so is the command.
  */
@@ -146,26 +147,60 @@ set(const char *name, const char *value)
                 strerror(errno));
 }
 
+enum { PLACES_MAX = 4, PLACED_PATH_BYTES = CAIRN_CONFIG_PATH_BYTES_MAX + 64 };
+
+/* The first of these folders, relative to that of this program, that has the file. */
+static bool
+find_beside(const char *const *places, const char *name, char path[PLACED_PATH_BYTES])
+{
+    char executable[CAIRN_CONFIG_PATH_BYTES_MAX], *slash;
+
+    if (!cairn_own_path(executable, sizeof executable))
+        return false;
+    slash = strrchr(executable, '/');
+    if (!slash)
+        return false;
+    *slash = '\0';
+    for (size_t i = 0; i < PLACES_MAX && places[i]; i++) {
+        snprintf(path, PLACED_PATH_BYTES, "%s%s%s", executable, places[i], name);
+        if (access(path, R_OK) == 0)
+            return true;
+    }
+    return false;
+}
+
 /* Beside the program, or in the tree's or the installation's lib folder. */
 static void
 set_plugin(void)
 {
-    static const char *const places[] = {"/", "/lib/", "/../lib/", "/../../lib/"};
-    char executable[CAIRN_CONFIG_PATH_BYTES_MAX], path[CAIRN_CONFIG_PATH_BYTES_MAX + 64], *slash;
+    static const char *const places[PLACES_MAX] = {"/", "/lib/", "/../lib/", "/../../lib/"};
+    char path[PLACED_PATH_BYTES];
 
-    if (getenv("NCCL_PROFILER_PLUGIN") || !cairn_own_path(executable, sizeof executable))
+    if (!getenv("NCCL_PROFILER_PLUGIN") &&
+        find_beside(places, "libnccl-profiler-cairn.so", path))
+        set("NCCL_PROFILER_PLUGIN", path);
+}
+
+/* Python runs the sitecustomize of our folder at its start; the folder is put before those that are there. */
+static void
+set_python(void)
+{
+    static const char *const packages[PLACES_MAX] = {"/bindings/python/", "/../../bindings/python/",
+                                                     "/../lib/cairn/python/"};
+    static const char *const libraries[PLACES_MAX] = {"/", "/lib/", "/../lib/"};
+    static const char file[] = "/sitecustomize.py";
+    const char *before = getenv("PYTHONPATH");
+    char path[PLACED_PATH_BYTES], *all;
+
+    if (!getenv("CAIRN_LIBRARY") && find_beside(libraries, "libcairn.so", path))
+        set("CAIRN_LIBRARY", path);
+    if (!find_beside(packages, "cairn/autoload/sitecustomize.py", path))
         return;
-    slash = strrchr(executable, '/');
-    if (!slash)
+    path[strlen(path) - strlen(file)] = '\0';
+    if (asprintf(&all, "%s%s%s", path, before && before[0] ? ":" : "", before ? before : "") < 0)
         return;
-    *slash = '\0';
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        snprintf(path, sizeof path, "%s%slibnccl-profiler-cairn.so", executable, places[i]);
-        if (access(path, R_OK) == 0) {
-            set("NCCL_PROFILER_PLUGIN", path);
-            return;
-        }
-    }
+    set("PYTHONPATH", all);
+    free(all);
 }
 
 static int
@@ -215,8 +250,8 @@ is_number(const char *text)
     return digits > 0 && digits < 8 && text[digits] == '\0' && text[0] != '0';
 }
 
-static const char about[] = "Starts a trainer with everything attached (CAIRN_AGENT, CAIRN_JOB, "
-                            "NCCL's profiler plugin). Where no agent\n"
+static const char about[] = "Starts a trainer with everything attached (CAIRN_AGENT, CAIRN_JOB, PyTorch's "
+                            "hooks, NCCL's profiler plugin). Where no agent\n"
                             "answers on this node one is started with the embedded default: a "
                             "single node, without parity. With\n"
                             "--resume the newest restorable generation is made ready first. The "
@@ -273,6 +308,7 @@ cairn_verb_run(int argc, char **argv)
         .job = named && named[0] ? named : "default", .every = every, .state = state};
     if (attach(agent, &embedded, socket_path, sizeof socket_path)) {
         set("CAIRN_AGENT", socket_path);
+        set_python();
         if (!(named && named[0]) && served_job(socket_path, job, sizeof job))
             set("CAIRN_JOB", job);
         if (resumed)

@@ -1,0 +1,41 @@
+"""Cairn for PyTorch: snapshots of a training job in memory, every step, restored bit for bit.
+
+Under `cairn run -- python train.py` nothing has to be called. For exact resumption of schedulers, data and the loop's own state
+a script calls `attach` once and starts its loop at `job.step`:
+
+    job = cairn.attach(model, optimizer, scheduler=scheduler)
+    for step in range(job.step, steps):
+        ...
+
+Importing this package is cheap and does not import torch.
+"""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Mapping, Optional
+
+if TYPE_CHECKING:
+    from ._job import Job
+
+__version__ = "0.1.0"
+__all__ = ["attach", "__version__"]
+
+
+def attach(model: Any, optimizer: Any, scheduler: Any = None, dataloader: Any = None, extra: Optional[Mapping[str, Any]] = None) -> "Job":
+    """Protects a job, and resumes it where `cairn run --resume` says so; returns the job, whose `step` is the number of updates done.
+
+    model: a module, or a mapping from names to modules. optimizer: one, or a sequence of them. Call it after the optimizers are built
+    and the model is on its device, sharded and wrapped, and before the first step; again replaces what was attached before.
+    scheduler, dataloader: objects with state_dict and load_state_dict, or sequences of them. extra: further such objects,
+    `torch.Generator`s, or plain mutable mappings and lists, which are restored in place. Random generators (torch, numpy, random)
+    are always included. What they hold must be plain data (numbers, text, bytes, lists, mappings, tensors, numpy arrays): nothing is pickled.
+
+    Generators and the data loader are captured as they are right after an update, the rest as it is when the next forward begins.
+
+    When resuming, all of it has its restored values on return, and `job.step` is the step of the snapshot; else `job.step` is 0 and
+    nothing was touched. A model that does not fit the snapshot is said, by name, and starts afresh. Without an agent it returns a
+    job that protects nothing, and says so. Raises TypeError for an argument of the wrong kind, and RuntimeError when the snapshot
+    turned out to be damaged after tensors had been overwritten.
+    """
+    from . import _torch
+
+    return _torch.attach(model, optimizer, scheduler, dataloader, extra)

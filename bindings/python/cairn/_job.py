@@ -1,0 +1,532 @@
+"""A protected job: when a snapshot begins, what is waited for, what makes it good, and how a job comes back.
+
+One update of a job (of all its optimizers, once each) is a round. The life of its snapshot:
+
+    after_step      the round ends: `step` grows, random generators and data loaders are staged
+    before_forward  the next training forward: everything the script did after the update (schedulers, clamps) is in place. The
+                    rest is staged, the snapshot begins, and is copied behind forward and backward
+    before_step     the next update: waits until the copy is done (the fence), compares the version counters with those at the
+                    beginning, and confirms the snapshot, or refuses it where something was changed behind the optimizer's back
+
+Where a round has no forward between two updates (closures, models that are no modules) it begins in after_step from then on.
+An evaluation's forward does not begin one: weights may be swapped for it.
+
+All hooks run in the thread that trains. A forked child has no job.
+"""
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import threading
+import weakref
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+
+from . import _blob, _lib
+from ._state import Entry, Extras, Known, Layout, Place, Problems, collect, few
+
+RESTORE_TRIES = 3
+LAST_GRANT_MS = 500  # that the end of a process waits for the agent
+
+
+class Damaged(RuntimeError):
+    """A restore failed after tensors had been overwritten: to go on would be to train on garbage."""
+
+
+class Job:
+    """The job of this process. `step` is the number of updates done, counted through all resumptions."""
+
+    def __init__(self, resume: bool) -> None:
+        self.step = 0
+        self._resume = resume       # something is still to be restored
+        self._attached = False
+        self._ended = False
+        self._client: Optional[_lib.Client] = None
+        self._place: Optional[Place] = None
+        self._known: List[Known] = []
+        self._roots: Dict[str, Any] = {}                       # prefix → module
+        self._seen: "weakref.WeakSet[Any]" = weakref.WeakSet()  # modules that need no further look
+        self._stop_watching: Optional[Callable[[], None]] = None
+        self._root_handles: List[Callable[[], None]] = []
+        self._extras = Extras(None, None, None)
+        self._said: Set[str] = set()
+        # the round
+        self._stepping: List[Any] = []
+        self._stepped: Set[int] = set()
+        self._cycle: Optional[Set[int]] = None
+        self._begins_at_once = False
+        self._early: Dict[str, Any] = {}
+        self._pending = False       # a round has ended whose snapshot has not begun
+        self._begun = False
+        # what is registered
+        self._layout: Optional[Layout] = None
+        self._refused = False       # the layout is incomplete: nothing is snapshot
+        self._staged_always: Set[str] = set()
+        self._agreed: Tuple[Tuple[str, ...], Dict[str, Tuple[str, int, int]]] = ((), {})
+        self._exchanges = 0
+        # the restore
+        self._listed: Optional[Dict[str, _lib.Listed]] = None
+        self._listed_step = 0
+        self._restored: Set[str] = set()
+        self._tried: Tuple[int, int] = (-1, -1)
+        self.snapshots_refused = 0  # begun, and found changed behind the optimizer's back
+
+    # ---- messages ----
+
+    def say(self, text: str, once: bool = True) -> None:
+        """One line to standard error."""
+        if once and text in self._said:
+            return
+        self._said.add(text)
+        who = f"[rank {self._place.rank}]" if self._place and self._place.world > 1 else ""
+        print(f"cairn{who}: {text}", file=sys.stderr, flush=True)
+
+    def _log(self, level: int, line: str) -> None:
+        if level <= _lib.WARN or os.environ.get("CAIRN_LOG") in ("info", "debug"):
+            self.say(line, once=False)
+
+    def end(self, why: str) -> None:
+        """Stops protecting, and says so: training goes on."""
+        if not self._ended:
+            self.say(f"this training is NOT protected from here on: {why}")
+        self._ended = True
+        self._pending = self._begun = False
+        self._unwatch()
+        client, self._client = self._client, None
+        if client is not None:
+            client.confirm(False)
+            client.close()
+
+    # ---- what there is ----
+
+    def saw_optimizer(self, optimizer: Any) -> None:
+        """An optimizer was made, or steps for the first time."""
+        if self._ended or any(known.optimizer() is optimizer for known in self._known):
+            return
+        self._known.append(Known(weakref.ref(optimizer), len(self._known)))
+        self._layout = None
+        self._watch()
+
+    def _live(self) -> List[Known]:
+        return [known for known in self._known if known.optimizer() is not None]
+
+    def _watch(self) -> None:
+        from . import _torch
+
+        if self._stop_watching is None and not self._attached:
+            self._stop_watching = _torch.watch_forwards()
+
+    def _unwatch(self) -> None:
+        if self._stop_watching is not None:
+            self._stop_watching()
+            self._stop_watching = None
+
+    def _wanted(self) -> Set[int]:
+        """The ids of all parameters of the optimizers."""
+        return {id(parameter) for known in self._live() for parameter in known.parameters()}
+
+    def saw_forward(self, module: Any) -> None:
+        """Some module's forward begins: is it a root?"""
+        if self._ended or module in self._seen:
+            return
+        wanted = self._wanted()
+        if wanted.isdisjoint(id(parameter) for parameter in module.parameters()):
+            self._seen.update(module.modules())
+            return
+        self._add_root(module)
+        if wanted <= {id(parameter) for root in self._roots.values() for parameter in root.parameters()}:
+            self._unwatch()
+        self.before_forward(module)
+
+    def _add_root(self, module: Any, prefix: Optional[str] = None) -> None:
+        from . import _torch
+
+        inside = set(map(id, module.modules()))
+        for name in [name for name, root in self._roots.items() if id(root) in inside]:
+            del self._roots[name]  # it was called on its own before the module that holds it
+        if prefix is None:
+            prefix = "" if not self._roots else f"model{len(self._roots)}."
+        self._roots[prefix] = module
+        self._seen.update(module.modules())
+        self._root_handles.append(_torch.watch_root(module))
+        self._layout = None
+
+    # ---- the round ----
+
+    def before_step(self, optimizer: Any) -> None:
+        if self._ended:
+            return
+        if any(each is optimizer for each in self._stepping):
+            self._stepping = []  # its last step ended in an exception
+        self._stepping.append(optimizer)
+        if len(self._stepping) > 1:
+            return  # inside the step of an optimizer that wraps it
+        self.saw_optimizer(optimizer)
+        if self._resume:
+            self._try_restore(final=True)
+        if id(optimizer) in self._stepped:  # the first one is back: those since were all there are
+            self._cycle = set(self._stepped)
+            self._stepped = set()
+            self.step += 1
+        if self._pending:
+            self._pending = False
+            self._begins_at_once = True
+        self._finish()
+
+    def _finish(self) -> None:
+        """Before what was captured is overwritten: waits, and tells whether it is good."""
+        if not self._begun or self._client is None or self._layout is None:
+            return
+        self._begun = False
+        if self._client.fence() != _lib.OK:
+            return
+        changed = [entry for entry in self._layout.entries if entry.changed()]
+        self._client.confirm(not changed)
+        if not changed:
+            return
+        self.snapshots_refused += 1
+        movable = {entry.name for entry in changed if entry.kind == _lib.BUFFER}
+        if movable:  # a large buffer that forward writes to: captured from a copy from now on
+            self._staged_always |= movable
+            self._layout = None
+        others = [entry.name for entry in changed if entry.kind != _lib.BUFFER]
+        if others:
+            self.say("a snapshot was refused: between two updates something other than the optimizer changed "
+                     f"{few(others)} (said once; snapshots_refused counts them)")
+
+    def after_step(self, optimizer: Any) -> None:
+        if self._ended:
+            return
+        self._stepping = [each for each in self._stepping if each is not optimizer]
+        if self._stepping:
+            return
+        for known in self._live():
+            if known.optimizer() is optimizer:
+                known.note_missing()
+        self._stepped.add(id(optimizer))
+        alive = {id(known.optimizer()) for known in self._live()}
+        if self._cycle is not None:
+            self._cycle = (self._cycle | {id(optimizer)}) & alive
+            complete = self._cycle <= self._stepped
+        else:
+            complete = len(alive) == 1
+        if not complete:
+            return
+        self._stepped = set()
+        self.step += 1
+        self._pending = True
+        from . import _torch
+
+        self._early = {"random": _torch.random_state(), "extras": self._extras.early(self)}
+        if self._begins_at_once:
+            self._begin()
+
+    def before_forward(self, module: Any) -> None:
+        """The forward of a root begins."""
+        if self._ended:
+            return
+        if self._resume:
+            self._try_restore(final=False)
+        if self._pending and not self._stepping and module.training:
+            self._begin()
+
+    # ---- capture ----
+
+    def _begin(self) -> None:
+        from . import _torch
+
+        self._pending = False
+        if not self._open():
+            return
+        assert self._client is not None
+        if self._layout is None or self._layout.outdated(self._live()):
+            self._register()
+        if self._layout is None or self._refused:
+            return
+        for entry in self._layout.entries:
+            entry.prepare()
+        if not self._write_blob(self._layout):
+            return
+        stream = _torch.current_stream()
+        if stream is not None:
+            self._client.set_stream(stream)
+        self._begun = self._client.begin(self.step)
+
+    def _plain_state(self, layout: Layout) -> bytes:
+        from . import _torch
+
+        value = {"random": self._early["random"], "early": self._early["extras"], "late": self._extras.late(self),
+                 "optimizers": [known.plain(layout) for known in self._live()]}
+        return _blob.encode(value, _torch.pack)
+
+    def _write_blob(self, layout: Layout) -> bool:
+        from . import _torch
+
+        assert layout.blob is not None
+        try:
+            data = self._plain_state(layout)
+        except TypeError as error:
+            self._refused = True
+            self.say(f"nothing is snapshot: {error}")
+            return False
+        if len(data) + 8 > layout.blob.numel():
+            layout.grow_blob(2 * (len(data) + 8))
+            self._send(layout.capture_pieces())
+        _torch.write_bytes(layout.blob, len(data).to_bytes(8, "little") + data)
+        return True
+
+    def _open(self) -> bool:
+        """Finds the agent, once."""
+        if self._client is not None:
+            return True
+        from . import _torch
+
+        if not os.environ.get("CAIRN_AGENT"):
+            self.end("CAIRN_AGENT names no agent; start the script with `cairn run --`")
+            return False
+        try:
+            self._place = _torch.place()
+            self._client = _lib.Client(*self._place, log=self._log)
+        except (OSError, _lib.CairnError) as error:
+            self.end(str(error))
+            return False
+        atexit.register(self._at_exit)
+        return True
+
+    def _send(self, pieces: Sequence[_lib.Piece]) -> bool:
+        """Registers; False, and said by the library, where the agent will not have it."""
+        assert self._client is not None
+        try:
+            self._client.register(pieces)
+        except _lib.CairnError as error:
+            if error.code != _lib.NOMEM:
+                self.say(f"the tensors were refused: {error}")
+            return False
+        return True
+
+    def _register(self) -> None:
+        """Looks at everything anew, and declares it where it is complete."""
+        assert self._place is not None
+        problems = Problems()
+        layout = collect(self._roots, self._live(), self._place, problems, self._staged_always)
+        self._refused = bool(problems.lines)
+        self._layout = layout
+        for note in problems.notes:
+            self.say(note)
+        if not layout.entries and not problems.lines:
+            problems.lines.append("there is no optimizer with parameters")
+            self._refused = True
+        if self._refused:
+            self.say("nothing is snapshot: " + "; ".join(problems.lines[:4]))
+            return
+        self._agree(layout)
+        layout.grow_blob(1 << 16)
+        if not self._send(layout.capture_pieces()):
+            self._refused = True
+            self.say("nothing is snapshot: the agent did not take this rank's tensors")
+            return
+        if self._place.rank == 0 and self.stats()["attached"]:
+            self.say("covers " + layout.summary())
+
+    def _agree(self, layout: Layout) -> None:
+        """Which plain tensors are the same on which ranks: those share the copying."""
+        from . import _torch
+
+        assert self._place is not None
+        here = self._place
+        if here.world == 1:
+            return
+        if all(_torch.replicates(root) for root in self._roots.values()) and self._roots:
+            layout.share({name: (name, here.rank, here.world) for name in layout.plain_parameters()}, here, buffers_of_rank_0=True)
+            return
+        plain = layout.plain_parameters()
+        if self._agreed[0] != tuple(sorted(plain)) or self._exchanges == 0:
+            self._exchanges += 1
+            mine = {name: _torch.fingerprint(tensor) for name, tensor in plain.items()}
+            others = [json.loads(each) for each in _torch.exchange(str(self._exchanges), json.dumps(mine).encode(), here)]
+            agreed: Dict[str, Tuple[str, int, int]] = {}
+            for name, value in mine.items():
+                holders = [rank for rank, each in enumerate(others) if name in each]
+                if all(others[rank][name] == value for rank in holders):
+                    agreed[name] = (name, holders.index(here.rank), len(holders))
+                else:
+                    agreed[name] = (f"rank{here.rank}/{name}", 0, 1)
+            self._agreed = (tuple(sorted(plain)), agreed)
+        layout.share(self._agreed[1], here, buffers_of_rank_0=False)
+
+    # ---- restore ----
+
+    def attach(self, models: Mapping[str, Any], optimizers: Iterable[Any], extras: Extras) -> None:
+        """See cairn.attach."""
+        self._unwatch()
+        for remove in self._root_handles:
+            remove()
+        self._attached, self._extras, self._layout = True, extras, None
+        self._roots, self._known, self._root_handles = {}, [], []
+        for name, module in models.items():
+            self._add_root(module, f"{name}." if name else "")
+        for optimizer in optimizers:
+            self.saw_optimizer(optimizer)
+        if not self._resume:
+            self._open()
+            return
+        try:
+            self._try_restore(final=True)
+        except Damaged:
+            raise
+        except Exception as error:
+            self.end(f"{type(error).__name__}: {error}")
+
+    def _list(self) -> bool:
+        """Learns what there is to restore; False: nothing."""
+        if self._listed is not None:
+            return True
+        if not self._open():
+            return False
+        assert self._client is not None
+        for attempt in range(120):
+            try:
+                self._listed_step, self._listed = self._client.list()
+                return True
+            except _lib.CairnError as error:
+                if error.code == _lib.AGAIN and attempt < 119:
+                    threading.Event().wait(0.5)
+                    continue
+                why = "there is nothing to restore" if error.code == _lib.NOT_FOUND else f"nothing was restored: {error}"
+                self.say(f"{why}: a fresh start")
+                return False
+        return False
+
+    def _try_restore(self, final: bool) -> None:
+        """Restores what is known by now and was not restored yet. Final: what differs is said, and nothing more is tried."""
+        state = (len(self._roots), len(self._known))
+        if not final and state == self._tried:
+            return
+        self._tried = state
+        if final:
+            self._resume = False
+        if not self._list():
+            self._resume = False
+            return
+        assert self._listed is not None and self._place is not None
+        for known in self._live():
+            known.make_state(self._names(), self._listed)
+        layout = collect(self._roots, self._live(), self._place, Problems(), self._staged_always, unnamed_too=final)
+        todo, problems = layout.match(self._listed, self._restored, self._place)
+        if problems:
+            for known in self._live():
+                known.forget_state()
+            if final:
+                unused = sorted(set(self._listed) - {entry.name for entry in layout.entries} - self._restored)
+                lacking = [name for name in unused if self._listed[name].kind == _lib.PARAM]
+                self._resume = False
+                self.say(f"the model differs from the snapshot of step {self._listed_step}, which is left as it is, and starts afresh: "
+                         + "; ".join(problems[:6]) + (f"; the snapshot has, and the model has not: {few(lacking)}" if lacking else ""))
+            return
+        if todo:
+            self._fill(layout, todo)
+
+    def _names(self) -> Dict[int, str]:
+        from . import _torch
+
+        names: Dict[int, str] = {}
+        for prefix, root in self._roots.items():
+            for name, parameter in _torch.named_parameters(root):
+                names.setdefault(id(parameter), prefix + name)
+        return names
+
+    def _fill(self, layout: Layout, todo: List[Tuple[Entry, str]]) -> None:
+        from . import _torch
+
+        assert self._client is not None and self._listed is not None and self._place is not None
+        first = not self._restored
+        blob = layout.blob_to_restore(self._listed, self._place) if first else None
+        pieces = [entry.piece(self._place, as_named=name, into_staged=False) for entry, name in todo]
+        self._send([each for each in pieces if each] + ([blob[1]] if blob else []))
+        self._client_restore()
+        for entry, name in todo:
+            entry.unstage()
+        self._restored |= {name for _, name in todo}
+        for known in self._known:
+            known.keep_state()
+        self._layout = None
+        self.step = self._listed_step
+        if first and self._place.rank == 0:
+            self.say(f"resumed: the state after update {self.step}")
+        if blob:
+            data = _torch.read_bytes(blob[0])
+            value = _blob.decode(data[8:8 + int.from_bytes(data[:8], "little")], _torch.unpack)
+            for known, plain in zip(self._live(), value["optimizers"]):
+                known.load_plain(plain, self._names(), with_groups=self._attached)
+            self._extras.load({**value["early"], **value["late"]}, self)
+            _torch.set_random_state(value["random"])
+
+    def _client_restore(self) -> None:
+        assert self._client is not None
+        for attempt in range(RESTORE_TRIES):
+            try:
+                self._client.restore()
+                return
+            except _lib.CairnError as error:
+                if error.code in (_lib.INVAL, _lib.NOT_FOUND):
+                    raise
+                if attempt == RESTORE_TRIES - 1:
+                    raise Damaged(f"cairn: the restore of step {self._listed_step} failed half-way ({error}): this process must not "
+                                  "train on what it holds now. Start it again, with --resume to try again") from error
+
+    # ---- the end ----
+
+    def stats(self) -> Dict[str, int]:
+        """Counters since the start, see struct cairn_client_stats; all 0 without an agent."""
+        return self._client.stats() if self._client else {}
+
+    def _await_copy(self) -> None:
+        """Gives the agent the time to take a snapshot that no step follows; a fence at once would give it up."""
+        ended = ("snapshots_captured", "snapshots_skipped", "snapshots_failed")
+        before = sum(self.stats()[name] for name in ended)
+        for _ in range(LAST_GRANT_MS // 5):
+            if not self._begun or sum(self.stats()[name] for name in ended) != before:
+                return
+            threading.Event().wait(0.005)
+
+    def _at_exit(self) -> None:
+        """The process ends in good order: the last update is worth a snapshot too."""
+        if self._ended or self._client is None or _current is not self:  # a forked child that ends has another job
+            return
+        try:
+            failed = hasattr(sys, "last_type") and sys.last_type is not None
+            if self._pending and not self._stepping and not failed:
+                self._finish()
+                self._begin()
+                self._await_copy()
+            if not self._stepping:
+                self._finish()
+        except Exception as error:
+            self.say(f"the last snapshot could not be ended: {type(error).__name__}: {error}")
+        self._ended = True
+        self._client.close()
+        self._client = None
+
+
+_current: Optional[Job] = None
+
+
+def start() -> Job:
+    """The job of this process, made where there is none."""
+    global _current
+    if _current is None:
+        # A worker that torchrun started again goes on from where its job was.
+        resume = os.environ.get("CAIRN_RESUME") == "1" or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+        _current = Job(resume)
+    return _current
+
+
+def current() -> Optional[Job]:
+    return _current
+
+
+def forget() -> None:
+    """In a forked child: the job is the parent's."""
+    global _current
+    _current = None

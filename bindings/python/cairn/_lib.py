@@ -1,0 +1,233 @@
+"""libcairn.so through ctypes: the calls of include/cairn/client.h, with Python's values in and out.
+
+The library is looked for at $CAIRN_LIBRARY, beside this package, in the folders of the source tree and of an installation, and on
+the loader's path. Every call releases the interpreter's lock while it runs.
+"""
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+OK, AGAIN, INVAL, NOMEM, NOT_FOUND, STALE, VERSION = 0, 1, 2, 3, 8, 11, 13
+PARAM, OPTIMIZER, BUFFER, OPAQUE = 1, 2, 3, 4
+FENCE_ALL = 0xFFFFFFFF
+DIMS_MAX = 8
+NAME_BYTES_MAX = 256
+ERROR, WARN, INFO, DEBUG = 0, 1, 2, 3
+
+# The element types of include/cairn/types.h by the names of safetensors.
+DTYPES = {name: value for value, name in enumerate(
+    ("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "I16", "U16", "F16", "BF16", "I32", "U32", "F32", "I64", "U64", "F64", "C64"), 1)}
+
+LogFunction = Callable[[int, str], None]
+
+
+class CairnError(Exception):
+    """A call of libcairn failed; `code` is its cairn_err."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Piece(NamedTuple):
+    """The part of a tensor that this rank holds at `address`: a row-major box. Shapes and offsets in elements."""
+    name: str
+    dtype: int
+    kind: int
+    shape: Tuple[int, ...]
+    offset: Tuple[int, ...]
+    extent: Tuple[int, ...]
+    address: int
+    device: int = -1
+    replica_index: int = 0
+    replica_count: int = 1
+
+
+class Listed(NamedTuple):
+    """A tensor of a generation."""
+    dtype: int
+    kind: int
+    shape: Tuple[int, ...]
+
+
+class Restored(NamedTuple):
+    """What a restore did; sizes in bytes."""
+    epoch: int
+    step: int
+    bytes: int
+    local_bytes: int
+    remote_bytes: int
+    file_bytes: int
+
+
+class _Slice(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char_p), ("dtype", ctypes.c_int), ("kind", ctypes.c_int), ("dims", ctypes.c_uint32),
+                ("shape", ctypes.c_uint64 * DIMS_MAX), ("offset", ctypes.c_uint64 * DIMS_MAX), ("extent", ctypes.c_uint64 * DIMS_MAX),
+                ("flat_begin", ctypes.c_uint64), ("flat_end", ctypes.c_uint64),
+                ("replica_index", ctypes.c_uint32), ("replica_count", ctypes.c_uint32),
+                ("address", ctypes.c_void_p), ("device", ctypes.c_int32), ("reserved", ctypes.c_uint32)]
+
+
+class _Generation(ctypes.Structure):
+    _fields_ = [("epoch", ctypes.c_uint64), ("step", ctypes.c_uint64)]
+
+
+class _Restored(ctypes.Structure):
+    _fields_ = [("generation", _Generation), ("bytes", ctypes.c_uint64), ("local_bytes", ctypes.c_uint64),
+                ("remote_bytes", ctypes.c_uint64), ("file_bytes", ctypes.c_uint64)]
+
+
+class _Stats(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in (
+        "snapshots_begun", "snapshots_captured", "snapshots_skipped", "snapshots_failed", "captured_bytes", "capture_ns", "fence_count",
+        "fence_ns_total", "fence_ns_p50", "fence_ns_p99", "fence_ns_max", "epoch")] + [
+        ("attached", ctypes.c_uint32), ("reserved", ctypes.c_uint32)]
+
+
+_LogFn = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
+_ListFn = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_int, ctypes.c_uint32,
+                           ctypes.POINTER(ctypes.c_uint64))
+
+
+class _Options(ctypes.Structure):
+    _fields_ = [("agent_socket", ctypes.c_char_p), ("job", ctypes.c_char_p), ("rank", ctypes.c_uint32), ("world", ctypes.c_uint32),
+                ("local_ranks", ctypes.c_uint32), ("fence_timeout_ms", ctypes.c_uint32), ("connect_timeout_ms", ctypes.c_uint32),
+                ("restore_timeout_ms", ctypes.c_uint32), ("log", _LogFn), ("log_context", ctypes.c_void_p)]
+
+
+_Client = ctypes.c_void_p
+_SIGNATURES = {
+    "cairn_err_text": (ctypes.c_char_p, [ctypes.c_int]),
+    "cairn_client_open": (ctypes.c_int, [ctypes.POINTER(_Options), ctypes.POINTER(_Client)]),
+    "cairn_client_close": (None, [_Client]),
+    "cairn_client_register": (ctypes.c_int, [_Client, ctypes.POINTER(_Slice), ctypes.c_uint32]),
+    "cairn_client_restore": (ctypes.c_int, [_Client, ctypes.POINTER(_Restored)]),
+    "cairn_client_list": (ctypes.c_int, [_Client, _ListFn, ctypes.c_void_p, ctypes.POINTER(_Generation)]),
+    "cairn_snapshot_begin_held": (ctypes.c_int, [_Client, ctypes.c_uint64]),
+    "cairn_snapshot_confirm": (ctypes.c_int, [_Client, ctypes.c_bool]),
+    "cairn_snapshot_fence": (ctypes.c_int, [_Client, ctypes.c_uint32]),
+    "cairn_client_set_stream": (ctypes.c_int, [_Client, ctypes.c_void_p]),
+    "cairn_client_stats_read": (None, [_Client, ctypes.POINTER(_Stats)]),
+}
+
+_library: Optional[ctypes.CDLL] = None
+
+
+def library_paths() -> List[str]:
+    """Where libcairn.so is looked for, in order."""
+    package = os.path.dirname(os.path.abspath(__file__))
+    named = os.environ.get("CAIRN_LIBRARY")
+    if named:
+        return [named]
+    places = (".", "../../../lib", "../../../build/plain", "../../..")
+    found = [os.path.normpath(os.path.join(package, place, "libcairn.so")) for place in places]
+    return [path for path in found if os.path.exists(path)] + ["libcairn.so"]
+
+
+def library() -> ctypes.CDLL:
+    """The loaded library. OSError, with every place that was tried, where it cannot be loaded or is of another version."""
+    global _library
+    if _library is not None:
+        return _library
+    reasons = []
+    for path in library_paths():
+        try:
+            loaded = ctypes.CDLL(path)
+            for name, (result, arguments) in _SIGNATURES.items():
+                function = getattr(loaded, name)
+                function.restype, function.argtypes = result, arguments
+        except (OSError, AttributeError) as error:
+            reasons.append(str(error))
+            continue
+        _library = loaded
+        return loaded
+    raise OSError("libcairn.so cannot be loaded (set CAIRN_LIBRARY to its path): " + "; ".join(reasons))
+
+
+def error_text(code: int) -> str:
+    """The text of a cairn_err."""
+    return library().cairn_err_text(code).decode()
+
+
+def _row(values: Sequence[int]) -> "ctypes.Array[ctypes.c_uint64]":
+    return (ctypes.c_uint64 * DIMS_MAX)(*values)
+
+
+class Client:
+    """A session with the agent of this node. The memory of registered pieces must stay valid until the next register or close."""
+
+    def __init__(self, rank: int, world: int, local_ranks: int, log: LogFunction, agent_socket: Optional[str] = None) -> None:
+        """Opens it; CairnError where the agent refuses this trainer. `log` gets (level, line), from any thread."""
+        self._library = library()
+
+        def said(_context: Optional[int], level: int, line: bytes) -> None:
+            log(level, line.decode("utf-8", "replace"))
+
+        self._log = _LogFn(said)  # the library holds the pointer until close
+        options = _Options(agent_socket=agent_socket.encode() if agent_socket else None, rank=rank, world=world, local_ranks=local_ranks,
+                           log=self._log)
+        self._handle = _Client()
+        self._check(self._library.cairn_client_open(ctypes.byref(options), ctypes.byref(self._handle)))
+
+    @staticmethod
+    def _check(code: int) -> None:
+        if code != OK:
+            raise CairnError(code, error_text(code))
+
+    def register(self, pieces: Sequence[Piece]) -> None:
+        """Declares what this rank holds, replacing what was declared before. CairnError; the log then says which and why."""
+        slices = (_Slice * max(len(pieces), 1))()
+        for into, piece in zip(slices, pieces):
+            into.name = piece.name.encode()
+            into.dtype, into.kind, into.dims = piece.dtype, piece.kind, len(piece.shape)
+            into.shape, into.offset, into.extent = _row(piece.shape), _row(piece.offset), _row(piece.extent)
+            into.replica_index, into.replica_count = piece.replica_index, piece.replica_count
+            into.address, into.device = piece.address, piece.device
+        self._check(self._library.cairn_client_register(self._handle, slices, len(pieces)))
+
+    def begin(self, step: int) -> bool:
+        """Begins a held snapshot of the state after update `step`; False when none can be begun now."""
+        return self._library.cairn_snapshot_begin_held(self._handle, step) == OK
+
+    def fence(self) -> int:
+        """Waits until everything that is being captured may be overwritten; the cairn_err of the snapshot."""
+        return self._library.cairn_snapshot_fence(self._handle, FENCE_ALL)
+
+    def confirm(self, good: bool) -> None:
+        """Ends the held snapshot, if there is one."""
+        self._library.cairn_snapshot_confirm(self._handle, good)
+
+    def list(self) -> Tuple[int, Dict[str, Listed]]:
+        """(step, tensors by name) of the generation that a restore would take. CairnError, NOT_FOUND where there is none."""
+        found: Dict[str, Listed] = {}
+        generation = _Generation()
+
+        def each(_context: Optional[int], name: bytes, dtype: int, kind: int, dims: int, shape: "ctypes._Pointer[ctypes.c_uint64]") -> None:
+            found[name.decode()] = Listed(dtype, kind, tuple(shape[i] for i in range(dims)))
+
+        self._check(self._library.cairn_client_list(self._handle, _ListFn(each), None, ctypes.byref(generation)))
+        return generation.step, found
+
+    def restore(self) -> Restored:
+        """Fills what is registered. CairnError; INVAL and NOT_FOUND leave everything untouched."""
+        out = _Restored()
+        self._check(self._library.cairn_client_restore(self._handle, ctypes.byref(out)))
+        return Restored(out.generation.epoch, out.generation.step, out.bytes, out.local_bytes, out.remote_bytes, out.file_bytes)
+
+    def set_stream(self, stream: int) -> None:
+        """The CUDA stream (its address) after whose work the next snapshot may read."""
+        self._library.cairn_client_set_stream(self._handle, stream)
+
+    def stats(self) -> Dict[str, int]:
+        """The counters of struct cairn_client_stats, by name."""
+        out = _Stats()
+        self._library.cairn_client_stats_read(self._handle, ctypes.byref(out))
+        return {name: getattr(out, name) for name, *_ in _Stats._fields_ if name != "reserved"}
+
+    def close(self) -> None:
+        """Ends the session; waits for a running copy. Calling it again is allowed, any other call is not."""
+        handle, self._handle = self._handle, _Client()
+        if handle:
+            self._library.cairn_client_close(handle)

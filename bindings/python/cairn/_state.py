@@ -1,0 +1,435 @@
+"""What a job consists of: its tensors under their names, its optimizers, its plain state; and whether that is all of it.
+
+Names: a parameter has that of the root module's named_parameters (with the root's prefix where there are several), a moment
+`<key>.<parameter>` as in `exp_avg.layer.weight`, what differs from rank to rank `rank<r>/<name>`, and the blob of plain state `cairn.rank<r>`.
+"""
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+
+from . import _lib
+
+STAGED_BYTES_MAX = 1 << 20  # a larger buffer is captured in place while nothing writes to it
+
+
+class Place(NamedTuple):
+    rank: int
+    world: int
+    local_ranks: int
+
+
+class Problems:
+    """Why nothing may be snapshot (lines), and what is worth knowing (notes)."""
+
+    def __init__(self) -> None:
+        self.lines: List[str] = []
+        self.notes: List[str] = []
+
+
+def few(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def fitting(name: str) -> str:
+    """A name that the library takes: a longer one is cut, and stays unique by its hash."""
+    data = name.encode()
+    if len(data) < _lib.NAME_BYTES_MAX:
+        return name
+    return data[:_lib.NAME_BYTES_MAX - 40].decode("utf-8", "ignore") + "#" + hashlib.sha256(data).hexdigest()[:24]
+
+
+class Entry:
+    """One tensor of the job. `staged` is the copy that is captured in its stead, where there is one."""
+
+    __slots__ = ("name", "kind", "tensor", "owner", "key", "parameter", "staged", "address", "version", "replica", "captured")
+
+    def __init__(self, name: str, kind: int, tensor: Any, owner: Optional[Dict[str, Any]] = None, key: str = "",
+                 parameter: Any = None, staged: bool = False) -> None:
+        from . import _torch
+
+        self.name, self.kind, self.tensor, self.owner, self.key, self.parameter = fitting(name), kind, tensor, owner, key, parameter
+        self.staged = _torch.staging_like(tensor) if staged else None
+        self.address = _torch.local(tensor).data_ptr()
+        self.version = 0
+        self.replica = (0, 1)
+        self.captured = True  # by this rank; all ranks restore it
+
+    def moved(self) -> bool:
+        """It is no longer the tensor, or no longer where, it was registered."""
+        from . import _torch
+
+        if self.owner is not None and self.owner.get(self.key) is not self.tensor:
+            return True
+        return bool(_torch.local(self.tensor).data_ptr() != self.address)
+
+    def prepare(self) -> None:
+        """Just before a snapshot begins."""
+        from . import _torch
+
+        if self.staged is not None:
+            _torch.stage(self.tensor, self.staged)
+        else:
+            self.version = _torch.version(_torch.local(self.tensor))
+
+    def changed(self) -> bool:
+        """It was written to since prepare."""
+        from . import _torch
+
+        return self.staged is None and (_torch.version(_torch.local(self.tensor)) != self.version or self.moved())
+
+    def piece(self, place: Place, as_named: Optional[str] = None, into_staged: bool = True) -> Optional[_lib.Piece]:
+        """What this rank holds of it; None where that is nothing. For a restore replicas only say how little is captured."""
+        from . import _torch
+
+        memory = self.staged if self.staged is not None else _torch.local(self.tensor)
+        shape, offset, extent, index, count = _torch.box(self.tensor if self.staged is None or _torch.is_sharded(self.tensor) else self.staged)
+        if 0 in extent:
+            return None
+        if not _torch.is_sharded(self.tensor):
+            index, count = self.replica if into_staged else (place.rank, place.world)
+        device = memory.device
+        return _lib.Piece(as_named or self.name, _torch.DTYPES[memory.dtype], self.kind, shape, offset, extent, memory.data_ptr(),
+                          (device.index or 0) if device.type == "cuda" else -1, index, count)
+
+    def unstage(self) -> None:
+        """After a restore into the copy."""
+        from . import _torch
+
+        if self.staged is not None:
+            _torch.stage(self.staged, _torch.local(self.tensor))
+
+
+class Known:
+    """An optimizer of the job, and what of its state exists."""
+
+    def __init__(self, optimizer: Callable[[], Any], number: int) -> None:
+        self.optimizer, self.number = optimizer, number
+        self.without_moments: List[Any] = []  # parameters that were updated and have none, though others of their group have
+        self._made: List[Tuple[Dict[str, Any], str]] = []
+
+    def parameters(self) -> Iterable[Any]:
+        optimizer = self.optimizer()
+        return [parameter for group in optimizer.param_groups for parameter in group["params"]] if optimizer is not None else []
+
+    def count(self) -> Tuple[int, int]:
+        """Grows with parameters that are added and with state that appears."""
+        optimizer = self.optimizer()
+        return (sum(len(group["params"]) for group in optimizer.param_groups), sum(map(bool, optimizer.state.values())))
+
+    def note_missing(self) -> None:
+        """Right after the update, while the gradients are there."""
+        optimizer = self.optimizer()
+        self.without_moments = []
+        for group in optimizer.param_groups:
+            states = [(parameter, optimizer.state.get(parameter) or {}) for parameter in group["params"]]
+            keys = set().union(*(state.keys() for _, state in states)) if states else set()
+            self.without_moments += [parameter for parameter, state in states
+                                     if len(state) < len(keys) and (state or parameter.grad is not None)]
+
+    def plain(self, layout: "Layout") -> Dict[str, Any]:
+        """Hyperparameters of the groups, and the state that is no tensor, by parameter name."""
+        optimizer = self.optimizer()
+        groups = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+        values = {name: {key: value for key, value in state.items() if key in keys} for name, state, keys in layout.plain_of(self.number)}
+        return {"groups": groups, "state": values}
+
+    def load_plain(self, value: Mapping[str, Any], names: Mapping[int, str], with_groups: bool) -> None:
+        optimizer = self.optimizer()
+        for parameter in self.parameters():
+            found = value["state"].get(fitting(names.get(id(parameter), "")))
+            if found:
+                optimizer.state[parameter].update(found)
+        if with_groups:
+            for group, saved in zip(optimizer.param_groups, value["groups"]):
+                for key, each in saved.items():
+                    if hasattr(group.get(key), "copy_") and hasattr(each, "dtype"):
+                        group[key].copy_(each)  # a learning rate that is a tensor is shared with compiled code
+                    else:
+                        group[key] = each
+
+    def make_state(self, names: Mapping[int, str], listed: Mapping[str, _lib.Listed]) -> None:
+        """The tensors of the state that a first step would make, where the snapshot has them and they are not there."""
+        from . import _torch
+
+        by_parameter: Dict[str, List[Tuple[str, _lib.Listed]]] = {}
+        for name, each in listed.items():
+            if each.kind == _lib.OPTIMIZER:
+                rank, slash, rest = name.rpartition("/") if name.startswith("rank") else ("", "", name)
+                key, _, parameter_name = rest.partition(".")
+                by_parameter.setdefault(parameter_name, []).append((key, each))
+        optimizer = self.optimizer()
+        for number, index, group, parameter in _torch.grouped(optimizer):
+            name = fitting(names.get(id(parameter)) or positional(self.number, number, index))
+            for key, each in by_parameter.get(name, ()):
+                if optimizer.state.get(parameter, {}).get(key) is None and not _torch.uncovered(parameter):
+                    state = optimizer.state[parameter]
+                    state[key] = _torch.make_state(parameter, group, each)
+                    self._made.append((state, key))
+
+    def forget_state(self) -> None:
+        """Takes back what make_state made."""
+        for state, key in self._made:
+            state.pop(key, None)
+        self._made = []
+
+    def keep_state(self) -> None:
+        self._made = []
+
+
+def positional(optimizer: int, group: int, index: int) -> str:
+    """The name of a parameter that belongs to no module."""
+    return f"optimizer{optimizer}.group{group}.{index}"
+
+
+class Layout:
+    """All entries of a job, in the order in which they are captured, and the blob of plain state."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.entries: List[Entry] = []
+        self.blob: Any = None
+        self._plain: List[Tuple[int, str, Dict[str, Any], Set[str]]] = []
+        self._counts: Dict[int, Tuple[int, int]] = {}
+
+    def add_plain(self, optimizer: int, name: str, state: Dict[str, Any], keys: Set[str]) -> None:
+        self._plain.append((optimizer, fitting(name), state, keys))
+
+    def plain_of(self, optimizer: int) -> Iterable[Tuple[str, Dict[str, Any], Set[str]]]:
+        return ((name, state, keys) for number, name, state, keys in self._plain if number == optimizer)
+
+    def seal(self, known: Iterable[Known]) -> None:
+        self._counts = {each.number: each.count() for each in known}
+
+    def outdated(self, known: Iterable[Known]) -> bool:
+        """Parameters or state were added, or tensors replaced, since it was made."""
+        return {each.number: each.count() for each in known} != self._counts or any(entry.moved() for entry in self.entries)
+
+    def grow_blob(self, size_bytes: int) -> None:
+        from . import _torch
+
+        self.blob = _torch.byte_buffer(size_bytes)
+
+    def blob_piece(self, buffer: Any, name: str) -> _lib.Piece:
+        size = (int(buffer.numel()),)
+        return _lib.Piece(name, _lib.DTYPES["U8"], _lib.OPAQUE, size, (0,), size, buffer.data_ptr())
+
+    def capture_pieces(self) -> List[_lib.Piece]:
+        pieces = [entry.piece(self.place) for entry in self.entries if entry.captured]
+        return [each for each in pieces if each] + [self.blob_piece(self.blob, f"cairn.rank{self.place.rank}")]
+
+    def blob_to_restore(self, listed: Mapping[str, _lib.Listed], place: Place) -> Optional[Tuple[Any, _lib.Piece]]:
+        """(buffer, piece) of this rank's blob, or where the job had fewer ranks of one that is there."""
+        from . import _torch
+
+        ranks = sum(name.startswith("cairn.rank") for name in listed)
+        name = f"cairn.rank{place.rank % ranks}" if ranks else ""
+        if name not in listed:
+            return None
+        buffer = _torch.byte_buffer(listed[name].shape[0])
+        return buffer, self.blob_piece(buffer, name)
+
+    def plain_parameters(self) -> Dict[str, Any]:
+        """Those that are no DTensors, by name."""
+        from . import _torch
+
+        return {entry.name: entry.tensor for entry in self.entries if entry.kind == _lib.PARAM and not _torch.is_sharded(entry.tensor)}
+
+    def share(self, agreed: Mapping[str, Tuple[str, int, int]], place: Place, buffers_of_rank_0: bool) -> None:
+        """Takes over which plain tensors are replicas of each other: name → (name in the snapshot, number, count)."""
+        from . import _torch
+
+        by_parameter = {id(entry.tensor): agreed[entry.name] for entry in self.entries if entry.name in agreed and entry.kind == _lib.PARAM}
+        for entry in self.entries:
+            if _torch.is_sharded(entry.tensor):
+                continue
+            if entry.kind == _lib.BUFFER:
+                entry.captured = place.rank == 0 or not buffers_of_rank_0
+                if place.rank > 0:
+                    entry.name = fitting(f"rank{place.rank}/{entry.name}")
+            elif entry.parameter is not None and _torch.is_sharded(entry.parameter):
+                entry.replica = _torch.mesh_replica(entry.parameter)
+            else:
+                name, index, count = by_parameter[id(entry.tensor if entry.parameter is None else entry.parameter)]
+                entry.replica = (index, count)
+                if name.startswith("rank") and "/" in name:
+                    entry.name = fitting(name.partition("/")[0] + "/" + entry.name)
+
+    def match(self, listed: Mapping[str, _lib.Listed], done: Set[str], place: Place) -> Tuple[List[Tuple[Entry, str]], List[str]]:
+        """(entries with the names of the snapshot that they come from, what does not fit)."""
+        from . import _torch
+
+        todo: List[Tuple[Entry, str]] = []
+        problems: List[str] = []
+        for entry in self.entries:
+            own = fitting(f"rank{place.rank}/{entry.name}")
+            name = own if own in listed else entry.name
+            if name in done:
+                continue
+            found = listed.get(name)
+            shape = _torch.box(entry.tensor)[0]
+            dtype = _torch.DTYPES[_torch.local(entry.tensor).dtype]
+            if found is None:
+                problems.append(f"{entry.name} is not in the snapshot")
+            elif found.shape != shape:
+                problems.append(f"{entry.name} has the shape {list(shape)}, in the snapshot {list(found.shape)}")
+            elif (found.dtype, found.kind) != (dtype, entry.kind):
+                problems.append(f"{entry.name} has another type or kind in the snapshot")
+            else:
+                todo.append((entry, name))
+        return todo, problems
+
+    def summary(self) -> str:
+        from . import _torch
+
+        kinds = [sum(entry.kind == kind for entry in self.entries) for kind in (_lib.PARAM, _lib.OPTIMIZER, _lib.BUFFER)]
+        size = sum(_torch.local(entry.tensor).nbytes for entry in self.entries)
+        return (f"{kinds[0]} parameters, {kinds[1]} tensors of optimizer state and {kinds[2]} buffers "
+                f"({size / 1048576:.1f} MiB on this rank), and random generators")
+
+
+def _add_parameter(layout: Layout, name: str, tensor: Any, problems: Problems) -> bool:
+    from . import _torch
+
+    why = _torch.uncovered(tensor)
+    if why:
+        problems.lines.append(f"parameter {name} cannot be captured: {why}")
+        return False
+    layout.entries.append(Entry(name, _lib.PARAM, tensor))
+    return True
+
+
+def _add_state(layout: Layout, known: Known, name: str, parameter: Any, taken: Set[str], problems: Problems) -> None:
+    from . import _torch
+
+    state = known.optimizer().state.get(parameter) or {}
+    plain: Set[str] = set()
+    for key, value in state.items():
+        if not _torch.is_tensor(value):
+            plain.add(key)
+            continue
+        why = _torch.uncovered(value)
+        moment = f"{key}.{name}"
+        if why:
+            problems.lines.append(f"{moment} cannot be captured: {why}")
+        elif moment in taken:
+            problems.lines.append(f"two optimizers have {moment}")
+        else:
+            taken.add(moment)
+            layout.entries.append(Entry(moment, _lib.OPTIMIZER, value, state, key, parameter))
+    if plain:
+        layout.add_plain(known.number, name, state, plain)
+
+
+def collect(roots: Mapping[str, Any], known: Sequence[Known], place: Place, problems: Problems, staged_always: Set[str],
+            unnamed_too: bool = True) -> Layout:
+    """Everything that the job holds: parameters and moments in the order of the updates, then what is left, then buffers."""
+    from . import _torch
+
+    layout = Layout(place)
+    names: Dict[int, str] = {}
+    for prefix, root in roots.items():
+        for name, parameter in _torch.named_parameters(root):
+            names.setdefault(id(parameter), prefix + name)
+    added: Set[int] = set()
+    taken: Set[str] = set()
+    unnamed: List[str] = []
+    for each in known:
+        for number, index, _group, parameter in _torch.grouped(each.optimizer()):
+            name = names.get(id(parameter))
+            if name is None:
+                if not unnamed_too:
+                    continue
+                name = positional(each.number, number, index)
+                unnamed.append(name)
+            if id(parameter) not in added and not _add_parameter(layout, name, parameter, problems):
+                continue
+            added.add(id(parameter))
+            _add_state(layout, each, name, parameter, taken, problems)
+        missing = [names.get(id(parameter), "a parameter without a name") for parameter in each.without_moments]
+        if missing:
+            problems.lines.append(f"the optimizer has updated {few(missing)}, but holds no moments of it, or only some")
+    if unnamed:
+        problems.notes.append(f"{len(unnamed)} parameters belong to no module that was called: they are named by their position, {few(unnamed)}")
+    for prefix, root in roots.items():
+        for name, parameter in _torch.named_parameters(root):
+            if id(parameter) not in added:
+                added.add(id(parameter))
+                _add_parameter(layout, prefix + name, parameter, problems)
+        for name, buffer in _torch.named_buffers(root):
+            full = prefix + name
+            why = _torch.uncovered(buffer)
+            if why and why != "it is not contiguous":
+                problems.notes.append(f"buffer {full} is not covered: {why}")
+                continue
+            staged = bool(why) or _torch.local(buffer).nbytes <= STAGED_BYTES_MAX or fitting(full) in staged_always
+            layout.entries.append(Entry(full, _lib.BUFFER, buffer, staged=staged))
+    layout.seal(known)
+    return layout
+
+
+class Extras:
+    """What a script names beside model and optimizer: objects with state_dict, generators, mappings and lists."""
+
+    def __init__(self, scheduler: Any, dataloader: Any, extra: Optional[Mapping[str, Any]]) -> None:
+        from_sequence: Callable[[Any], List[Any]] = lambda value: (
+            [] if value is None else list(value) if isinstance(value, (list, tuple)) else [value])
+        self._late: Dict[str, Any] = {f"scheduler{i}": each for i, each in enumerate(from_sequence(scheduler))}
+        self._early: Dict[str, Any] = {f"dataloader{i}": each for i, each in enumerate(from_sequence(dataloader))}
+        for name, each in (extra or {}).items():
+            early = each.__class__.__name__ == "Generator" and hasattr(each, "get_state")
+            (self._early if early else self._late)[f"extra.{name}"] = each
+
+    @staticmethod
+    def _state_of(value: Any) -> Any:
+        if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
+            return value.state_dict()
+        if hasattr(value, "get_state") and hasattr(value, "set_state"):
+            return value.get_state()
+        return value if isinstance(value, (dict, list)) else None
+
+    def _states(self, values: Dict[str, Any], job: Any) -> Dict[str, Any]:
+        from . import _blob, _torch
+
+        states: Dict[str, Any] = {}
+        for name, value in list(values.items()):
+            state = self._state_of(value)
+            why = f"a {type(value).__name__} has no state_dict" if state is None else ""
+            try:
+                # Encoded here: a mapping may change before the blob is written.
+                states[name] = _blob.encode(state, _torch.pack) if state is not None else b""
+            except TypeError as error:
+                why = str(error)
+            if why:
+                states.pop(name, None)
+                del values[name]
+                job.say(f"{name} is not covered: {why}")
+        return states
+
+    def early(self, job: Any) -> Dict[str, Any]:
+        """The states of generators and data loaders, to be read right after an update."""
+        return self._states(self._early, job) if self._early else {}
+
+    def late(self, job: Any) -> Dict[str, Any]:
+        """The states of all others, to be read before the next forward."""
+        return self._states(self._late, job) if self._late else {}
+
+    def load(self, states: Mapping[str, Any], job: Any) -> None:
+        """Puts back what early and late gave."""
+        from . import _blob, _torch
+
+        values = {**self._early, **self._late}
+        for name in sorted(set(states) ^ set(values)):
+            job.say(f"{name} is in the {'snapshot' if name in states else 'script'} alone, and is not restored")
+        for name in set(states) & set(values):
+            state, value = _blob.decode(states[name], _torch.unpack), values[name]
+            if hasattr(value, "load_state_dict"):
+                value.load_state_dict(state)
+            elif hasattr(value, "set_state"):
+                value.set_state(state)
+            elif isinstance(value, dict):
+                value.clear()
+                value.update(state)
+            else:
+                value[:] = state

@@ -1,0 +1,388 @@
+"""Everything that touches torch: hooks, names, tensors as pieces, random generators. The one file that imports it.
+
+Hooks: a global one before and after every optimizer's step, one on every module's forward until the roots (the outermost modules that
+hold parameters of an optimizer) are found, and one on the forward of each root. What they do is decided in _job.py.
+"""
+from __future__ import annotations
+
+import functools
+import os
+import random
+import sys
+from array import array
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from . import _job, _lib
+from ._job import Job, Place
+
+Tensor = torch.Tensor
+
+DTYPES: Dict[torch.dtype, int] = {getattr(torch, name): _lib.DTYPES[text] for name, text in (
+    ("bool", "BOOL"), ("uint8", "U8"), ("int8", "I8"), ("float8_e5m2", "F8_E5M2"), ("float8_e4m3fn", "F8_E4M3"), ("int16", "I16"),
+    ("uint16", "U16"), ("float16", "F16"), ("bfloat16", "BF16"), ("int32", "I32"), ("uint32", "U32"), ("float32", "F32"),
+    ("int64", "I64"), ("uint64", "U64"), ("float64", "F64"), ("complex64", "C64")) if hasattr(torch, name)}
+FROM_DTYPE = {value: dtype for dtype, value in DTYPES.items()}
+WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+
+
+# ---- the job's shape ----
+
+def place() -> Place:
+    """Rank, world and ranks on this node, of torch.distributed where it is initialised, else of the environment (torchrun)."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        rank, world = distributed.get_rank(), distributed.get_world_size()
+    else:
+        rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    return Place(rank, world, min(world, int(os.environ.get("LOCAL_WORLD_SIZE", "1" if world == 1 else str(world)))))
+
+
+def exchange(key: str, value: bytes, here: Place) -> List[bytes]:
+    """What each rank gave under the key, by rank, through the store of torch.distributed: no collective is run. Raises on timeout."""
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    store = _get_default_store()
+    store.set(f"cairn/{key}/{here.rank}", value)
+    return [store.get(f"cairn/{key}/{rank}") for rank in range(here.world)]
+
+
+# ---- tensors ----
+
+def local(tensor: Tensor) -> Tensor:
+    """The part of a tensor that lies here: of a DTensor its local tensor, else itself."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    return hasattr(tensor, "_local_tensor")
+
+
+def version(tensor: Tensor) -> int:
+    """Grows with every write that goes through torch and not through .data."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def memory_order(tensor: Tensor) -> Optional[Tuple[int, ...]]:
+    """The order of dimensions in which the tensor is contiguous, outermost first; None where it has holes or overlaps."""
+    if tensor.is_contiguous():
+        return tuple(range(tensor.dim()))
+    order = tuple(sorted(range(tensor.dim()), key=lambda i: (-tensor.stride(i), i)))
+    return order if tensor.permute(order).is_contiguous() else None
+
+
+def uncovered(tensor: Tensor) -> Optional[str]:
+    """Why a tensor cannot be captured in place; None where it can."""
+    here = local(tensor)
+    if here.is_meta:
+        return "it is on the meta device"
+    if here.device.type not in ("cpu", "cuda"):
+        return f"it is on {here.device.type}"
+    if here.layout is not torch.strided:
+        return f"its layout is {here.layout}"
+    if here.dtype not in DTYPES:
+        return f"its type is {here.dtype}"
+    if here.dim() > _lib.DIMS_MAX:
+        return f"it has {here.dim()} dimensions"
+    if here.numel() and memory_order(here) is None:
+        return "it is not contiguous"
+    if is_sharded(tensor):
+        if any(each.is_partial() for each in tensor.placements):  # type: ignore[attr-defined]
+            return "it is a DTensor of partial sums"
+        if memory_order(here) != tuple(range(here.dim())):
+            return "it is a DTensor that is not row-major"
+    return None
+
+
+def box(tensor: Tensor) -> Tuple[Tuple[int, ...], Tuple[int, ...], Tuple[int, ...], int, int]:
+    """(shape, offset, extent, replica index, replica count) of what lies here of a tensor; of a plain one the last two are 0 and 1."""
+    if not is_sharded(tensor):
+        order = memory_order(tensor) or tuple(range(tensor.dim()))
+        shape = tuple(tensor.shape[i] for i in order)
+        return shape, (0,) * len(shape), shape, 0, 1
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    mesh, placements = tensor.device_mesh, tensor.placements  # type: ignore[attr-defined]
+    extent, offset = compute_local_shape_and_global_offset(tensor.shape, mesh, placements)
+    index, count = 0, 1
+    for dim, placement in enumerate(placements):
+        if placement.is_replicate():
+            index, count = index * mesh.size(dim) + mesh.get_local_rank(dim), count * mesh.size(dim)
+    here = tuple(local(tensor).shape)
+    if here != tuple(extent):
+        raise ValueError(f"the part that lies here has the shape {here} where its placement says {tuple(extent)}")
+    return tuple(tensor.shape), tuple(offset), here, index, count
+
+
+def mesh_replica(tensor: Tensor) -> Tuple[int, int]:
+    """(index, count) of a plain tensor that belongs to a DTensor and is the same on every rank of its mesh."""
+    mesh = tensor.device_mesh  # type: ignore[attr-defined]
+    index = 0
+    for dim in range(mesh.ndim):
+        index = index * mesh.size(dim) + mesh.get_local_rank(dim)
+    return index, mesh.size()
+
+
+def fingerprint(tensor: Tensor) -> int:
+    """A sum over the bits of a plain tensor: equal tensors have equal ones."""
+    with torch.no_grad():
+        flat = tensor.detach().reshape(-1)
+        kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+        kind = kinds.get(flat.element_size())
+        return int(flat.view(kind).sum(dtype=torch.int64)) if kind and flat.numel() else 0
+
+
+def staging_like(tensor: Tensor) -> Tensor:
+    """Row-major memory of the same shape, type and device, with its values."""
+    return local(tensor).detach().clone(memory_format=torch.contiguous_format)
+
+
+def stage(source: Tensor, into: Tensor) -> None:
+    with torch.no_grad():
+        into.copy_(local(source).detach())
+
+
+def byte_buffer(count: int) -> Tensor:
+    return torch.zeros(count, dtype=torch.uint8)
+
+
+def write_bytes(buffer: Tensor, data: bytes) -> None:
+    buffer[:len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def read_bytes(buffer: Tensor) -> bytes:
+    return bytes(memoryview(buffer.numpy()) if _has_numpy() else buffer.tolist())
+
+
+@functools.lru_cache(maxsize=1)
+def _has_numpy() -> bool:
+    try:
+        torch.zeros(1).numpy()
+    except RuntimeError:
+        return False
+    return True
+
+
+def current_stream() -> Optional[int]:
+    return torch.cuda.current_stream().cuda_stream if torch.cuda.is_available() and torch.cuda.is_initialized() else None
+
+
+# ---- modules ----
+
+def strip(name: str) -> str:
+    for wrapper in WRAPPERS:
+        name = name.replace(wrapper, "")
+    return name
+
+
+def unwrap(module: torch.nn.Module) -> torch.nn.Module:
+    """Without what only wraps: data parallelism, torch.compile."""
+    while isinstance(module, (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)) or hasattr(module, "_orig_mod"):
+        module = module._orig_mod if hasattr(module, "_orig_mod") else module.module
+    return module
+
+
+def replicates(module: torch.nn.Module) -> bool:
+    """Its parameters are the same on all ranks of the world, and its buffers are sent from rank 0 before each forward."""
+    return any(isinstance(each, torch.nn.parallel.DistributedDataParallel) and each.broadcast_buffers and
+               each.process_group.size() == torch.distributed.get_world_size() for each in (module, getattr(module, "_orig_mod", None)))
+
+
+def named_parameters(module: torch.nn.Module) -> Iterator[Tuple[str, Tensor]]:
+    for name, parameter in unwrap(module).named_parameters():
+        yield strip(name), parameter
+
+
+def named_buffers(module: torch.nn.Module) -> Iterator[Tuple[str, Tensor]]:
+    """Those that the module's own checkpoints hold."""
+    inner = unwrap(module)
+    kept = {f"{path}.{name}" if path else name for path, each in inner.named_modules() for name in each._buffers
+            if name not in each._non_persistent_buffers_set}
+    for name, buffer in inner.named_buffers():
+        if name in kept:
+            yield strip(name), buffer
+
+
+# ---- optimizers ----
+
+def grouped(optimizer: Optimizer) -> Iterator[Tuple[int, int, Dict[str, Any], Tensor]]:
+    """(group number, number in the group, group, parameter) in the order of the update."""
+    for number, group in enumerate(optimizer.param_groups):
+        for index, parameter in enumerate(group["params"]):
+            yield number, index, group, parameter
+
+
+def is_tensor(value: Any) -> bool:
+    return isinstance(value, Tensor)
+
+
+def make_state(parameter: Tensor, group: Mapping[str, Any], listed: _lib.Listed) -> Tensor:
+    """A zero tensor of an optimizer's state as its first step would have made it: like the parameter, or a scalar beside it."""
+    dtype = FROM_DTYPE[listed.dtype]
+    if listed.shape == box(parameter)[0]:
+        return torch.zeros_like(parameter, dtype=dtype, memory_format=torch.preserve_format, requires_grad=False)
+    on_device = bool(group.get("capturable") or group.get("fused")) or bool(listed.shape)
+    return torch.zeros(listed.shape, dtype=dtype, device=local(parameter).device if on_device else "cpu")
+
+
+# ---- random generators and other plain state ----
+
+def random_state() -> Dict[str, Any]:
+    """The states of all generators that this process has used: torch's, Python's, numpy's where it is loaded."""
+    kind, words, gauss = random.getstate()
+    state: Dict[str, Any] = {"cpu": torch.get_rng_state(), "python": (kind, array("Q", words).tobytes(), gauss)}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        state["cuda"] = torch.cuda.get_rng_state()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and hasattr(numpy, "random"):
+        name, keys, *rest = numpy.random.get_state()
+        if name == "MT19937":
+            state["numpy"] = (keys.tobytes(), [int(rest[0]), int(rest[1]), float(rest[2])])
+    return state
+
+
+def set_random_state(state: Mapping[str, Any]) -> None:
+    torch.set_rng_state(state["cpu"])
+    kind, words, gauss = state["python"]
+    random.setstate((kind, tuple(array("Q", words)), gauss))
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+    if "numpy" in state:
+        import numpy
+
+        keys, rest = state["numpy"]
+        numpy.random.set_state(("MT19937", numpy.frombuffer(keys, dtype=numpy.uint32), *rest))
+
+
+def is_generator(value: Any) -> bool:
+    return isinstance(value, torch.Generator)
+
+
+def pack(value: Any) -> Optional[Tuple[str, Any]]:
+    """Tensors and numpy's values for _blob.encode."""
+    if isinstance(value, Tensor):
+        if uncovered(value) or is_sharded(value):
+            return None
+        flat = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        return "tensor", [DTYPES[value.dtype], list(value.shape), read_bytes(flat)]
+    if isinstance(value, torch.Size):
+        return "tuple", list(value)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.generic) and value.dtype.kind in "biuf":
+        return "scalar", [value.dtype.str, value.tobytes()]
+    if numpy is not None and isinstance(value, numpy.ndarray) and value.dtype.kind in "biuf":
+        return "array", [value.dtype.str, list(value.shape), value.tobytes()]
+    return None
+
+
+def unpack(tag: str, of: Any) -> Any:
+    if tag == "tensor":
+        data = torch.frombuffer(bytearray(of[2]), dtype=torch.uint8) if of[2] else torch.empty(0, dtype=torch.uint8)
+        return data.view(FROM_DTYPE[of[0]]).reshape(of[1])
+    if tag in ("scalar", "array"):
+        import numpy
+
+        return numpy.frombuffer(of[1], dtype=of[0])[0] if tag == "scalar" else numpy.frombuffer(of[2], dtype=of[0]).reshape(of[1]).copy()
+    raise ValueError(f"a blob holds something of the unknown kind {tag!r}")
+
+
+# ---- hooks ----
+
+_installed = False
+
+
+def _quiet(function: Callable[..., None]) -> Callable[..., None]:
+    """A hook that never stops training, and that torch.compile leaves alone."""
+
+    @functools.wraps(function)
+    def hook(*arguments: Any) -> None:
+        job = _job.current()
+        if job is None:
+            return
+        try:
+            function(job, *arguments)
+        except _job.Damaged:
+            raise
+        except Exception as error:
+            job.end(f"{type(error).__name__}: {error}")
+
+    hook._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return hook
+
+
+@_quiet
+def _before_step(job: Job, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+    job.before_step(optimizer)
+
+
+@_quiet
+def _after_step(job: Job, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+    job.after_step(optimizer)
+
+
+@_quiet
+def _any_forward(job: Job, module: torch.nn.Module, _args: Any) -> None:
+    job.saw_forward(module)
+
+
+@_quiet
+def _root_forward(job: Job, module: torch.nn.Module, _args: Any) -> None:
+    job.before_forward(module)
+
+
+def watch_forwards() -> Callable[[], None]:
+    """Calls the job before every forward of any module, until the returned function is called."""
+    return torch.nn.modules.module.register_module_forward_pre_hook(_any_forward).remove
+
+
+def watch_root(module: torch.nn.Module) -> Callable[[], None]:
+    """Calls the job before every forward of this module, and before its other hooks: sharded parameters are still in their shards then."""
+    return module.register_forward_pre_hook(_root_forward, prepend=True).remove
+
+
+def install() -> None:
+    """Installs the hooks, once. They do nothing before an optimizer is made."""
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    initialise = Optimizer.__init__
+
+    @functools.wraps(initialise)
+    def made(self: Optimizer, *arguments: Any, **options: Any) -> None:
+        initialise(self, *arguments, **options)
+        job = _job.current()
+        if job is not None:
+            job.saw_optimizer(self)
+
+    Optimizer.__init__ = made  # type: ignore[method-assign]
+    register_optimizer_step_pre_hook(_before_step)  # type: ignore[arg-type]
+    register_optimizer_step_post_hook(_after_step)  # type: ignore[arg-type]
+    os.register_at_fork(after_in_child=_job.forget)
+    _job.start()
+
+
+def _inner(optimizer: Any) -> Any:
+    """What a wrapper (of Hugging Face's accelerate, say) wraps: its step is the one whose hooks run."""
+    while isinstance(getattr(optimizer, "optimizer", None), Optimizer):
+        optimizer = optimizer.optimizer
+    return optimizer
+
+
+def attach(model: Any, optimizer: Any, scheduler: Any, dataloader: Any, extra: Optional[Mapping[str, Any]]) -> Job:
+    """See cairn.attach."""
+    models = dict(model) if isinstance(model, Mapping) else {"": model}
+    optimizers = [_inner(each) for each in (optimizer if isinstance(optimizer, (list, tuple)) else [optimizer])]
+    for name, each in models.items():
+        if not isinstance(each, torch.nn.Module):
+            raise TypeError(f"cairn.attach: the model {name!r} is a {type(each).__name__}, not a torch.nn.Module")
+    for each in optimizers:
+        if not isinstance(each, Optimizer):
+            raise TypeError(f"cairn.attach: the optimizer is a {type(each).__name__}, not a torch.optim.Optimizer")
+    install()
+    job = _job.start()
+    job.attach(models, optimizers, _job.Extras(scheduler, dataloader, extra))
+    return job

@@ -1,0 +1,1 @@
+"""The folder that `cairn run` puts on PYTHONPATH; nothing is imported from here."""

@@ -1,0 +1,38 @@
+"""What Python runs at its start under `cairn run`: the sitecustomize that it would have run otherwise, then the hook of Cairn.
+
+This folder is on PYTHONPATH, so it hides another sitecustomize: that one is found and run in its own name.
+"""
+import importlib.machinery
+import importlib.util
+import os
+import sys
+
+
+def _run_hidden(own):
+    places = [place for place in sys.path if os.path.realpath(place or ".") != own]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", places)
+    if spec is None or spec.loader is None:
+        return
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
+
+
+def _install(own):
+    package = os.path.dirname(own)
+    spec = importlib.util.spec_from_file_location("cairn", os.path.join(package, "__init__.py"), submodule_search_locations=[package])
+    if "cairn" not in sys.modules:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["cairn"] = module
+        spec.loader.exec_module(module)
+    from cairn import _hook
+
+    _hook.install()
+
+
+_own = os.path.dirname(os.path.realpath(__file__))
+try:
+    _install(_own)
+except Exception as _error:  # a trainer starts all the same
+    print(f"cairn: this process is NOT protected: {type(_error).__name__}: {_error}", file=sys.stderr)
+_run_hidden(_own)
