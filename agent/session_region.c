@@ -79,6 +79,17 @@ session_forget_region(struct session *session)
     session->region_blocks = 0;
 }
 
+/* A rank that registered anew may lie behind one whose session is older. */
+static int
+compare_regions(const void *left, const void *right)
+{
+    const struct cairn_manifest_rank *a = left, *b = right;
+
+    if (a->region_offset != b->region_offset)
+        return a->region_offset < b->region_offset ? -1 : 1;
+    return (a->region_bytes > b->region_bytes) - (a->region_bytes < b->region_bytes);
+}
+
 static cairn_err
 pack_manifest(const struct cairn_agent *agent, struct cairn_manifest *manifest, uint8_t **bytes,
               size_t *len)
@@ -117,8 +128,10 @@ pack_manifest(const struct cairn_agent *agent, struct cairn_manifest *manifest, 
             manifest->entry_count++;
         }
     }
-    if (!err)
+    if (!err) {
+        qsort(manifest->ranks, manifest->rank_count, sizeof *manifest->ranks, compare_regions);
         err = cairn_manifest_pack(manifest, bytes, len);
+    }
     free(manifest->ranks);
     free(manifest->entries);
     return err;

@@ -27,7 +27,8 @@ from . import _blob, _lib
 from ._state import Entry, Extras, Known, Layout, Place, Problems, collect, few
 
 RESTORE_TRIES = 3
-LAST_GRANT_MS = 500  # that the end of a process waits for the agent
+LAST_GRANT_MS = 500   # that the end of a process waits for the agent,
+LAST_LINGER_MS = 300  # and for the other ranks
 
 
 class Damaged(RuntimeError):
@@ -502,6 +503,8 @@ class Job:
                 self._await_copy()
             if not self._stepping:
                 self._finish()
+            if self._place is not None and self._place.world > 1 and not failed:
+                threading.Event().wait(LAST_LINGER_MS / 1000)  # a generation needs all ranks until its end
         except Exception as error:
             self.say(f"the last snapshot could not be ended: {type(error).__name__}: {error}")
         self._ended = True

@@ -106,7 +106,7 @@ class Known:
 
     def __init__(self, optimizer: Callable[[], Any], number: int) -> None:
         self.optimizer, self.number = optimizer, number
-        self.without_moments: List[Any] = []  # parameters that were updated and have none, though others of their group have
+        self.without_moments: List[Any] = []  # parameters that were updated and have none, though others have
         self._made: List[Tuple[Dict[str, Any], str]] = []
 
     def parameters(self) -> Iterable[Any]:
@@ -120,13 +120,20 @@ class Known:
 
     def note_missing(self) -> None:
         """Right after the update, while the gradients are there."""
+        state = self.optimizer().state
+        updated = [parameter for parameter in self.parameters() if parameter.grad is not None]
+        lacking = [parameter for parameter in updated if not state.get(parameter)]
+        self.without_moments = lacking if len(lacking) < len(updated) else []  # some optimizers have no state at all
+
+    def incomplete(self) -> List[Any]:
+        """Parameters that were updated and have no moments, or have lost some that others of their group have."""
         optimizer = self.optimizer()
-        self.without_moments = []
+        found = list(self.without_moments)
         for group in optimizer.param_groups:
             states = [(parameter, optimizer.state.get(parameter) or {}) for parameter in group["params"]]
-            keys = set().union(*(state.keys() for _, state in states)) if states else set()
-            self.without_moments += [parameter for parameter, state in states
-                                     if len(state) < len(keys) and (state or parameter.grad is not None)]
+            keys = max((len(state) for _, state in states), default=0)
+            found += [parameter for parameter, state in states if 0 < len(state) < keys]
+        return found
 
     def plain(self, layout: "Layout") -> Dict[str, Any]:
         """Hyperparameters of the groups, and the state that is no tensor, by parameter name."""
@@ -347,7 +354,7 @@ def collect(roots: Mapping[str, Any], known: Sequence[Known], place: Place, prob
                 continue
             added.add(id(parameter))
             _add_state(layout, each, name, parameter, taken, problems)
-        missing = [names.get(id(parameter), "a parameter without a name") for parameter in each.without_moments]
+        missing = [names.get(id(parameter), "a parameter without a name") for parameter in each.incomplete()]
         if missing:
             problems.lines.append(f"the optimizer has updated {few(missing)}, but holds no moments of it, or only some")
     if unnamed:

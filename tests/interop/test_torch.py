@@ -1,0 +1,265 @@
+"""PyTorch jobs under `cairn run`: killed at random steps, resumed, and compared bit for bit with the run that was not killed.
+
+Real agents on loopback (tests/cluster/harness.py), CPU and gloo. A job's ranks are separate processes, as torchrun makes them.
+"""
+import os
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "cluster"))
+
+import harness  # noqa: E402
+
+torch = pytest.importorskip("torch", reason="torch is not installed here")
+
+SCRIPT = str(ROOT / "tests" / "interop" / "torch_trainer.py")
+PYTHON = sys.executable
+STEPS = 24
+RANDOM = random.Random(os.environ.get("SEED") or None)
+CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("CAIRN_") and name != "PYTHONPATH"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built():
+    if not os.path.exists(harness.CAIRN):
+        pytest.skip(f"{harness.CAIRN} is not built")
+
+
+@pytest.fixture
+def cluster():
+    with harness.Cluster(nodes=1, parity=0, state="4MiB") as cluster:
+        yield cluster.start()
+
+
+class Run:
+    """A job of `world` ranks in a process group of its own; `wrapper` goes before the shell that starts them."""
+
+    def __init__(self, folder, words, world=1, wrapper=(), env=None):
+        self.world = world
+        self.number = len(os.listdir(folder))
+        self.out = [os.path.join(folder, f"run{self.number}-{rank}.out") for rank in range(world)]
+        self.err = os.path.join(folder, f"run{self.number}.err")
+        port = harness.free_ports(1)[0] if world > 1 else 0
+        ranks = f"MASTER_ADDR=127.0.0.1 MASTER_PORT={port} WORLD_SIZE={world} LOCAL_WORLD_SIZE={world}" if world > 1 else ""
+        line = " ".join([PYTHON, "-u", SCRIPT, *map(str, words)])
+        if world == 1:
+            shell = f"exec {line} > {self.out[0]}"
+        else:
+            shell = "".join(f"RANK={rank} LOCAL_RANK={rank} {ranks} {line} > {out} & " for rank, out in enumerate(self.out)) + "wait"
+        with open(self.err, "wb") as err:
+            self.process = subprocess.Popen([*wrapper, "sh", "-c", shell], env={**CLEAN, "PYTHONPATH": str(ROOT / "bindings" / "python"), "TRAINER_PAUSE_S": "0.02", **(env or {})},
+                                            stdin=subprocess.DEVNULL, stdout=err, stderr=err, start_new_session=True)
+
+    def text(self, rank=0):
+        return harness.text_of(self.out[rank])
+
+    def errors(self):
+        return harness.text_of(self.err)
+
+    def steps(self, rank=0):
+        """Loss by step."""
+        return {int(step): loss for step, loss in re.findall(r"^step (\d+) (\S+)$", self.text(rank), re.M)}
+
+    def state(self):
+        return [re.findall(r"^state (.*)$", self.text(rank), re.M) for rank in range(self.world)]
+
+    def wait(self, seconds=120):
+        try:
+            return self.process.wait(timeout=seconds)
+        finally:
+            self.kill()
+
+    def kill(self, number=signal.SIGKILL):
+        try:
+            os.killpg(self.process.pid, number)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+
+    def kill_at(self, step):
+        """kill -9 of everything a moment after a step has ended."""
+        harness.wait_for(f"step {step}", lambda: step in self.steps() or self.process.poll() is not None, 90)
+        assert self.process.poll() is None, self.errors()
+        time.sleep(RANDOM.uniform(0, 0.03))
+        self.kill()
+
+
+def under(cluster, *words):
+    return [harness.CAIRN, "run", "--agent", cluster.socket(0), *words, "--"]
+
+
+def newest(cluster):
+    return cluster.committed()[1]
+
+
+def finished(run):
+    assert run.wait() == 0, run.errors()
+    states = run.state()
+    assert all(len(each) == 1 for each in states), run.errors()
+    return states
+
+
+REFERENCES = {}
+
+
+def start_reference(folder, kind, world=1):
+    """Starts the run that is not killed, without Cairn, where there was none; reference() waits for it."""
+    if (kind, world) not in REFERENCES:
+        REFERENCES[kind, world] = Run(folder, [kind, STEPS], world)
+
+
+def reference(folder, kind, world=1):
+    """(states, losses by step) of each rank."""
+    start_reference(folder, kind, world)
+    run = REFERENCES[kind, world]
+    if isinstance(run, Run):
+        REFERENCES[kind, world] = finished(run), [run.steps(rank) for rank in range(world)]
+    return REFERENCES[kind, world]
+
+
+@pytest.mark.parametrize("kind, world", [("mlp", 1), ("gan", 1), ("accumulate", 1), ("moe", 1), ("compile", 1), ("ddp", 2), ("fsdp", 2),
+                                         ("tp", 2)])
+def test_killed_and_resumed(cluster, tmp_path, kind, world):
+    start_reference(tmp_path, kind, world)
+    seen = 0
+    for round_number in range(2 if kind == "mlp" else 1):
+        run = Run(tmp_path, [kind, STEPS], world, under(cluster, *(["--resume"] if round_number else [])))
+        run.kill_at(RANDOM.randrange(seen + 3, STEPS - 6 + 3 * round_number))
+        states, losses = reference(tmp_path, kind, world)
+        for rank in range(world):
+            for step, loss in run.steps(rank).items():
+                assert loss == losses[rank][step], f"step {step} of rank {rank}: {run.errors()}"
+        assert "NOT protected" not in run.errors() and "nothing is snapshot" not in run.errors(), run.errors()
+        seen = max(run.steps())
+        assert newest(cluster) >= seen - 3, (newest(cluster), run.errors(), cluster.log(0)[-2000:])
+    last = Run(tmp_path, [kind, STEPS], world, under(cluster, "--resume"))
+    assert finished(last) == states, last.errors()
+    first = min(last.steps())
+    assert first >= seen - 3, last.errors()
+    assert f"the state after update {first}" in last.errors()
+    for rank in range(world):
+        assert last.steps(rank) == {step: loss for step, loss in losses[rank].items() if step >= first}
+    harness.wait_for("the end is committed", lambda: newest(cluster) == STEPS, 10)
+
+
+def test_unchanged_script(cluster, tmp_path):
+    """A script that knows nothing of Cairn continues where it was, its own count of steps aside."""
+    whole = Run(tmp_path, ["mlp", STEPS, "--plain"])
+    run = Run(tmp_path, ["mlp", STEPS, "--plain"], 1, under(cluster))
+    run.kill_at(9)
+    finished(whole)
+    resumed = Run(tmp_path, ["mlp", STEPS, "--plain"], 1, under(cluster, "--resume"))
+    finished(resumed)
+    done = int(re.search(r"the state after update (\d+)", resumed.errors()).group(1))
+    assert done >= max(run.steps()) - 2
+    for step in range(STEPS - done):
+        assert resumed.steps()[step] == whole.steps()[step + done], step
+
+
+def test_torchrun(cluster, tmp_path):
+    """The command of the README: torchrun's workers get the hooks through the environment."""
+    start_reference(tmp_path, "ddp", 2)
+    command = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(harness.free_ports(1)[0]), SCRIPT, "ddp", str(STEPS)]
+    done = subprocess.run([*under(cluster), PYTHON, *command], env={**CLEAN, "PYTHONPATH": str(ROOT / "bindings" / "python")},
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    states, _ = reference(tmp_path, "ddp", 2)
+    assert sorted(re.findall(r"^state (.*)$", done.stdout, re.M)) == sorted(state for each in states for state in each)
+    harness.wait_for("the end is committed", lambda: newest(cluster) == STEPS, 10)
+
+
+def test_terminated(cluster, tmp_path):
+    """SIGTERM ends the trainer at once, and the last complete step is there."""
+    start_reference(tmp_path, "mlp")
+    run = Run(tmp_path, ["mlp", STEPS], 1, under(cluster))
+    harness.wait_for("step 8", lambda: 8 in run.steps(), 90)
+    run.kill(signal.SIGTERM)
+    seen = max(run.steps())
+    last = Run(tmp_path, ["mlp", STEPS], 1, under(cluster, "--resume"))
+    assert finished(last) == reference(tmp_path, "mlp")[0]
+    assert min(last.steps()) >= seen - 2
+
+
+def test_changed_behind_the_optimizer(cluster, tmp_path):
+    run = Run(tmp_path, ["mlp", STEPS, "--mischief", "between"], 1, under(cluster))
+    finished(run)
+    assert "changed inner.bias" in run.errors()
+    refused = int(re.search(r"^refused (\d+)", run.text(), re.M).group(1))
+    assert refused >= STEPS // 4, run.text()
+    committed = [int(step) for step in re.findall(r"committed epoch=\d+ step=(\d+)", cluster.log(0))]
+    assert committed and all(step % 2 == 0 for step in committed), committed  # after update N the step N + 1 writes when it is odd
+
+
+def test_other_model(cluster, tmp_path):
+    first = Run(tmp_path, ["mlp", 8], 1, under(cluster))
+    finished(first)
+    other = Run(tmp_path, ["mlp", 8, "--mischief", "wider"], 1, under(cluster, "--resume"))
+    finished(other)
+    assert min(other.steps()) == 0
+    said = other.errors()
+    assert "the model differs from the snapshot of step 8" in said
+    assert "extra.weight is not in the snapshot" in said and "inner.bias" in said
+    assert newest(cluster) == 8  # what was there was not replaced by less
+
+
+def test_forks(cluster, tmp_path):
+    """Children, as data loaders make them, inherit the hooks and must not touch the snapshot."""
+    states, _ = reference(tmp_path, "mlp")
+    run = Run(tmp_path, ["mlp", STEPS, "--mischief", "fork"], 1, under(cluster))
+    assert finished(run) == states, run.errors()
+    harness.wait_for("the end is committed", lambda: newest(cluster) == STEPS, 10)
+
+
+def test_raises_in_the_update(cluster, tmp_path):
+    """A script that raises in mid-step leaves the last whole step, and its own traceback and exit code."""
+    states, _ = reference(tmp_path, "mlp")
+    run = Run(tmp_path, ["mlp", STEPS, "--mischief", "raise"], 1, under(cluster))
+    assert run.wait() == 1
+    assert "Traceback" in run.errors() and "cairn/_torch.py" not in run.errors()
+    last = Run(tmp_path, ["mlp", STEPS], 1, under(cluster, "--resume"))
+    assert finished(last) == states
+    assert min(last.steps()) in (5, 6)
+
+
+def test_moments_missing(cluster, tmp_path):
+    """Moments that vanish: refused, by name."""
+    run = Run(tmp_path, ["mlp", STEPS, "--mischief", "lose"], 1, under(cluster))
+    run.wait()
+    assert "updated inner.weight, but holds no moments of it, or only some" in run.errors(), run.errors()
+    assert newest(cluster) <= 3
+
+
+@pytest.mark.parametrize("agent", ["none", "a file"])
+def test_without_agent(tmp_path, agent):
+    """No agent, or a socket that is none: said, and the training is the same."""
+    states, _ = reference(tmp_path, "mlp")
+    path = tmp_path / "socket"
+    if agent == "a file":
+        path.write_text("no socket")
+    run = Run(tmp_path, ["mlp", STEPS], 1, env={"CAIRN_AGENT": str(path)})
+    assert finished(run) == states
+    assert "no agent answers" in run.errors()
+
+
+def test_no_optimizer(cluster, tmp_path):
+    """A script without an optimizer is left alone."""
+    code = "import torch; m = torch.nn.Linear(2, 2); m(torch.ones(1, 2)); print('ran')"
+    done = subprocess.run([*under(cluster), PYTHON, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60, env=CLEAN)
+    assert done.returncode == 0 and done.stdout == "ran\n" and "cairn:" not in done.stderr, done.stderr
+
+
+def test_costs_nothing_without_torch(cluster, tmp_path):
+    """A Python process that never imports torch loads neither the library nor torch, and another sitecustomize still runs."""
+    (tmp_path / "sitecustomize.py").write_text("print('mine')")
+    code = "import sys; print(sorted(m for m in sys.modules if m in ('torch', 'ctypes', 'cairn._lib')))"
+    done = subprocess.run([*under(cluster), PYTHON, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60,
+                          env={**CLEAN, "PYTHONPATH": str(tmp_path)})
+    assert done.stdout == "mine\n[]\n", done.stdout + done.stderr

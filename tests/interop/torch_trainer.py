@@ -1,0 +1,185 @@
+"""The trainer of test_torch.py: small models whose every step is determined by its number and the restored state.
+
+    torch_trainer.py KIND STEPS [--plain] [--mischief WHAT]
+
+Prints `step N LOSS` (the loss as a hexadecimal float) for each update, and at the end `state SHA256` of all that trains on this rank.
+With --plain the script knows nothing of Cairn: its data are the same in every step, so that a resumed run continues the reference.
+"""
+import argparse
+import hashlib
+import os
+import random
+import sys
+import time
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+PAUSE_S = float(os.environ.get("TRAINER_PAUSE_S", "0"))  # in each step, as if the model were larger
+SHARD = 0 if "tp" in sys.argv else RANK  # of the data: tensor parallel ranks see the same
+
+
+class Model(nn.Module):
+    """Dropout for the generators, batch normalisation for buffers, tied weights, a frozen layer, experts of uneven use."""
+
+    def __init__(self, width=48, experts=0):
+        super().__init__()
+        self.embed = nn.Embedding(32, width)
+        self.frozen = nn.Linear(width, width)
+        self.frozen.requires_grad_(False)
+        self.norm = nn.BatchNorm1d(width)
+        self.experts = nn.ModuleList(nn.Linear(width, width) for _ in range(experts))
+        self.inner = nn.Linear(width, width)
+        self.drop = nn.Dropout(0.2)
+        self.head = nn.Linear(width, 32, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens):
+        x = self.norm(self.embed(tokens) + self.frozen(self.embed(tokens)).sin())
+        if self.experts:
+            chosen = (tokens * tokens) % len(self.experts)
+            x = torch.stack([self.experts[int(c)](row) for c, row in zip(chosen, x)])
+        return self.head(self.drop(F.gelu(self.inner(x))))
+
+
+def batch(step, size=16, micro=0):
+    generator = torch.Generator().manual_seed(1000 * step + 10 * SHARD + micro)
+    tokens = torch.randint(0, 32, (size,), generator=generator)
+    return tokens, (tokens * 7 + 3) % 32
+
+
+def build(kind):
+    """(models, optimizers)"""
+    torch.manual_seed(5)
+    random.seed(5)
+    if kind == "gan":
+        first, second = Model(), nn.Sequential(nn.Linear(32, 40), nn.ReLU(), nn.Linear(40, 1))
+        return [first, second], [torch.optim.Adam(first.parameters(), lr=2e-3),
+                                 torch.optim.SGD(second.parameters(), lr=1e-2, momentum=0.9)]
+    model = Model(experts=4 if kind == "moe" else 0)
+    if kind in ("fsdp", "tp"):
+        from torch.distributed.device_mesh import init_device_mesh
+
+        model = nn.Sequential(nn.Embedding(32, 48), nn.Linear(48, 50), nn.GELU(), nn.LayerNorm(50), nn.Linear(50, 32))
+        mesh = init_device_mesh("cpu", (WORLD,))
+        if kind == "fsdp":
+            from torch.distributed.fsdp import fully_shard
+
+            for layer in (model[1], model[4]):
+                fully_shard(layer, mesh=mesh)
+            fully_shard(model, mesh=mesh)
+        else:
+            from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+            model = nn.Sequential(nn.Embedding(32, 48), nn.Linear(48, 64), nn.GELU(), nn.Linear(64, 32))
+            parallelize_module(model, mesh, {"1": ColwiseParallel(), "3": RowwiseParallel()})
+    if kind == "ddp":
+        model = nn.parallel.DistributedDataParallel(model, find_unused_parameters=False)
+    if kind == "compile":
+        model = torch.compile(model, backend="eager")
+    decayed = [p for p in model.parameters() if p.dim() > 1 and p.requires_grad]
+    others = [p for p in model.parameters() if p.dim() <= 1 and p.requires_grad]
+    return [model], [torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}], lr=3e-3)]
+
+
+def update(kind, models, optimizers, step, mischief):
+    """One update of everything; its loss."""
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    if kind == "gan":
+        tokens, wanted = batch(step)
+        made = models[0](tokens)
+        loss = F.cross_entropy(made, wanted) - 0.1 * models[1](made).mean()
+        loss.backward()
+        time.sleep(PAUSE_S)
+        optimizers[0].step()
+        optimizers[1].zero_grad()
+        against = F.softplus(models[1](models[0](tokens).detach())).mean()
+        against.backward()
+        optimizers[1].step()
+        return loss + against
+    total = torch.zeros(())
+    for micro in range(3 if kind == "accumulate" else 1):
+        tokens, wanted = batch(step, micro=micro)
+        loss = F.cross_entropy(models[0](tokens), wanted) * (1 + 0.1 * random.random())
+        if mischief == "between" and step % 2:
+            with torch.no_grad():
+                models[0].inner.bias.add_(0.001)  # after the forward: the snapshot has begun
+        loss.backward()
+        total += loss.detach()
+    time.sleep(PAUSE_S)
+    optimizers[0].step()
+    return total
+
+
+def digest(models, optimizers):
+    sha = hashlib.sha256()
+
+    def add(tensor):
+        here = getattr(tensor, "_local_tensor", tensor).detach().contiguous()
+        sha.update(here.reshape(-1).view(torch.uint8).numpy().tobytes() if here.numel() else b"")
+
+    for model in models:
+        for _, tensor in sorted(model.state_dict().items()):
+            add(tensor)
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            sha.update(repr(sorted((k, v) for k, v in group.items() if k != "params")).encode())
+            for parameter in group["params"]:
+                for _, value in sorted(optimizer.state.get(parameter, {}).items()):
+                    add(value)
+    return sha.hexdigest()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind")
+    parser.add_argument("steps", type=int)
+    parser.add_argument("--plain", action="store_true")
+    parser.add_argument("--mischief", default="")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if WORLD > 1:
+        torch.distributed.init_process_group("gloo")
+    models, optimizers = build(options.kind)
+    if options.mischief == "wider":
+        models[0].inner = nn.Linear(48, 48, bias=False)
+        models[0].extra = nn.Linear(3, 4)
+        optimizers = [torch.optim.AdamW(models[0].parameters(), lr=3e-3)]
+    schedulers = [torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.8) for optimizer in optimizers]
+    counts = {"tokens": 0}
+    first = 0
+    if not options.plain:
+        import cairn
+
+        job = cairn.attach({f"m{i}": m for i, m in enumerate(models)} if len(models) > 1 else models[0], optimizers,
+                           scheduler=schedulers, extra={"counts": counts})
+        first = job.step
+    for step in range(first, options.steps):
+        if options.mischief == "raise" and step == 6:
+            optimizers[0].register_step_pre_hook(lambda *_: 1 // 0)  # the update itself raises
+        loss = update(options.kind, models, optimizers, 0 if options.plain else step, options.mischief)
+        if not options.plain:
+            for scheduler in schedulers:
+                scheduler.step()
+            counts["tokens"] += 16
+        if options.mischief == "fork":
+            pid = os.fork()
+            if pid == 0:  # a data loader's worker may even train something of its own
+                update(options.kind, models, optimizers, step, "")
+                os._exit(0)
+            os.waitpid(pid, 0)
+        if options.mischief == "lose" and step == 3:
+            optimizers[0].state[models[0].inner.weight].pop("exp_avg_sq")
+            sys.exit(0 if not first else 1)
+        print(f"step {step} {loss.item().hex()}", flush=True)
+    print(f"state {digest(models, optimizers)} {counts['tokens'] if not options.plain else ''}", flush=True)
+    if options.mischief in ("between",) and not options.plain:
+        print(f"refused {job.snapshots_refused} {job.stats()}", flush=True)
+    if WORLD > 1:
+        torch.distributed.destroy_process_group()
+
+
+main()
