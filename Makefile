@@ -2,7 +2,7 @@
 #   make                 ./cairn, lib/libcairn.so, examples/gpt
 #   make demo | test     install what is missing, then run the main job | pass the tests
 #   make check           unit and fault tests without installing anything
-#   make sim [SEEDS=N] [SEED=S], make cluster, make fuzz, make bench, make lint, make layers, make headers
+#   make sim [SEEDS=N] [SEED=S], make cluster, make interop, make fuzz, make bench, make lint, make layers, make headers
 # Knobs: SAN=address,undefined | thread   CC=clang   V=1   BUILD=folder
 comma := ,
 SAN   ?=
@@ -45,7 +45,7 @@ NEEDS_agent := agent client snapshot erasure transport base
 NEEDS_tools := tools agent client snapshot erasure transport base
 ARCHIVES_FOR = $(foreach m,$(NEEDS_$(1)),$(filter $(BUILD)/lib$(m).a,$(ARCHIVES)))
 
-.PHONY: all FORCE clean deps test-deps demo test check sim cluster fuzz bench lint layers headers format install
+.PHONY: all FORCE clean deps test-deps demo test check sim cluster interop fuzz bench lint layers headers format install
 .SECONDARY:
 .DELETE_ON_ERROR:
 all: $(BUILD)/cairn $(BUILD)/libcairn.so $(BUILD)/gpt
@@ -124,6 +124,9 @@ $(BUILD)/tests/cluster/%: $(BUILD)/tests/cluster/%.o $(BUILD)/libcairn.so
 cluster-bins: $(CLUSTER_BIN)
 cluster:
 	$(Q)python3 tests/runner.py cluster
+# Real safetensors and PyTorch (CPU, gloo), in build/venv.
+interop:
+	$(Q)python3 tests/runner.py interop
 lint:
 	$(Q)python3 tests/runner.py lint
 format:
@@ -133,6 +136,9 @@ install: all
 	install -m 755 $(BUILD)/cairn $(DESTDIR)$(PREFIX)/bin/
 	install -m 755 $(BUILD)/libcairn.so $(DESTDIR)$(PREFIX)/lib/
 	install -m 644 include/cairn/*.h $(DESTDIR)$(PREFIX)/include/cairn/
+	install -d $(DESTDIR)$(PREFIX)/lib/cairn/python/cairn/autoload
+	install -m 644 bindings/python/cairn/*.py bindings/python/cairn/py.typed $(DESTDIR)$(PREFIX)/lib/cairn/python/cairn/
+	install -m 644 bindings/python/cairn/autoload/*.py $(DESTDIR)$(PREFIX)/lib/cairn/python/cairn/autoload/
 
 # The simulator: the protocol's own files, with planted bugs compiled in; the product is built without them.
 SIM_CORE := actions choose core epoch facts holding inventory liveness message parity rebuild rebuild_target rebuild_work restore restore_ask restore_claim restore_plan restore_watch roster save seal

@@ -198,8 +198,27 @@ def suite_cluster():
     return again_alone([run_program(name, command, 1200) for name, command in commands.items()], commands, 1200)
 
 
+def install_torch(python, venv):
+    """Installs PyTorch for the CPU, once; the reason where there is none. The wheels with CUDA would be several GB for nothing."""
+    marker = os.path.join(venv, "torch")
+    if not os.path.exists(marker):
+        pinned = [python, "-m", "pip", "install", "-q", "torch==2.13.0+cpu", "setuptools"]
+        status, output = run(pinned, 600)
+        if status != 0:
+            status, output = run([*pinned[:-2], "torch>=2.6", "setuptools", "--index-url", "https://download.pytorch.org/whl/cpu"], 900)
+        if status == 0:
+            status, output = run([python, "-c", "import torch"], 120)
+        if status != 0:
+            return "no PyTorch for the CPU: " + (output.strip().splitlines() or ["?"])[-1]
+        open(marker, "w").close()
+    return None
+
+
 def suite_interop():
-    """Stock tools read what we write, in a virtual environment of their own."""
+    """Stock tools read what we write, and PyTorch trains with us, in a virtual environment of their own."""
+    status, output = make("all")
+    if status != 0:
+        return [Result("interop: build", failed=1, output=output)]
     venv = os.path.join(ROOT, "build", "venv")
     python = os.path.join(venv, "bin", "python")
     if not os.path.exists(os.path.join(venv, "ready")):
@@ -210,11 +229,12 @@ def suite_interop():
             return [Result("interop", skipped=1, reasons=["no virtual environment with numpy and safetensors: " +
                                                           (output.strip().splitlines() or ["?"])[-1]])]
         open(os.path.join(venv, "ready"), "w").close()
+    missing = install_torch(python, venv)
     begin = time.monotonic()
     status, output = run([python, "-m", "pytest", "-q", "-rs", "tests/interop"], 900)
     passed, failed, skipped = (sum(int(n) for n in re.findall(rf"(\d+) {w}", output)) for w in ("passed", "failed|error", "skipped"))
     return [Result("interop", passed, failed or int(status not in (0, 5)), skipped,
-                   re.findall(r"^SKIPPED .*?: (.*)$", output, re.M), output, time.monotonic() - begin)]
+                   re.findall(r"^SKIPPED .*?: (.*)$", output, re.M) + [r for r in (missing,) if r], output, time.monotonic() - begin)]
 
 
 def suite_lint():
