@@ -297,6 +297,7 @@ cairn_client_close(struct cairn_client *client)
 {
     if (!client_usable(client))
         return;
+    (void)cairn_snapshot_confirm(client, false); /* what was held and never confirmed */
     pthread_mutex_lock(&client->lock);
     if (client->snapshot.state == CLIENT_SNAPSHOT_ASKED)
         client_give_up(client, CAIRN_AGAIN, CAIRN_REASON_CLOSING);

@@ -192,6 +192,8 @@ set_python(void)
     const char *before = getenv("PYTHONPATH");
     char path[PLACED_PATH_BYTES], *all;
 
+    if (cairn_own_path(path, sizeof path))
+        set("CAIRN_COMMAND", path); /* what it asks for a snapshot with */
     if (!getenv("CAIRN_LIBRARY") && find_beside(libraries, "libcairn.so", path))
         set("CAIRN_LIBRARY", path);
     if (!find_beside(packages, "cairn/autoload/sitecustomize.py", path))

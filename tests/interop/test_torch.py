@@ -189,6 +189,19 @@ def test_terminated(cluster, tmp_path):
     assert min(last.steps()) >= seen - 2
 
 
+def test_snapshot_now(tmp_path):
+    """SIGUSR1 to `cairn run` takes a snapshot at one of the next steps, however rarely they are due."""
+    with harness.Cluster(nodes=1, parity=0, state="4MiB", options="snapshot_every_steps: 1000") as cluster:
+        cluster.start()
+        run = Run(tmp_path, ["mlp", 60], 1, under(cluster))
+        harness.wait_for("step 8", lambda: 8 in run.steps(), 90)
+        assert newest(cluster) == 0
+        os.kill(run.process.pid, signal.SIGUSR1)
+        harness.wait_for("a snapshot", lambda: newest(cluster) > 8 or run.process.poll() is not None, 30)
+        assert run.wait() == 0, run.errors()
+        assert 8 < newest(cluster) < 60, (run.errors(), cluster.log(0)[-1000:])
+
+
 def test_changed_behind_the_optimizer(cluster, tmp_path):
     run = Run(tmp_path, ["mlp", STEPS, "--mischief", "between"], 1, under(cluster))
     finished(run)

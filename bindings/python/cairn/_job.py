@@ -18,6 +18,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import signal
 import sys
 import threading
 import weakref
@@ -182,7 +183,7 @@ class Job:
         self._begun = False
         if self._client.fence() != _lib.OK:
             return
-        changed = [entry for entry in self._layout.entries if entry.changed()]
+        changed = self._layout.changed()
         self._client.confirm(not changed)
         if not changed:
             return
@@ -202,9 +203,10 @@ class Job:
         self._stepping = [each for each in self._stepping if each is not optimizer]
         if self._stepping:
             return
-        for known in self._live():
-            if known.optimizer() is optimizer:
-                known.note_missing()
+        if self._layout is None or self._layout.grown(self._live()):
+            for known in self._live():
+                if known.optimizer() is optimizer:
+                    known.note_missing()
         self._stepped.add(id(optimizer))
         alive = {id(known.optimizer()) for known in self._live()}
         if self._cycle is not None:
@@ -245,8 +247,7 @@ class Job:
             self._register()
         if self._layout is None or self._refused:
             return
-        for entry in self._layout.entries:
-            entry.prepare()
+        self._layout.prepare()
         if not self._write_blob(self._layout):
             return
         stream = _torch.current_stream()
@@ -523,6 +524,26 @@ def start() -> Job:
         resume = os.environ.get("CAIRN_RESUME") == "1" or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
         _current = Job(resume)
     return _current
+
+
+def answer_signals() -> None:
+    """SIGUSR1 asks the agents for a snapshot at the next step that all ranks can still make, unless the script has a use for it."""
+    command = os.environ.get("CAIRN_COMMAND")
+    pid = os.getpid()
+
+    def ask(_number: int, _frame: Any) -> None:
+        if os.getpid() != pid or not command:
+            return
+        try:
+            # Not subprocess: that may copy this process's page tables, which takes long in a large one.
+            asked = os.posix_spawn(command, [command, "snapshot"], os.environ,
+                                   file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)])
+            threading.Thread(target=os.waitpid, args=(asked, 0), daemon=True).start()
+        except OSError as error:
+            print(f"cairn: no snapshot can be asked for: {command}: {error}", file=sys.stderr, flush=True)
+
+    if command and threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
+        signal.signal(signal.SIGUSR1, ask)
 
 
 def current() -> Optional[Job]:

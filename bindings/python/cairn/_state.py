@@ -43,7 +43,7 @@ def fitting(name: str) -> str:
 class Entry:
     """One tensor of the job. `staged` is the copy that is captured in its stead, where there is one."""
 
-    __slots__ = ("name", "kind", "tensor", "owner", "key", "parameter", "staged", "address", "version", "replica", "captured")
+    __slots__ = ("name", "kind", "tensor", "owner", "key", "parameter", "staged", "replica", "captured")
 
     def __init__(self, name: str, kind: int, tensor: Any, owner: Optional[Dict[str, Any]] = None, key: str = "",
                  parameter: Any = None, staged: bool = False) -> None:
@@ -51,33 +51,8 @@ class Entry:
 
         self.name, self.kind, self.tensor, self.owner, self.key, self.parameter = fitting(name), kind, tensor, owner, key, parameter
         self.staged = _torch.staging_like(tensor) if staged else None
-        self.address = _torch.local(tensor).data_ptr()
-        self.version = 0
         self.replica = (0, 1)
         self.captured = True  # by this rank; all ranks restore it
-
-    def moved(self) -> bool:
-        """It is no longer the tensor, or no longer where, it was registered."""
-        from . import _torch
-
-        if self.owner is not None and self.owner.get(self.key) is not self.tensor:
-            return True
-        return bool(_torch.local(self.tensor).data_ptr() != self.address)
-
-    def prepare(self) -> None:
-        """Just before a snapshot begins."""
-        from . import _torch
-
-        if self.staged is not None:
-            _torch.stage(self.tensor, self.staged)
-        else:
-            self.version = _torch.version(_torch.local(self.tensor))
-
-    def changed(self) -> bool:
-        """It was written to since prepare."""
-        from . import _torch
-
-        return self.staged is None and (_torch.version(_torch.local(self.tensor)) != self.version or self.moved())
 
     def piece(self, place: Place, as_named: Optional[str] = None, into_staged: bool = True) -> Optional[_lib.Piece]:
         """What this rank holds of it; None where that is nothing. For a restore replicas only say how little is captured."""
@@ -191,7 +166,10 @@ def positional(optimizer: int, group: int, index: int) -> str:
 
 
 class Layout:
-    """All entries of a job, in the order in which they are captured, and the blob of plain state."""
+    """All entries of a job, in the order in which they are captured, and the blob of plain state.
+
+    A job may have thousands of entries, and is looked at twice in every step: that is done list by list.
+    """
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -199,6 +177,11 @@ class Layout:
         self.blob: Any = None
         self._plain: List[Tuple[int, str, Dict[str, Any], Set[str]]] = []
         self._counts: Dict[int, Tuple[int, int]] = {}
+        self._in_place: List[Entry] = []
+        self._staged: List[Entry] = []
+        self._owned: List[Tuple[Dict[str, Any], str, Any]] = []
+        self._addresses: List[int] = []
+        self._versions: List[int] = []
 
     def add_plain(self, optimizer: int, name: str, state: Dict[str, Any], keys: Set[str]) -> None:
         self._plain.append((optimizer, fitting(name), state, keys))
@@ -207,11 +190,44 @@ class Layout:
         return ((name, state, keys) for number, name, state, keys in self._plain if number == optimizer)
 
     def seal(self, known: Iterable[Known]) -> None:
+        """All entries are there: notes what they are known again by."""
+        from . import _torch
+
         self._counts = {each.number: each.count() for each in known}
+        self._in_place = [entry for entry in self.entries if entry.staged is None]
+        self._staged = [entry for entry in self.entries if entry.staged is not None]
+        self._owned = [(entry.owner, entry.key, entry.tensor) for entry in self.entries if entry.owner is not None]
+        self._addresses = _torch.addresses([entry.tensor for entry in self._in_place])
+
+    def grown(self, known: Iterable[Known]) -> bool:
+        """Parameters or state were added or taken away since it was made."""
+        return {each.number: each.count() for each in known} != self._counts
 
     def outdated(self, known: Iterable[Known]) -> bool:
-        """Parameters or state were added, or tensors replaced, since it was made."""
-        return {each.number: each.count() for each in known} != self._counts or any(entry.moved() for entry in self.entries)
+        """It has grown, or tensors were replaced or moved since it was made."""
+        from . import _torch
+
+        return (self.grown(known) or any(owner.get(key) is not tensor for owner, key, tensor in self._owned) or
+                _torch.addresses([entry.tensor for entry in self._in_place]) != self._addresses)
+
+    def prepare(self) -> None:
+        """Just before a snapshot begins: fills the copies, and notes what can be captured in place only while nothing writes to it."""
+        from . import _torch
+
+        for entry in self._staged:
+            _torch.stage(entry.tensor, entry.staged)
+        self._versions = _torch.versions([entry.tensor for entry in self._in_place])
+
+    def changed(self) -> List[Entry]:
+        """What was written to, or moved, since prepare."""
+        from . import _torch
+
+        tensors = [entry.tensor for entry in self._in_place]
+        versions, places = _torch.versions(tensors), _torch.addresses(tensors)
+        if versions == self._versions and places == self._addresses:
+            return []
+        before = zip(self._in_place, versions, self._versions, places, self._addresses)
+        return [entry for entry, version, old, place, at in before if version != old or place != at]
 
     def grow_blob(self, size_bytes: int) -> None:
         from . import _torch

@@ -10,7 +10,7 @@ import os
 import random
 import sys
 from array import array
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
 import torch
 from torch.optim import Optimizer
@@ -61,9 +61,18 @@ def is_sharded(tensor: Tensor) -> bool:
     return hasattr(tensor, "_local_tensor")
 
 
-def version(tensor: Tensor) -> int:
-    """Grows with every write that goes through torch and not through .data."""
-    return 0 if tensor.is_inference() else tensor._version
+def versions(tensors: Iterable[Tensor]) -> List[int]:
+    """The version counters of what lies here: they grow with every write that goes through torch and not through .data."""
+    here = [getattr(tensor, "_local_tensor", tensor) for tensor in tensors]
+    try:
+        return [tensor._version for tensor in here]
+    except RuntimeError:  # a tensor of inference mode has none
+        return [0 if tensor.is_inference() else tensor._version for tensor in here]
+
+
+def addresses(tensors: Iterable[Tensor]) -> List[int]:
+    """Where what lies here begins."""
+    return [getattr(tensor, "_local_tensor", tensor).data_ptr() for tensor in tensors]
 
 
 def memory_order(tensor: Tensor) -> Optional[Tuple[int, ...]]:
@@ -362,6 +371,7 @@ def install() -> None:
     register_optimizer_step_pre_hook(_before_step)  # type: ignore[arg-type]
     register_optimizer_step_post_hook(_after_step)  # type: ignore[arg-type]
     os.register_at_fork(after_in_child=_job.forget)
+    _job.answer_signals()
     _job.start()
 
 
