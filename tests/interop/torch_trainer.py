@@ -114,10 +114,13 @@ def update(kind, models, optimizers, step, mischief):
     return total
 
 
-def digest(models, optimizers):
+def digest(models, optimizers, whole=False):
+    """Of what lies on this rank, or of the whole tensors."""
     sha = hashlib.sha256()
 
     def add(tensor):
+        if whole and hasattr(tensor, "full_tensor"):
+            tensor = tensor.full_tensor()
         here = getattr(tensor, "_local_tensor", tensor).detach().contiguous()
         sha.update(here.reshape(-1).view(torch.uint8).numpy().tobytes() if here.numel() else b"")
 
@@ -141,7 +144,7 @@ def main():
     parser.add_argument("--mischief", default="")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    if WORLD > 1:
+    if "RANK" in os.environ:
         torch.distributed.init_process_group("gloo")
     models, optimizers = build(options.kind)
     if options.mischief == "wider":
@@ -157,6 +160,8 @@ def main():
         job = cairn.attach({f"m{i}": m for i, m in enumerate(models)} if len(models) > 1 else models[0], optimizers,
                            scheduler=schedulers, extra={"counts": counts})
         first = job.step
+    if options.mischief == "whole":
+        print(f"whole {first} {digest(models, optimizers, whole=True)}", flush=True)
     for step in range(first, options.steps):
         if options.mischief == "raise" and step == 6:
             optimizers[0].register_step_pre_hook(lambda *_: 1 // 0)  # the update itself raises
@@ -178,7 +183,7 @@ def main():
     print(f"state {digest(models, optimizers)} {counts['tokens'] if not options.plain else ''}", flush=True)
     if options.mischief in ("between",) and not options.plain:
         print(f"refused {job.snapshots_refused} {job.stats()}", flush=True)
-    if WORLD > 1:
+    if "RANK" in os.environ:
         torch.distributed.destroy_process_group()
 
 

@@ -9,7 +9,7 @@ One update of a job (of all its optimizers, once each) is a round. The life of i
                     beginning, and confirms the snapshot, or refuses it where something was changed behind the optimizer's back
 
 Where a round has no forward between two updates (closures, models that are no modules) it begins in after_step from then on.
-An evaluation's forward does not begin one: weights may be swapped for it.
+A forward without gradients (an evaluation) does not begin one: weights may be swapped for it.
 
 All hooks run in the thread that trains. A forked child has no job.
 """
@@ -63,7 +63,7 @@ class Job:
         self._begun = False
         # what is registered
         self._layout: Optional[Layout] = None
-        self._refused = False       # the layout is incomplete: nothing is snapshot
+        self._refused = False       # the layout is incomplete: no snapshots are taken
         self._staged_always: Set[str] = set()
         self._agreed: Tuple[Tuple[str, ...], Dict[str, Tuple[str, int, int]]] = ((), {})
         self._exchanges = 0
@@ -104,8 +104,11 @@ class Job:
 
     def saw_optimizer(self, optimizer: Any) -> None:
         """An optimizer was made, or steps for the first time."""
-        if self._ended or any(known.optimizer() is optimizer for known in self._known):
+        if self._ended or self._attached or any(known.optimizer() is optimizer for known in self._known):
             return
+        self._add_optimizer(optimizer)
+
+    def _add_optimizer(self, optimizer: Any) -> None:
         self._known.append(Known(weakref.ref(optimizer), len(self._known)))
         self._layout = None
         self._watch()
@@ -116,7 +119,7 @@ class Job:
     def _watch(self) -> None:
         from . import _torch
 
-        if self._stop_watching is None and not self._attached:
+        if self._stop_watching is None and not self._attached:  # what is attached is named already
             self._stop_watching = _torch.watch_forwards()
 
     def _unwatch(self) -> None:
@@ -165,6 +168,8 @@ class Job:
         if len(self._stepping) > 1:
             return  # inside the step of an optimizer that wraps it
         self.saw_optimizer(optimizer)
+        if not any(known.optimizer() is optimizer for known in self._known):
+            self.say("an optimizer that was not given to cairn.attach takes steps: it is not covered")
         if self._resume:
             self._try_restore(final=True)
         if id(optimizer) in self._stepped:  # the first one is back: those since were all there are
@@ -174,6 +179,8 @@ class Job:
         if self._pending:
             self._pending = False
             self._begins_at_once = True
+            if self._extras.has_late():
+                self.say("no forward comes between two updates: schedulers and extras are captured as they are right after an update")
         self._finish()
 
     def _finish(self) -> None:
@@ -207,8 +214,10 @@ class Job:
             for known in self._live():
                 if known.optimizer() is optimizer:
                     known.note_missing()
-        self._stepped.add(id(optimizer))
         alive = {id(known.optimizer()) for known in self._live()}
+        if id(optimizer) not in alive:
+            return
+        self._stepped.add(id(optimizer))
         if self._cycle is not None:
             self._cycle = (self._cycle | {id(optimizer)}) & alive
             complete = self._cycle <= self._stepped
@@ -231,7 +240,9 @@ class Job:
             return
         if self._resume:
             self._try_restore(final=False)
-        if self._pending and not self._stepping and module.training:
+        from . import _torch
+
+        if self._pending and not self._stepping and _torch.is_training():
             self._begin()
 
     # ---- capture ----
@@ -270,7 +281,7 @@ class Job:
             data = self._plain_state(layout)
         except TypeError as error:
             self._refused = True
-            self.say(f"nothing is snapshot: {error}")
+            self.say(f"no snapshots are taken: {error}")
             return False
         if len(data) + 8 > layout.blob.numel():
             layout.grow_blob(2 * (len(data) + 8))
@@ -320,13 +331,13 @@ class Job:
             problems.lines.append("there is no optimizer with parameters")
             self._refused = True
         if self._refused:
-            self.say("nothing is snapshot: " + "; ".join(problems.lines[:4]))
+            self.say("no snapshots are taken: " + "; ".join(problems.lines[:4]))
             return
         self._agree(layout)
         layout.grow_blob(1 << 16)
         if not self._send(layout.capture_pieces()):
             self._refused = True
-            self.say("nothing is snapshot: the agent did not take this rank's tensors")
+            self.say("no snapshots are taken: the agent did not take this rank's tensors")
             return
         if self._place.rank == 0 and self.stats()["attached"]:
             self.say("covers " + layout.summary())
@@ -369,7 +380,7 @@ class Job:
         for name, module in models.items():
             self._add_root(module, f"{name}." if name else "")
         for optimizer in optimizers:
-            self.saw_optimizer(optimizer)
+            self._add_optimizer(optimizer)
         if not self._resume:
             self._open()
             return
@@ -414,8 +425,10 @@ class Job:
         assert self._listed is not None and self._place is not None
         for known in self._live():
             known.make_state(self._names(), self._listed)
-        layout = collect(self._roots, self._live(), self._place, Problems(), self._staged_always, unnamed_too=final)
-        todo, problems = layout.match(self._listed, self._restored, self._place)
+        uncovered = Problems()
+        layout = collect(self._roots, self._live(), self._place, uncovered, self._staged_always, unnamed_too=final)
+        todo, differences = layout.match(self._listed, self._restored, self._place)
+        problems = differences + uncovered.lines
         if problems:
             for known in self._live():
                 known.forget_state()
@@ -478,6 +491,10 @@ class Job:
                                   "train on what it holds now. Start it again, with --resume to try again") from error
 
     # ---- the end ----
+
+    def has_begun(self) -> bool:
+        """It has optimizers, or has talked to an agent."""
+        return bool(self._known) or self._client is not None
 
     def stats(self) -> Dict[str, int]:
         """Counters since the start, see struct cairn_client_stats; all 0 without an agent."""
@@ -551,6 +568,7 @@ def current() -> Optional[Job]:
 
 
 def forget() -> None:
-    """In a forked child: the job is the parent's."""
+    """In a forked child: a job that has begun is the parent's; before that the child may be the one that trains."""
     global _current
-    _current = None
+    if _current is not None and _current.has_begun():
+        _current = None

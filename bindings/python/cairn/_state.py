@@ -83,6 +83,19 @@ class Known:
         self.optimizer, self.number = optimizer, number
         self.without_moments: List[Any] = []  # parameters that were updated and have none, though others have
         self._made: List[Tuple[Dict[str, Any], str]] = []
+        self._left_out: Set[str] = set()  # keys of the groups that hold no plain data
+
+    def leave_out_what_is_not_plain(self, problems: Problems) -> None:
+        """Looks once whether the hyperparameters can be kept."""
+        from . import _blob, _torch
+
+        for group in self.optimizer().param_groups:
+            for key in group.keys() - {"params"} - self._left_out:
+                try:
+                    _blob.encode(group[key], _torch.pack)
+                except TypeError as error:
+                    self._left_out.add(key)
+                    problems.notes.append(f"the hyperparameter {key} of optimizer {self.number} is not covered: {error}")
 
     def parameters(self) -> Iterable[Any]:
         optimizer = self.optimizer()
@@ -113,7 +126,8 @@ class Known:
     def plain(self, layout: "Layout") -> Dict[str, Any]:
         """Hyperparameters of the groups, and the state that is no tensor, by parameter name."""
         optimizer = self.optimizer()
-        groups = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+        groups = [{key: value for key, value in group.items() if key != "params" and key not in self._left_out}
+                  for group in optimizer.param_groups]
         values = {name: {key: value for key, value in state.items() if key in keys} for name, state, keys in layout.plain_of(self.number)}
         return {"groups": groups, "state": values}
 
@@ -324,13 +338,17 @@ def _add_parameter(layout: Layout, name: str, tensor: Any, problems: Problems) -
 
 
 def _add_state(layout: Layout, known: Known, name: str, parameter: Any, taken: Set[str], problems: Problems) -> None:
-    from . import _torch
+    from . import _blob, _torch
 
     state = known.optimizer().state.get(parameter) or {}
     plain: Set[str] = set()
     for key, value in state.items():
         if not _torch.is_tensor(value):
-            plain.add(key)
+            try:
+                _blob.encode(value, _torch.pack)
+                plain.add(key)
+            except TypeError as error:
+                problems.lines.append(f"{key}.{name} cannot be captured: {error}")
             continue
         why = _torch.uncovered(value)
         moment = f"{key}.{name}"
@@ -373,6 +391,7 @@ def collect(roots: Mapping[str, Any], known: Sequence[Known], place: Place, prob
         missing = [names.get(id(parameter), "a parameter without a name") for parameter in each.incomplete()]
         if missing:
             problems.lines.append(f"the optimizer has updated {few(missing)}, but holds no moments of it, or only some")
+        each.leave_out_what_is_not_plain(problems)
     if unnamed:
         problems.notes.append(f"{len(unnamed)} parameters belong to no module that was called: they are named by their position, {few(unnamed)}")
     for prefix, root in roots.items():
@@ -429,6 +448,9 @@ class Extras:
                 del values[name]
                 job.say(f"{name} is not covered: {why}")
         return states
+
+    def has_late(self) -> bool:
+        return bool(self._late)
 
     def early(self, job: Any) -> Dict[str, Any]:
         """The states of generators and data loaders, to be read right after an update."""

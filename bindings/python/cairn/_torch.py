@@ -5,6 +5,7 @@ hold parameters of an optimizer) are found, and one on the forward of each root.
 """
 from __future__ import annotations
 
+import datetime
 import functools
 import os
 import random
@@ -26,6 +27,8 @@ DTYPES: Dict[torch.dtype, int] = {getattr(torch, name): _lib.DTYPES[text] for na
     ("uint16", "U16"), ("float16", "F16"), ("bfloat16", "BF16"), ("int32", "I32"), ("uint32", "U32"), ("float32", "F32"),
     ("int64", "I64"), ("uint64", "U64"), ("float64", "F64"), ("complex64", "C64")) if hasattr(torch, name)}
 FROM_DTYPE = {value: dtype for dtype, value in DTYPES.items()}
+EXCHANGE_TIMEOUT = datetime.timedelta(seconds=30)
+LOCAL_RANKS = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE")
 WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 
 
@@ -38,7 +41,8 @@ def place() -> Place:
         rank, world = distributed.get_rank(), distributed.get_world_size()
     else:
         rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    return Place(rank, world, min(world, int(os.environ.get("LOCAL_WORLD_SIZE", "1" if world == 1 else str(world)))))
+    told = [os.environ[name] for name in LOCAL_RANKS if os.environ.get(name, "").isdigit()]
+    return Place(rank, world, min(world, int(told[0]) if told else world))
 
 
 def exchange(key: str, value: bytes, here: Place) -> List[bytes]:
@@ -47,6 +51,7 @@ def exchange(key: str, value: bytes, here: Place) -> List[bytes]:
 
     store = _get_default_store()
     store.set(f"cairn/{key}/{here.rank}", value)
+    store.wait([f"cairn/{key}/{rank}" for rank in range(here.world)], EXCHANGE_TIMEOUT)
     return [store.get(f"cairn/{key}/{rank}") for rank in range(here.world)]
 
 
@@ -173,6 +178,11 @@ def _has_numpy() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def is_training() -> bool:
+    """Gradients are recorded, whatever mode the modules are in."""
+    return torch.is_grad_enabled()
 
 
 def current_stream() -> Optional[int]:
