@@ -2,6 +2,7 @@
 
 Real agents on loopback (tests/cluster/harness.py), CPU and gloo. A job's ranks are separate processes, as torchrun makes them.
 """
+
 import os
 import pathlib
 import random
@@ -54,10 +55,18 @@ class Run:
         if not distributed:
             shell = f"exec {line} > {self.out[0]}"
         else:
-            shell = "".join(f"RANK={rank} LOCAL_RANK={rank} {ranks} {line} > {out} & " for rank, out in enumerate(self.out)) + "wait"
+            shell = (
+                "".join(f"RANK={rank} LOCAL_RANK={rank} {ranks} {line} > {out} & " for rank, out in enumerate(self.out)) + "wait"
+            )
         with open(self.err, "wb") as err:
-            self.process = subprocess.Popen([*wrapper, "sh", "-c", shell], env={**CLEAN, "PYTHONPATH": str(ROOT / "bindings" / "python"), "TRAINER_PAUSE_S": "0.02", **(env or {})},
-                                            stdin=subprocess.DEVNULL, stdout=err, stderr=err, start_new_session=True)
+            self.process = subprocess.Popen(
+                [*wrapper, "sh", "-c", shell],
+                env={**CLEAN, "PYTHONPATH": str(ROOT / "bindings" / "python"), "TRAINER_PAUSE_S": "0.02", **(env or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=err,
+                stderr=err,
+                start_new_session=True,
+            )
 
     def text(self, rank=0):
         return harness.text_of(self.out[rank])
@@ -126,8 +135,9 @@ def reference(folder, kind, world=1):
     return REFERENCES[kind, world]
 
 
-@pytest.mark.parametrize("kind, world", [("mlp", 1), ("gan", 1), ("accumulate", 1), ("moe", 1), ("ddp", 2), ("fsdp", 2),
-                                         ("tp", 2)])
+@pytest.mark.parametrize(
+    "kind, world", [("mlp", 1), ("gan", 1), ("accumulate", 1), ("moe", 1), ("ddp", 2), ("fsdp", 2), ("tp", 2)]
+)
 def test_killed_and_resumed(cluster, tmp_path, kind, world):
     start_reference(tmp_path, kind, world)
     seen = 0
@@ -182,9 +192,25 @@ def test_unchanged_script(cluster, tmp_path):
 def test_torchrun(cluster, tmp_path):
     """The command of the README: torchrun's workers get the hooks through the environment."""
     start_reference(tmp_path, "ddp", 2)
-    command = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(harness.free_ports(1)[0]), SCRIPT, "ddp", str(STEPS)]
-    done = subprocess.run([*under(cluster), PYTHON, *command], env={**CLEAN, "PYTHONPATH": str(ROOT / "bindings" / "python")},
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120)
+    command = [
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--master-port",
+        str(harness.free_ports(1)[0]),
+        SCRIPT,
+        "ddp",
+        str(STEPS),
+    ]
+    done = subprocess.run(
+        [*under(cluster), PYTHON, *command],
+        env={**CLEAN, "PYTHONPATH": str(ROOT / "bindings" / "python")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     states, _ = reference(tmp_path, "ddp", 2)
     assert sorted(re.findall(r"^state (.*)$", done.stdout, re.M)) == sorted(state for each in states for state in each)
@@ -223,7 +249,9 @@ def test_changed_behind_the_optimizer(cluster, tmp_path):
     refused = int(re.search(r"^refused (\d+)", run.text(), re.M).group(1))
     assert refused >= STEPS // 4, run.text()
     committed = [int(step) for step in re.findall(r"committed epoch=\d+ step=(\d+)", cluster.log(0))]
-    assert committed and all(step % 2 == 0 for step in committed), committed  # after update N the step N + 1 writes when it is odd
+    assert committed and all(
+        step % 2 == 0 for step in committed
+    ), committed  # after update N the step N + 1 writes when it is odd
 
 
 def test_other_model(cluster, tmp_path):
@@ -280,7 +308,9 @@ def test_without_agent(tmp_path, agent):
 def test_no_optimizer(cluster, tmp_path):
     """A script without an optimizer is left alone."""
     code = "import torch; m = torch.nn.Linear(2, 2); m(torch.ones(1, 2)); print('ran')"
-    done = subprocess.run([*under(cluster), PYTHON, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60, env=CLEAN)
+    done = subprocess.run(
+        [*under(cluster), PYTHON, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60, env=CLEAN
+    )
     assert done.returncode == 0 and done.stdout == "ran\n" and "cairn:" not in done.stderr, done.stderr
 
 
@@ -288,6 +318,12 @@ def test_costs_nothing_without_torch(cluster, tmp_path):
     """A Python process that never imports torch loads neither the library nor torch, and another sitecustomize still runs."""
     (tmp_path / "sitecustomize.py").write_text("print('mine')")
     code = "import sys; print(sorted(m for m in sys.modules if m in ('torch', 'ctypes', 'cairn._lib')))"
-    done = subprocess.run([*under(cluster), PYTHON, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60,
-                          env={**CLEAN, "PYTHONPATH": str(tmp_path)})
+    done = subprocess.run(
+        [*under(cluster), PYTHON, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        env={**CLEAN, "PYTHONPATH": str(tmp_path)},
+    )
     assert done.stdout == "mine\n[]\n", done.stdout + done.stderr

@@ -2,9 +2,11 @@
 
     torch_trainer.py KIND STEPS [--plain] [--mischief WHAT]
 
-Prints `step N LOSS` (the loss as a hexadecimal float) for each update, and at the end `state SHA256` of all that trains on this rank.
-With --plain the script knows nothing of Cairn: its data are the same in every step, so that a resumed run continues the reference.
+Prints `step N LOSS` (the loss as a hexadecimal float) for each update, and at the end `state SHA256` of all that trains on this
+rank. With --plain the script knows nothing of Cairn: its data are the same in every step, so that a resumed run continues the
+reference.
 """
+
 import argparse
 import hashlib
 import os
@@ -56,8 +58,10 @@ def build(kind):
     random.seed(5)
     if kind == "gan":
         first, second = Model(), nn.Sequential(nn.Linear(32, 40), nn.ReLU(), nn.Linear(40, 1))
-        return [first, second], [torch.optim.Adam(first.parameters(), lr=2e-3),
-                                 torch.optim.SGD(second.parameters(), lr=1e-2, momentum=0.9)]
+        return [first, second], [
+            torch.optim.Adam(first.parameters(), lr=2e-3),
+            torch.optim.SGD(second.parameters(), lr=1e-2, momentum=0.9),
+        ]
     model = Model(experts=4 if kind == "moe" else 0)
     if kind in ("fsdp", "tp"):
         from torch.distributed.device_mesh import init_device_mesh
@@ -81,7 +85,9 @@ def build(kind):
         model = torch.compile(model, backend="eager")
     decayed = [p for p in model.parameters() if p.dim() > 1 and p.requires_grad]
     others = [p for p in model.parameters() if p.dim() <= 1 and p.requires_grad]
-    return [model], [torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}], lr=3e-3)]
+    return [model], [
+        torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}], lr=3e-3)
+    ]
 
 
 def update(kind, models, optimizers, step, mischief):
@@ -157,8 +163,12 @@ def main():
     if not options.plain:
         import cairn
 
-        job = cairn.attach({f"m{i}": m for i, m in enumerate(models)} if len(models) > 1 else models[0], optimizers,
-                           scheduler=schedulers, extra={"counts": counts})
+        job = cairn.attach(
+            {f"m{i}": m for i, m in enumerate(models)} if len(models) > 1 else models[0],
+            optimizers,
+            scheduler=schedulers,
+            extra={"counts": counts},
+        )
         first = job.step
     if options.mischief == "whole":
         print(f"whole {first} {digest(models, optimizers, whole=True)}", flush=True)

@@ -9,6 +9,7 @@ a script calls `attach` once and starts its loop at `job.step`:
 
 Importing this package is cheap and does not import torch.
 """
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Mapping, Optional
@@ -20,21 +21,24 @@ __version__ = "0.1.0"
 __all__ = ["attach", "__version__"]
 
 
-def attach(model: Any, optimizer: Any, scheduler: Any = None, dataloader: Any = None, extra: Optional[Mapping[str, Any]] = None) -> "Job":
-    """Protects a job, and resumes it where `cairn run --resume` says so; returns the job, whose `step` is the number of updates done.
+def attach(
+    model: Any, optimizer: Any, scheduler: Any = None, dataloader: Any = None, extra: Optional[Mapping[str, Any]] = None
+) -> "Job":
+    """Protects a job, and resumes it where `cairn run --resume` says so; returns the job: `job.step` updates have been done.
 
-    model: a module, or a mapping from names to modules. optimizer: one, or a sequence of them. Call it after the optimizers are built
-    and the model is on its device, sharded and wrapped, and before the first step; again replaces what was attached before.
+    model: a module, or a mapping from names to modules. optimizer: one, or a sequence of them. Call it after the optimizers are
+    built and the model is on its device, sharded and wrapped, and before the first step; again replaces what was attached before.
     scheduler, dataloader: objects with state_dict and load_state_dict, or sequences of them. extra: further such objects,
     `torch.Generator`s, or plain mutable mappings and lists, which are restored in place. Random generators (torch, numpy, random)
-    are always included. What they hold must be plain data (numbers, text, bytes, lists, mappings, tensors, numpy arrays): nothing is pickled.
+    are always included. What they hold must be plain data (numbers, text, bytes, lists, mappings, tensors, numpy arrays): nothing
+    is pickled; what is not plain is named and left out.
 
     Generators and the data loader are captured as they are right after an update, the rest as it is when the next forward begins.
 
-    When resuming, all of it has its restored values on return, and `job.step` is the step of the snapshot; else `job.step` is 0 and
+    When resuming, all of it has its restored values on return, and `job.step` is the step of the snapshot; else it is 0 and
     nothing was touched. A model that does not fit the snapshot is said, by name, and starts afresh. Without an agent it returns a
-    job that protects nothing, and says so. Raises TypeError for an argument of the wrong kind, and RuntimeError when the snapshot
-    turned out to be damaged after tensors had been overwritten.
+    job that protects nothing, and says so. Raises TypeError for a model or optimizer that is none, and RuntimeError when the
+    snapshot turned out to be damaged after tensors had been overwritten.
     """
     from . import _torch
 

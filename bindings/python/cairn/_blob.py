@@ -1,9 +1,10 @@
 """Plain data to bytes and back without executing anything: the opaque blobs of a snapshot.
 
 A blob is u32 length of the JSON, the JSON, and the raw bytes that it refers to. In the JSON an object is always a tag:
-{"$": "map", "of": [[key, value], ...]} and so on, so that every type comes back as it was. Types of other libraries (tensors, arrays) are
-brought in by `pack`, which turns one into (tag, plain value), and `unpack`, which turns it back.
+{"$": "map", "of": [[key, value], ...]} and so on, so that every type comes back as it was. Types of other libraries (tensors,
+arrays) are brought in by `pack`, which turns one into (tag, plain value), and `unpack`, which turns it back.
 """
+
 from __future__ import annotations
 
 import collections
@@ -39,7 +40,10 @@ def encode(value: Any, pack: Pack = lambda value: None) -> bytes:
         if kind in (tuple, set, frozenset, collections.deque):
             return {"$": kind.__name__, "of": [plain(each, f"{path}[{i}]") for i, each in enumerate(item)]}
         if isinstance(item, dict) and (kind in _MAPPINGS or kind is collections.defaultdict):
-            return {"$": _MAPPINGS.get(kind, "map"), "of": [[plain(k, path), plain(v, f"{path}[{k!r}]")] for k, v in item.items()]}
+            return {
+                "$": _MAPPINGS.get(kind, "map"),
+                "of": [[plain(k, path), plain(v, f"{path}[{k!r}]")] for k, v in item.items()],
+            }
         packed = pack(item)
         if packed is None:
             raise TypeError(f"{path} is of type {kind.__module__}.{kind.__qualname__}, which is not plain data")
@@ -66,7 +70,7 @@ def decode(blob: bytes, unpack: Unpack = lambda tag, value: None) -> Any:
         if tag == "bytes":
             if not 0 <= of[0] <= of[0] + of[1] <= len(blob) - start:
                 raise ValueError("a blob refers to bytes that it lacks")
-            return blob[start + of[0]:start + of[0] + of[1]]
+            return blob[start + of[0] : start + of[0] + of[1]]
         if tag in _MAKERS:
             return _MAKERS[tag]({value_of(key): value_of(each) for key, each in of})
         values = value_of(of)

@@ -2,6 +2,7 @@
 
 Called by autoload/sitecustomize.py, which `cairn run` puts on PYTHONPATH.
 """
+
 from __future__ import annotations
 
 import importlib.machinery

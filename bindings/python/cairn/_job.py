@@ -13,6 +13,7 @@ A forward without gradients (an evaluation) does not begin one: weights may be s
 
 All hooks run in the thread that trains. A forked child has no job.
 """
+
 from __future__ import annotations
 
 import atexit
@@ -28,7 +29,7 @@ from . import _blob, _lib
 from ._state import Entry, Extras, Known, Layout, Place, Problems, collect, few
 
 RESTORE_TRIES = 3
-LAST_GRANT_MS = 500   # that the end of a process waits for the agent,
+LAST_GRANT_MS = 500  # that the end of a process waits for the agent,
 LAST_LINGER_MS = 300  # and for the other ranks
 
 
@@ -41,13 +42,13 @@ class Job:
 
     def __init__(self, resume: bool) -> None:
         self.step = 0
-        self._resume = resume       # something is still to be restored
+        self._resume = resume  # something is still to be restored
         self._attached = False
         self._ended = False
         self._client: Optional[_lib.Client] = None
         self._place: Optional[Place] = None
         self._known: List[Known] = []
-        self._roots: Dict[str, Any] = {}                       # prefix → module
+        self._roots: Dict[str, Any] = {}  # prefix → module
         self._seen: "weakref.WeakSet[Any]" = weakref.WeakSet()  # modules that need no further look
         self._stop_watching: Optional[Callable[[], None]] = None
         self._root_handles: List[Callable[[], None]] = []
@@ -59,11 +60,11 @@ class Job:
         self._cycle: Optional[Set[int]] = None
         self._begins_at_once = False
         self._early: Dict[str, Any] = {}
-        self._pending = False       # a round has ended whose snapshot has not begun
+        self._pending = False  # a round has ended whose snapshot has not begun
         self._begun = False
         # what is registered
         self._layout: Optional[Layout] = None
-        self._refused = False       # the layout is incomplete: no snapshots are taken
+        self._refused = False  # the layout is incomplete: no snapshots are taken
         self._staged_always: Set[str] = set()
         self._agreed: Tuple[Tuple[str, ...], Dict[str, Tuple[str, int, int]]] = ((), {})
         self._exchanges = 0
@@ -180,7 +181,9 @@ class Job:
             self._pending = False
             self._begins_at_once = True
             if self._extras.has_late():
-                self.say("no forward comes between two updates: schedulers and extras are captured as they are right after an update")
+                self.say(
+                    "no forward comes between two updates: schedulers and extras are captured as they are right after an update"
+                )
         self._finish()
 
     def _finish(self) -> None:
@@ -201,8 +204,10 @@ class Job:
             self._layout = None
         others = [entry.name for entry in changed if entry.kind != _lib.BUFFER]
         if others:
-            self.say("a snapshot was refused: between two updates something other than the optimizer changed "
-                     f"{few(others)} (said once; snapshots_refused counts them)")
+            self.say(
+                "a snapshot was refused: between two updates something other than the optimizer changed "
+                f"{few(others)} (said once; snapshots_refused counts them)"
+            )
 
     def after_step(self, optimizer: Any) -> None:
         if self._ended:
@@ -269,8 +274,12 @@ class Job:
     def _plain_state(self, layout: Layout) -> bytes:
         from . import _torch
 
-        value = {"random": self._early["random"], "early": self._early["extras"], "late": self._extras.late(self),
-                 "optimizers": [known.plain(layout) for known in self._live()]}
+        value = {
+            "random": self._early["random"],
+            "early": self._early["extras"],
+            "late": self._extras.late(self),
+            "optimizers": [known.plain(layout) for known in self._live()],
+        }
         return _blob.encode(value, _torch.pack)
 
     def _write_blob(self, layout: Layout) -> bool:
@@ -351,7 +360,9 @@ class Job:
         if here.world == 1:
             return
         if all(_torch.replicates(root) for root in self._roots.values()) and self._roots:
-            layout.share({name: (name, here.rank, here.world) for name in layout.plain_parameters()}, here, buffers_of_rank_0=True)
+            layout.share(
+                {name: (name, here.rank, here.world) for name in layout.plain_parameters()}, here, buffers_of_rank_0=True
+            )
             return
         plain = layout.plain_parameters()
         if self._agreed[0] != tuple(sorted(plain)) or self._exchanges == 0:
@@ -436,8 +447,11 @@ class Job:
                 unused = sorted(set(self._listed) - {entry.name for entry in layout.entries} - self._restored)
                 lacking = [name for name in unused if self._listed[name].kind == _lib.PARAM]
                 self._resume = False
-                self.say(f"the model differs from the snapshot of step {self._listed_step}, which is left as it is, and starts afresh: "
-                         + "; ".join(problems[:6]) + (f"; the snapshot has, and the model has not: {few(lacking)}" if lacking else ""))
+                self.say(
+                    f"the model differs from the snapshot of step {self._listed_step}, which stays as it is, and starts afresh: "
+                    + "; ".join(problems[:6])
+                    + (f"; the snapshot has, and the model has not: {few(lacking)}" if lacking else "")
+                )
             return
         if todo:
             self._fill(layout, todo)
@@ -471,7 +485,7 @@ class Job:
             self.say(f"resumed: the state after update {self.step}")
         if blob:
             data = _torch.read_bytes(blob[0])
-            value = _blob.decode(data[8:8 + int.from_bytes(data[:8], "little")], _torch.unpack)
+            value = _blob.decode(data[8 : 8 + int.from_bytes(data[:8], "little")], _torch.unpack)
             for known, plain in zip(self._live(), value["optimizers"]):
                 known.load_plain(plain, self._names(), with_groups=self._attached)
             self._extras.load({**value["early"], **value["late"]}, self)
@@ -487,8 +501,10 @@ class Job:
                 if error.code in (_lib.INVAL, _lib.NOT_FOUND):
                     raise
                 if attempt == RESTORE_TRIES - 1:
-                    raise Damaged(f"cairn: the restore of step {self._listed_step} failed half-way ({error}): this process must not "
-                                  "train on what it holds now. Start it again, with --resume to try again") from error
+                    raise Damaged(
+                        f"cairn: the restore of step {self._listed_step} failed half-way ({error}): this process must not "
+                        "train on what it holds now. Start it again, with --resume to try again"
+                    ) from error
 
     # ---- the end ----
 
@@ -544,7 +560,7 @@ def start() -> Job:
 
 
 def answer_signals() -> None:
-    """SIGUSR1 asks the agents for a snapshot at the next step that all ranks can still make, unless the script has a use for it."""
+    """SIGUSR1 asks the agents for a snapshot at the next step that all can still make, unless the script has a use for it."""
     command = os.environ.get("CAIRN_COMMAND")
     pid = os.getpid()
 
@@ -553,8 +569,9 @@ def answer_signals() -> None:
             return
         try:
             # Not subprocess: that may copy this process's page tables, which takes long in a large one.
-            asked = os.posix_spawn(command, [command, "snapshot"], os.environ,
-                                   file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)])
+            asked = os.posix_spawn(
+                command, [command, "snapshot"], os.environ, file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+            )
             threading.Thread(target=os.waitpid, args=(asked, 0), daemon=True).start()
         except OSError as error:
             print(f"cairn: no snapshot can be asked for: {command}: {error}", file=sys.stderr, flush=True)

@@ -3,6 +3,7 @@
 The library is looked for at $CAIRN_LIBRARY, beside this package, in the folders of the source tree and of an installation, and on
 the loader's path. Every call releases the interpreter's lock while it runs.
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -17,8 +18,13 @@ NAME_BYTES_MAX = 256
 ERROR, WARN, INFO, DEBUG = 0, 1, 2, 3
 
 # The element types of include/cairn/types.h by the names of safetensors.
-DTYPES = {name: value for value, name in enumerate(
-    ("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "I16", "U16", "F16", "BF16", "I32", "U32", "F32", "I64", "U64", "F64", "C64"), 1)}
+DTYPES = {
+    name: value
+    for value, name in enumerate(
+        ("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "I16", "U16", "F16", "BF16", "I32", "U32", "F32", "I64", "U64", "F64", "C64"),
+        1,
+    )
+}
 
 LogFunction = Callable[[int, str], None]
 
@@ -33,6 +39,7 @@ class CairnError(Exception):
 
 class Piece(NamedTuple):
     """The part of a tensor that this rank holds at `address`: a row-major box. Shapes and offsets in elements."""
+
     name: str
     dtype: int
     kind: int
@@ -47,6 +54,7 @@ class Piece(NamedTuple):
 
 class Listed(NamedTuple):
     """A tensor of a generation."""
+
     dtype: int
     kind: int
     shape: Tuple[int, ...]
@@ -54,6 +62,7 @@ class Listed(NamedTuple):
 
 class Restored(NamedTuple):
     """What a restore did; sizes in bytes."""
+
     epoch: int
     step: int
     bytes: int
@@ -63,11 +72,22 @@ class Restored(NamedTuple):
 
 
 class _Slice(ctypes.Structure):
-    _fields_ = [("name", ctypes.c_char_p), ("dtype", ctypes.c_int), ("kind", ctypes.c_int), ("dims", ctypes.c_uint32),
-                ("shape", ctypes.c_uint64 * DIMS_MAX), ("offset", ctypes.c_uint64 * DIMS_MAX), ("extent", ctypes.c_uint64 * DIMS_MAX),
-                ("flat_begin", ctypes.c_uint64), ("flat_end", ctypes.c_uint64),
-                ("replica_index", ctypes.c_uint32), ("replica_count", ctypes.c_uint32),
-                ("address", ctypes.c_void_p), ("device", ctypes.c_int32), ("reserved", ctypes.c_uint32)]
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("dtype", ctypes.c_int),
+        ("kind", ctypes.c_int),
+        ("dims", ctypes.c_uint32),
+        ("shape", ctypes.c_uint64 * DIMS_MAX),
+        ("offset", ctypes.c_uint64 * DIMS_MAX),
+        ("extent", ctypes.c_uint64 * DIMS_MAX),
+        ("flat_begin", ctypes.c_uint64),
+        ("flat_end", ctypes.c_uint64),
+        ("replica_index", ctypes.c_uint32),
+        ("replica_count", ctypes.c_uint32),
+        ("address", ctypes.c_void_p),
+        ("device", ctypes.c_int32),
+        ("reserved", ctypes.c_uint32),
+    ]
 
 
 class _Generation(ctypes.Structure):
@@ -75,26 +95,54 @@ class _Generation(ctypes.Structure):
 
 
 class _Restored(ctypes.Structure):
-    _fields_ = [("generation", _Generation), ("bytes", ctypes.c_uint64), ("local_bytes", ctypes.c_uint64),
-                ("remote_bytes", ctypes.c_uint64), ("file_bytes", ctypes.c_uint64)]
+    _fields_ = [
+        ("generation", _Generation),
+        ("bytes", ctypes.c_uint64),
+        ("local_bytes", ctypes.c_uint64),
+        ("remote_bytes", ctypes.c_uint64),
+        ("file_bytes", ctypes.c_uint64),
+    ]
 
 
 class _Stats(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in (
-        "snapshots_begun", "snapshots_captured", "snapshots_skipped", "snapshots_failed", "captured_bytes", "capture_ns", "fence_count",
-        "fence_ns_total", "fence_ns_p50", "fence_ns_p99", "fence_ns_max", "epoch")] + [
-        ("attached", ctypes.c_uint32), ("reserved", ctypes.c_uint32)]
+    _fields_ = [
+        (name, ctypes.c_uint64)
+        for name in (
+            "snapshots_begun",
+            "snapshots_captured",
+            "snapshots_skipped",
+            "snapshots_failed",
+            "captured_bytes",
+            "capture_ns",
+            "fence_count",
+            "fence_ns_total",
+            "fence_ns_p50",
+            "fence_ns_p99",
+            "fence_ns_max",
+            "epoch",
+        )
+    ] + [("attached", ctypes.c_uint32), ("reserved", ctypes.c_uint32)]
 
 
 _LogFn = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
-_ListFn = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_int, ctypes.c_uint32,
-                           ctypes.POINTER(ctypes.c_uint64))
+_ListFn = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_int, ctypes.c_uint32, ctypes.POINTER(ctypes.c_uint64)
+)
 
 
 class _Options(ctypes.Structure):
-    _fields_ = [("agent_socket", ctypes.c_char_p), ("job", ctypes.c_char_p), ("rank", ctypes.c_uint32), ("world", ctypes.c_uint32),
-                ("local_ranks", ctypes.c_uint32), ("fence_timeout_ms", ctypes.c_uint32), ("connect_timeout_ms", ctypes.c_uint32),
-                ("restore_timeout_ms", ctypes.c_uint32), ("log", _LogFn), ("log_context", ctypes.c_void_p)]
+    _fields_ = [
+        ("agent_socket", ctypes.c_char_p),
+        ("job", ctypes.c_char_p),
+        ("rank", ctypes.c_uint32),
+        ("world", ctypes.c_uint32),
+        ("local_ranks", ctypes.c_uint32),
+        ("fence_timeout_ms", ctypes.c_uint32),
+        ("connect_timeout_ms", ctypes.c_uint32),
+        ("restore_timeout_ms", ctypes.c_uint32),
+        ("log", _LogFn),
+        ("log_context", ctypes.c_void_p),
+    ]
 
 
 _Client = ctypes.c_void_p
@@ -166,8 +214,13 @@ class Client:
             log(level, line.decode("utf-8", "replace"))
 
         self._log = _LogFn(said)  # the library holds the pointer until close
-        options = _Options(agent_socket=agent_socket.encode() if agent_socket else None, rank=rank, world=world, local_ranks=local_ranks,
-                           log=self._log)
+        options = _Options(
+            agent_socket=agent_socket.encode() if agent_socket else None,
+            rank=rank,
+            world=world,
+            local_ranks=local_ranks,
+            log=self._log,
+        )
         self._handle = _Client()
         self._check(self._library.cairn_client_open(ctypes.byref(options), ctypes.byref(self._handle)))
 
@@ -204,7 +257,9 @@ class Client:
         found: Dict[str, Listed] = {}
         generation = _Generation()
 
-        def each(_context: Optional[int], name: bytes, dtype: int, kind: int, dims: int, shape: "ctypes._Pointer[ctypes.c_uint64]") -> None:
+        def each(
+            _context: Optional[int], name: bytes, dtype: int, kind: int, dims: int, shape: "ctypes._Pointer[ctypes.c_uint64]"
+        ) -> None:
             found[name.decode()] = Listed(dtype, kind, tuple(shape[i] for i in range(dims)))
 
         self._check(self._library.cairn_client_list(self._handle, _ListFn(each), None, ctypes.byref(generation)))

@@ -1,8 +1,10 @@
 """What a job consists of: its tensors under their names, its optimizers, its plain state; and whether that is all of it.
 
 Names: a parameter has that of the root module's named_parameters (with the root's prefix where there are several), a moment
-`<key>.<parameter>` as in `exp_avg.layer.weight`, what differs from rank to rank `rank<r>/<name>`, and the blob of plain state `cairn.rank<r>`.
+`<key>.<parameter>` as in `exp_avg.layer.weight`, what differs from rank to rank `rank<r>/<name>`, and the blob of plain state
+`cairn.rank<r>`.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -37,7 +39,7 @@ def fitting(name: str) -> str:
     data = name.encode()
     if len(data) < _lib.NAME_BYTES_MAX:
         return name
-    return data[:_lib.NAME_BYTES_MAX - 40].decode("utf-8", "ignore") + "#" + hashlib.sha256(data).hexdigest()[:24]
+    return data[: _lib.NAME_BYTES_MAX - 40].decode("utf-8", "ignore") + "#" + hashlib.sha256(data).hexdigest()[:24]
 
 
 class Entry:
@@ -45,12 +47,27 @@ class Entry:
 
     __slots__ = ("name", "kind", "tensor", "owner", "key", "parameter", "staged", "replica", "captured")
 
-    def __init__(self, name: str, kind: int, tensor: Any, owner: Optional[Dict[str, Any]] = None, key: str = "",
-                 parameter: Any = None, staged: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        kind: int,
+        tensor: Any,
+        owner: Optional[Dict[str, Any]] = None,
+        key: str = "",
+        parameter: Any = None,
+        staged: bool = False,
+    ) -> None:
         from . import _torch
 
-        self.name, self.kind, self.tensor, self.owner, self.key, self.parameter = fitting(name), kind, tensor, owner, key, parameter
-        self.staged = _torch.staging_like(tensor) if staged else None
+        self.name, self.kind, self.tensor, self.owner, self.key, self.parameter = (
+            fitting(name),
+            kind,
+            tensor,
+            owner,
+            key,
+            parameter,
+        )
+        self.staged: Any = _torch.staging_like(tensor) if staged else None
         self.replica = (0, 1)
         self.captured = True  # by this rank; all ranks restore it
 
@@ -59,14 +76,26 @@ class Entry:
         from . import _torch
 
         memory = self.staged if self.staged is not None else _torch.local(self.tensor)
-        shape, offset, extent, index, count = _torch.box(self.tensor if self.staged is None or _torch.is_sharded(self.tensor) else self.staged)
+        shape, offset, extent, index, count = _torch.box(
+            self.tensor if self.staged is None or _torch.is_sharded(self.tensor) else self.staged
+        )
         if 0 in extent:
             return None
         if not _torch.is_sharded(self.tensor):
             index, count = self.replica if into_staged else (place.rank, place.world)
         device = memory.device
-        return _lib.Piece(as_named or self.name, _torch.DTYPES[memory.dtype], self.kind, shape, offset, extent, memory.data_ptr(),
-                          (device.index or 0) if device.type == "cuda" else -1, index, count)
+        return _lib.Piece(
+            as_named or self.name,
+            _torch.DTYPES[memory.dtype],
+            self.kind,
+            shape,
+            offset,
+            extent,
+            memory.data_ptr(),
+            (device.index or 0) if device.type == "cuda" else -1,
+            index,
+            count,
+        )
 
     def unstage(self) -> None:
         """After a restore into the copy."""
@@ -114,21 +143,32 @@ class Known:
         self.without_moments = lacking if len(lacking) < len(updated) else []  # some optimizers have no state at all
 
     def incomplete(self) -> List[Any]:
-        """Parameters that were updated and have no moments, or have lost some that others of their group have."""
+        """Parameters that were updated and have no moments, or have lost some that their like have.
+
+        Their like: the parameters of as many dimensions in the same group, as some optimizers keep other moments of matrices than
+        of vectors.
+        """
         optimizer = self.optimizer()
         found = list(self.without_moments)
         for group in optimizer.param_groups:
             states = [(parameter, optimizer.state.get(parameter) or {}) for parameter in group["params"]]
-            keys = max((len(state) for _, state in states), default=0)
-            found += [parameter for parameter, state in states if 0 < len(state) < keys]
+            counts: Dict[int, int] = {}
+            for parameter, state in states:
+                counts[parameter.dim()] = max(counts.get(parameter.dim(), 0), len(state))
+            found += [parameter for parameter, state in states if 0 < len(state) < counts[parameter.dim()]]
         return found
 
     def plain(self, layout: "Layout") -> Dict[str, Any]:
         """Hyperparameters of the groups, and the state that is no tensor, by parameter name."""
         optimizer = self.optimizer()
-        groups = [{key: value for key, value in group.items() if key != "params" and key not in self._left_out}
-                  for group in optimizer.param_groups]
-        values = {name: {key: value for key, value in state.items() if key in keys} for name, state, keys in layout.plain_of(self.number)}
+        groups = [
+            {key: value for key, value in group.items() if key != "params" and key not in self._left_out}
+            for group in optimizer.param_groups
+        ]
+        values = {
+            name: {key: value for key, value in state.items() if key in keys}
+            for name, state, keys in layout.plain_of(self.number)
+        }
         return {"groups": groups, "state": values}
 
     def load_plain(self, value: Mapping[str, Any], names: Mapping[int, str], with_groups: bool) -> None:
@@ -221,11 +261,14 @@ class Layout:
         """It has grown, or tensors were replaced or moved since it was made."""
         from . import _torch
 
-        return (self.grown(known) or any(owner.get(key) is not tensor for owner, key, tensor in self._owned) or
-                _torch.addresses([entry.tensor for entry in self._in_place]) != self._addresses)
+        return (
+            self.grown(known)
+            or any(owner.get(key) is not tensor for owner, key, tensor in self._owned)
+            or _torch.addresses([entry.tensor for entry in self._in_place]) != self._addresses
+        )
 
     def prepare(self) -> None:
-        """Just before a snapshot begins: fills the copies, and notes what can be captured in place only while nothing writes to it."""
+        """Just before a snapshot begins: fills the copies, and notes the state of what is captured in place."""
         from . import _torch
 
         for entry in self._staged:
@@ -271,13 +314,17 @@ class Layout:
         """Those that are no DTensors, by name."""
         from . import _torch
 
-        return {entry.name: entry.tensor for entry in self.entries if entry.kind == _lib.PARAM and not _torch.is_sharded(entry.tensor)}
+        return {
+            entry.name: entry.tensor for entry in self.entries if entry.kind == _lib.PARAM and not _torch.is_sharded(entry.tensor)
+        }
 
     def share(self, agreed: Mapping[str, Tuple[str, int, int]], place: Place, buffers_of_rank_0: bool) -> None:
         """Takes over which plain tensors are replicas of each other: name → (name in the snapshot, number, count)."""
         from . import _torch
 
-        by_parameter = {id(entry.tensor): agreed[entry.name] for entry in self.entries if entry.name in agreed and entry.kind == _lib.PARAM}
+        by_parameter = {
+            id(entry.tensor): agreed[entry.name] for entry in self.entries if entry.name in agreed and entry.kind == _lib.PARAM
+        }
         for entry in self.entries:
             if _torch.is_sharded(entry.tensor):
                 continue
@@ -322,8 +369,10 @@ class Layout:
 
         kinds = [sum(entry.kind == kind for entry in self.entries) for kind in (_lib.PARAM, _lib.OPTIMIZER, _lib.BUFFER)]
         size = sum(_torch.local(entry.tensor).nbytes for entry in self.entries)
-        return (f"{kinds[0]} parameters, {kinds[1]} tensors of optimizer state and {kinds[2]} buffers "
-                f"({size / 1048576:.1f} MiB on this rank), and random generators")
+        return (
+            f"{kinds[0]} parameters, {kinds[1]} tensors of optimizer state and {kinds[2]} buffers "
+            f"({size / 1048576:.1f} MiB on this rank), and random generators"
+        )
 
 
 def _add_parameter(layout: Layout, name: str, tensor: Any, problems: Problems) -> bool:
@@ -363,8 +412,14 @@ def _add_state(layout: Layout, known: Known, name: str, parameter: Any, taken: S
         layout.add_plain(known.number, name, state, plain)
 
 
-def collect(roots: Mapping[str, Any], known: Sequence[Known], place: Place, problems: Problems, staged_always: Set[str],
-            unnamed_too: bool = True) -> Layout:
+def collect(
+    roots: Mapping[str, Any],
+    known: Sequence[Known],
+    place: Place,
+    problems: Problems,
+    staged_always: Set[str],
+    unnamed_too: bool = True,
+) -> Layout:
     """Everything that the job holds: parameters and moments in the order of the updates, then what is left, then buffers."""
     from . import _torch
 
@@ -378,8 +433,8 @@ def collect(roots: Mapping[str, Any], known: Sequence[Known], place: Place, prob
     unnamed: List[str] = []
     for each in known:
         for number, index, _group, parameter in _torch.grouped(each.optimizer()):
-            name = names.get(id(parameter))
-            if name is None:
+            name = names.get(id(parameter), "")
+            if not name:
                 if not unnamed_too:
                     continue
                 name = positional(each.number, number, index)
@@ -393,7 +448,9 @@ def collect(roots: Mapping[str, Any], known: Sequence[Known], place: Place, prob
             problems.lines.append(f"the optimizer has updated {few(missing)}, but holds no moments of it, or only some")
         each.leave_out_what_is_not_plain(problems)
     if unnamed:
-        problems.notes.append(f"{len(unnamed)} parameters belong to no module that was called: they are named by their position, {few(unnamed)}")
+        problems.notes.append(
+            f"{len(unnamed)} parameters belong to no module that was called: they are named by their position, {few(unnamed)}"
+        )
     for prefix, root in roots.items():
         for name, parameter in _torch.named_parameters(root):
             if id(parameter) not in added:
@@ -416,7 +473,8 @@ class Extras:
 
     def __init__(self, scheduler: Any, dataloader: Any, extra: Optional[Mapping[str, Any]]) -> None:
         from_sequence: Callable[[Any], List[Any]] = lambda value: (
-            [] if value is None else list(value) if isinstance(value, (list, tuple)) else [value])
+            [] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]
+        )
         self._late: Dict[str, Any] = {f"scheduler{i}": each for i, each in enumerate(from_sequence(scheduler))}
         self._early: Dict[str, Any] = {f"dataloader{i}": each for i, each in enumerate(from_sequence(dataloader))}
         for name, each in (extra or {}).items():

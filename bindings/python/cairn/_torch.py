@@ -1,8 +1,9 @@
 """Everything that touches torch: hooks, names, tensors as pieces, random generators. The one file that imports it.
 
-Hooks: a global one before and after every optimizer's step, one on every module's forward until the roots (the outermost modules that
-hold parameters of an optimizer) are found, and one on the forward of each root. What they do is decided in _job.py.
+Hooks: a global one before and after every optimizer's step, one on every module's forward until the roots (the outermost modules
+that hold parameters of an optimizer) are found, and one on the forward of each root. What they do is decided in _job.py.
 """
+
 from __future__ import annotations
 
 import datetime
@@ -22,10 +23,28 @@ from ._job import Job, Place
 
 Tensor = torch.Tensor
 
-DTYPES: Dict[torch.dtype, int] = {getattr(torch, name): _lib.DTYPES[text] for name, text in (
-    ("bool", "BOOL"), ("uint8", "U8"), ("int8", "I8"), ("float8_e5m2", "F8_E5M2"), ("float8_e4m3fn", "F8_E4M3"), ("int16", "I16"),
-    ("uint16", "U16"), ("float16", "F16"), ("bfloat16", "BF16"), ("int32", "I32"), ("uint32", "U32"), ("float32", "F32"),
-    ("int64", "I64"), ("uint64", "U64"), ("float64", "F64"), ("complex64", "C64")) if hasattr(torch, name)}
+DTYPES: Dict[torch.dtype, int] = {
+    getattr(torch, name): _lib.DTYPES[text]
+    for name, text in (
+        ("bool", "BOOL"),
+        ("uint8", "U8"),
+        ("int8", "I8"),
+        ("float8_e5m2", "F8_E5M2"),
+        ("float8_e4m3fn", "F8_E4M3"),
+        ("int16", "I16"),
+        ("uint16", "U16"),
+        ("float16", "F16"),
+        ("bfloat16", "BF16"),
+        ("int32", "I32"),
+        ("uint32", "U32"),
+        ("float32", "F32"),
+        ("int64", "I64"),
+        ("uint64", "U64"),
+        ("float64", "F64"),
+        ("complex64", "C64"),
+    )
+    if hasattr(torch, name)
+}
 FROM_DTYPE = {value: dtype for dtype, value in DTYPES.items()}
 EXCHANGE_TIMEOUT = datetime.timedelta(seconds=30)
 LOCAL_RANKS = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE")
@@ -33,6 +52,7 @@ WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."
 
 
 # ---- the job's shape ----
+
 
 def place() -> Place:
     """Rank, world and ranks on this node, of torch.distributed where it is initialised, else of the environment (torchrun)."""
@@ -46,16 +66,17 @@ def place() -> Place:
 
 
 def exchange(key: str, value: bytes, here: Place) -> List[bytes]:
-    """What each rank gave under the key, by rank, through the store of torch.distributed: no collective is run. Raises on timeout."""
+    """What each rank gave under the key, by rank, through torch.distributed's store, without a collective. Raises on timeout."""
     from torch.distributed.distributed_c10d import _get_default_store
 
     store = _get_default_store()
-    store.set(f"cairn/{key}/{here.rank}", value)
+    store.set(f"cairn/{key}/{here.rank}", value.decode())
     store.wait([f"cairn/{key}/{rank}" for rank in range(here.world)], EXCHANGE_TIMEOUT)
     return [store.get(f"cairn/{key}/{rank}") for rank in range(here.world)]
 
 
 # ---- tensors ----
+
 
 def local(tensor: Tensor) -> Tensor:
     """The part of a tensor that lies here: of a DTensor its local tensor, else itself."""
@@ -84,7 +105,7 @@ def memory_order(tensor: Tensor) -> Optional[Tuple[int, ...]]:
     """The order of dimensions in which the tensor is contiguous, outermost first; None where it has holes or overlaps."""
     if tensor.is_contiguous():
         return tuple(range(tensor.dim()))
-    order = tuple(sorted(range(tensor.dim()), key=lambda i: (-tensor.stride(i), i)))
+    order = tuple(sorted(range(tensor.dim()), key=lambda i: (-tensor.stride()[i], i)))
     return order if tensor.permute(order).is_contiguous() else None
 
 
@@ -112,7 +133,7 @@ def uncovered(tensor: Tensor) -> Optional[str]:
 
 
 def box(tensor: Tensor) -> Tuple[Tuple[int, ...], Tuple[int, ...], Tuple[int, ...], int, int]:
-    """(shape, offset, extent, replica index, replica count) of what lies here of a tensor; of a plain one the last two are 0 and 1."""
+    """(shape, offset, extent, replica index, replica count) of what lies here of a tensor; a plain one is its only replica."""
     if not is_sharded(tensor):
         order = memory_order(tensor) or tuple(range(tensor.dim()))
         shape = tuple(tensor.shape[i] for i in order)
@@ -164,11 +185,11 @@ def byte_buffer(count: int) -> Tensor:
 
 
 def write_bytes(buffer: Tensor, data: bytes) -> None:
-    buffer[:len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    buffer[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
 def read_bytes(buffer: Tensor) -> bytes:
-    return bytes(memoryview(buffer.numpy()) if _has_numpy() else buffer.tolist())
+    return bytes(buffer.numpy().tobytes() if _has_numpy() else buffer.tolist())
 
 
 @functools.lru_cache(maxsize=1)
@@ -191,13 +212,14 @@ def current_stream() -> Optional[int]:
 
 # ---- modules ----
 
+
 def strip(name: str) -> str:
     for wrapper in WRAPPERS:
         name = name.replace(wrapper, "")
     return name
 
 
-def unwrap(module: torch.nn.Module) -> torch.nn.Module:
+def unwrap(module: Any) -> Any:
     """Without what only wraps: data parallelism, torch.compile."""
     while isinstance(module, (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)) or hasattr(module, "_orig_mod"):
         module = module._orig_mod if hasattr(module, "_orig_mod") else module.module
@@ -206,8 +228,12 @@ def unwrap(module: torch.nn.Module) -> torch.nn.Module:
 
 def replicates(module: torch.nn.Module) -> bool:
     """Its parameters are the same on all ranks of the world, and its buffers are sent from rank 0 before each forward."""
-    return any(isinstance(each, torch.nn.parallel.DistributedDataParallel) and each.broadcast_buffers and
-               each.process_group.size() == torch.distributed.get_world_size() for each in (module, getattr(module, "_orig_mod", None)))
+    return any(
+        isinstance(each, torch.nn.parallel.DistributedDataParallel)
+        and each.broadcast_buffers
+        and each.process_group.size() == torch.distributed.get_world_size()
+        for each in (module, getattr(module, "_orig_mod", None))
+    )
 
 
 def named_parameters(module: torch.nn.Module) -> Iterator[Tuple[str, Tensor]]:
@@ -218,14 +244,19 @@ def named_parameters(module: torch.nn.Module) -> Iterator[Tuple[str, Tensor]]:
 def named_buffers(module: torch.nn.Module) -> Iterator[Tuple[str, Tensor]]:
     """Those that the module's own checkpoints hold."""
     inner = unwrap(module)
-    kept = {f"{path}.{name}" if path else name for path, each in inner.named_modules() for name in each._buffers
-            if name not in each._non_persistent_buffers_set}
+    kept = {
+        f"{path}.{name}" if path else name
+        for path, each in inner.named_modules()
+        for name in each._buffers
+        if name not in each._non_persistent_buffers_set
+    }
     for name, buffer in inner.named_buffers():
         if name in kept:
             yield strip(name), buffer
 
 
 # ---- optimizers ----
+
 
 def grouped(optimizer: Optimizer) -> Iterator[Tuple[int, int, Dict[str, Any], Tensor]]:
     """(group number, number in the group, group, parameter) in the order of the update."""
@@ -248,6 +279,7 @@ def make_state(parameter: Tensor, group: Mapping[str, Any], listed: _lib.Listed)
 
 
 # ---- random generators and other plain state ----
+
 
 def random_state() -> Dict[str, Any]:
     """The states of all generators that this process has used: torch's, Python's, numpy's where it is loaded."""
@@ -304,7 +336,11 @@ def unpack(tag: str, of: Any) -> Any:
     if tag in ("scalar", "array"):
         import numpy
 
-        return numpy.frombuffer(of[1], dtype=of[0])[0] if tag == "scalar" else numpy.frombuffer(of[2], dtype=of[0]).reshape(of[1]).copy()
+        return (
+            numpy.frombuffer(of[1], dtype=of[0])[0]
+            if tag == "scalar"
+            else numpy.frombuffer(of[2], dtype=of[0]).reshape(of[1]).copy()
+        )
     raise ValueError(f"a blob holds something of the unknown kind {tag!r}")
 
 
@@ -358,7 +394,7 @@ def watch_forwards() -> Callable[[], None]:
 
 
 def watch_root(module: torch.nn.Module) -> Callable[[], None]:
-    """Calls the job before every forward of this module, and before its other hooks: sharded parameters are still in their shards then."""
+    """Calls the job before every forward of this module, and before its other hooks: parameters are still sharded then."""
     return module.register_forward_pre_hook(_root_forward, prepend=True).remove
 
 

@@ -2,13 +2,14 @@
 
 This folder is on PYTHONPATH, so it hides another sitecustomize: that one is found and run in its own name.
 """
+
 import importlib.machinery
 import importlib.util
 import os
 import sys
 
 
-def _run_hidden(own):
+def _run_hidden(own: str) -> None:
     places = [place for place in sys.path if os.path.realpath(place or ".") != own]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", places)
     if spec is None or spec.loader is None:
@@ -18,9 +19,11 @@ def _run_hidden(own):
     spec.loader.exec_module(module)
 
 
-def _install(own):
+def _install(own: str) -> None:
     package = os.path.dirname(own)
-    spec = importlib.util.spec_from_file_location("cairn", os.path.join(package, "__init__.py"), submodule_search_locations=[package])
+    spec = importlib.util.spec_from_file_location(
+        "cairn", os.path.join(package, "__init__.py"), submodule_search_locations=[package]
+    )
     if "cairn" not in sys.modules:
         module = importlib.util.module_from_spec(spec)
         sys.modules["cairn"] = module

@@ -1,0 +1,180 @@
+"""The parts of the PyTorch binding that need no agent: plain state as bytes, the forms of tensors, names, what is refused."""
+
+import collections
+import math
+import pathlib
+import random
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed here")
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bindings" / "python"))
+
+from cairn import _blob, _lib, _state, _torch  # noqa: E402
+
+HERE = _state.Place(0, 1, 1)
+
+
+def again(value):
+    return _blob.decode(_blob.encode(value, _torch.pack), _torch.unpack)
+
+
+def test_plain_state_comes_back():
+    value = {
+        "a": [1, 2.5, None, True, "ü", b"\0\1", (1, (2,)), {3, 4}],
+        7: {"nested": {}},
+        "deque": collections.deque([1]),
+        "e": b"",
+    }
+    assert again(value) == value
+    assert type(again(collections.Counter({3: 2}))) is collections.Counter  # a scheduler relies on its missing keys
+    assert again(-0.0).hex() == (-0.0).hex() and math.isnan(again(math.nan)) and again(math.inf) == math.inf and again(0.1) == 0.1
+    for tensor in (torch.randn(3, 4, dtype=torch.bfloat16), torch.tensor(3), torch.empty(0, 2), torch.randn(2, 3).t()):
+        assert torch.equal(again(tensor), tensor) and again(tensor).dtype == tensor.dtype
+
+
+def test_no_code_in_plain_state():
+    with pytest.raises(TypeError, match=r"it\['f'\]\[0\] is of type builtins.function"):
+        _blob.encode({"f": [lambda: 0]})
+    blob = bytearray(_blob.encode({"a": [b"12345", 1.5, (1, 2)], "b": {"c": 1}}))
+    for at in range(len(blob)):
+        for bit in (1, 0x10, 0x80):
+            damaged = bytearray(blob)
+            damaged[at] ^= bit
+            try:
+                _blob.decode(bytes(damaged))
+            except ValueError:
+                pass
+        with pytest.raises(ValueError):
+            _blob.decode(bytes(blob[: at // 2]))
+
+
+def test_random_generators():
+    state = again(_torch.random_state())
+    wanted = torch.rand(3), random.random()
+    _torch.set_random_state(state)
+    assert torch.equal(torch.rand(3), wanted[0]) and random.random() == wanted[1]
+
+
+def test_forms_of_tensors():
+    image = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    assert _torch.uncovered(image) is None and _torch.box(image)[0] == (2, 4, 5, 3)
+    made = _torch.make_state(image, {}, _lib.Listed(_lib.DTYPES["F32"], _lib.OPTIMIZER, (2, 4, 5, 3)))
+    assert made.shape == image.shape and made.stride() == image.stride()
+    assert _torch.make_state(image, {}, _lib.Listed(_lib.DTYPES["F32"], _lib.OPTIMIZER, ())).shape == ()
+    assert _torch.uncovered(torch.randn(4, 6)[:, ::2]) == "it is not contiguous"
+    assert _torch.uncovered(torch.randn(4).expand(3, 4)) == "it is not contiguous"
+    assert _torch.uncovered(torch.empty(2, device="meta")) == "it is on the meta device"
+    assert _torch.uncovered(torch.zeros(2, dtype=torch.complex128)) == "its type is torch.complex128"
+    assert _torch.uncovered(torch.eye(2).to_sparse()) == "its layout is torch.sparse_coo"
+
+
+def layout_of(model, optimizer):
+    problems = _state.Problems()
+    known = [_state.Known(lambda: optimizer, 0)]
+    known[0].note_missing()
+    return _state.collect({"": model}, known, HERE, problems, set()), problems
+
+
+def trained(optimizer_class=torch.optim.AdamW, **options):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 2))
+    optimizer = optimizer_class(model.parameters(), **options)
+    model(torch.randn(3, 4)).sum().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+def test_everything_once():
+    model, optimizer = trained()
+    layout, problems = layout_of(model, optimizer)
+    names = [entry.name for entry in layout.entries]
+    assert len(names) == len(set(names)) and problems.lines == []
+    assert {
+        "0.weight",
+        "exp_avg.0.weight",
+        "exp_avg_sq.2.bias",
+        "step.1.weight",
+        "1.running_mean",
+        "1.num_batches_tracked",
+    } <= set(names)
+    assert names[:4] == ["0.weight", "step.0.weight", "exp_avg.0.weight", "exp_avg_sq.0.weight"]
+    assert sum(entry.kind == _lib.PARAM for entry in layout.entries) == 6
+
+
+@pytest.mark.parametrize(
+    "optimizer, options",
+    [
+        (torch.optim.SGD, {"lr": 0.1}),
+        (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),
+        (torch.optim.Adagrad, {}),
+        (torch.optim.NAdam, {}),
+        (torch.optim.Adafactor, {}),
+        (torch.optim.RMSprop, {"centered": True}),
+        (torch.optim.Adam, {"amsgrad": True}),
+    ],
+)
+def test_optimizers_are_covered(optimizer, options):
+    """And a restore makes the same state from the names alone."""
+    model, trained_optimizer = trained(optimizer, **options)
+    layout, problems = layout_of(model, trained_optimizer)
+    assert problems.lines == []
+    listed = {e.name: _lib.Listed(_torch.DTYPES[e.tensor.dtype], e.kind, _torch.box(e.tensor)[0]) for e in layout.entries}
+    fresh = optimizer(model.parameters(), **options)
+    known = _state.Known(lambda: fresh, 0)
+    known.make_state({id(p): name for name, p in model.named_parameters()}, listed)
+    for parameter in model.parameters():
+        before, after = trained_optimizer.state.get(parameter, {}), fresh.state.get(parameter, {})
+        tensors = {key: value for key, value in before.items() if torch.is_tensor(value)}
+        assert tensors.keys() == {key for key, value in after.items() if torch.is_tensor(value)}
+        assert all((after[k].shape, after[k].dtype, after[k].device) == (v.shape, v.dtype, v.device) for k, v in tensors.items())
+
+
+def test_what_is_incomplete_is_named():
+    model, optimizer = trained()
+    del optimizer.state[model[2].bias]
+    assert layout_of(model, optimizer)[1].lines == ["the optimizer has updated 2.bias, but holds no moments of it, or only some"]
+    model, optimizer = trained()
+    for parameter in model.parameters():
+        optimizer.state[parameter]["history"] = [torch.zeros(2)]
+    assert layout_of(model, optimizer)[1].lines == []  # plain data may hold tensors
+    optimizer.state[model[0].weight]["history"] = print
+    assert "history.0.weight cannot be captured" in layout_of(model, optimizer)[1].lines[0]
+    model.register_parameter("lazy", torch.nn.Parameter(torch.empty(3, device="meta")))
+    assert any(
+        "parameter lazy cannot be captured: it is on the meta device" in line for line in layout_of(model, optimizer)[1].lines
+    )
+
+
+def test_unused_and_frozen_parameters():
+    model = torch.nn.ModuleDict({"used": torch.nn.Linear(2, 2), "unused": torch.nn.Linear(2, 2), "frozen": torch.nn.Linear(2, 2)})
+    model["frozen"].requires_grad_(False)
+    optimizer = torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)
+    model["used"](torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    layout, problems = layout_of(model, optimizer)
+    assert problems.lines == [] and "frozen.weight" in [entry.name for entry in layout.entries]
+    model["unused"](torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    assert layout.grown([_state.Known(lambda: optimizer, 0)])  # its first moments: everything is looked at anew
+
+
+def test_long_names_stay_different():
+    names = {_state.fitting("ü" * 200 + str(i)) for i in range(10)}
+    assert len(names) == 10 and all(len(name.encode()) < _lib.NAME_BYTES_MAX for name in names)
+
+
+def test_changes_are_found():
+    model, optimizer = trained()
+    layout, _ = layout_of(model, optimizer)
+    layout.prepare()
+    assert layout.changed() == [] and not layout.outdated([_state.Known(lambda: optimizer, 0)])
+    with torch.no_grad():
+        model[0].weight.clamp_(-1, 1)
+        model[1].running_mean.add_(1)  # captured from a copy: it may
+    assert [entry.name for entry in layout.changed()] == ["0.weight"]
+    layout.prepare()
+    model[2].bias.data = torch.zeros(2)
+    assert [entry.name for entry in layout.changed()] == ["2.bias"]
+    optimizer.load_state_dict(optimizer.state_dict())  # its tensors are new ones
+    assert layout.outdated([_state.Known(lambda: optimizer, 0)])
