@@ -59,6 +59,25 @@ test_what_does_not_fit_is_refused_at_register(void **state)
     hang_up(&trainer);
 }
 
+/* The older session's region then lies behind the younger's, and both are taken all the same. */
+static void
+test_a_rank_registers_anew_and_larger(void **state)
+{
+    struct cairn_session_registered registered;
+    struct trainer trainer, other;
+
+    attach(*state, &trainer, 0, 2);
+    enlist(&trainer, 0);
+    attach(*state, &other, 1, 2);
+    enlist(&other, 1);
+    ask_register(&trainer, 0, 1, TENSOR_BYTES + 1, 20);
+    expect(&trainer, CAIRN_SESSION_REGISTERED);
+    assert_int_equal(cairn_session_take_registered(&trainer.frame, &registered), CAIRN_OK);
+    assert_int_equal(registered.region_offset, 2 * TENSOR_BYTES);
+    hang_up(&other);
+    hang_up(&trainer);
+}
+
 static void
 test_a_generation_outlives_the_agent(void **state)
 {
@@ -266,6 +285,7 @@ main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_who_does_not_belong_is_refused, start_node, end_node),
+        cmocka_unit_test_setup_teardown(test_a_rank_registers_anew_and_larger, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_what_does_not_fit_is_refused_at_register, start_node,
                                         end_node),
         cmocka_unit_test_setup_teardown(test_a_generation_outlives_the_agent, start_node, end_node),
