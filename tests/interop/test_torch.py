@@ -136,7 +136,7 @@ def reference(folder, kind, world=1):
 
 
 @pytest.mark.parametrize(
-    "kind, world", [("mlp", 1), ("gan", 1), ("accumulate", 1), ("moe", 1), ("ddp", 2), ("fsdp", 2), ("tp", 2)]
+    "kind, world", [("mlp", 1), ("gan", 1), ("accumulate", 1), ("closure", 1), ("moe", 1), ("ddp", 2), ("fsdp", 2), ("tp", 2)]
 )
 def test_killed_and_resumed(cluster, tmp_path, kind, world):
     start_reference(tmp_path, kind, world)

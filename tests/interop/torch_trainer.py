@@ -92,6 +92,8 @@ def build(kind):
 
 def update(kind, models, optimizers, step, mischief):
     """One update of everything; its loss."""
+    if kind == "closure":
+        return update_by_closure(models, optimizers[0], step)
     for optimizer in optimizers:
         optimizer.zero_grad()
     if kind == "gan":
@@ -118,6 +120,20 @@ def update(kind, models, optimizers, step, mischief):
     time.sleep(PAUSE_S)
     optimizers[0].step()
     return total
+
+
+def update_by_closure(models, optimizer, step):
+    """The same where forward and backward run inside the optimizer's step, as Lightning has it."""
+
+    def closure():
+        optimizer.zero_grad()
+        tokens, wanted = batch(step)
+        loss = F.cross_entropy(models[0](tokens), wanted)
+        loss.backward()
+        time.sleep(PAUSE_S)
+        return loss
+
+    return optimizer.step(closure)
 
 
 def digest(models, optimizers, whole=False):

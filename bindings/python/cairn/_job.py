@@ -5,10 +5,11 @@ One update of a job (of all its optimizers, once each) is a round. The life of i
     after_step      the round ends: `step` grows, random generators and data loaders are staged
     before_forward  the next training forward: everything the script did after the update (schedulers, clamps) is in place. The
                     rest is staged, the snapshot begins, and is copied behind forward and backward
-    before_step     the next update: waits until the copy is done (the fence), compares the version counters with those at the
+    before_update   the next update: waits until the copy is done (the fence), compares the version counters with those at the
                     beginning, and confirms the snapshot, or refuses it where something was changed behind the optimizer's back
 
-Where a round has no forward between two updates (closures, models that are no modules) it begins in after_step from then on.
+An optimizer that is given a closure runs forward and backward inside its step: the update begins when the closure has returned.
+Where a round has no forward between two updates (models that are no modules) it begins in after_step from then on.
 A forward without gradients (an evaluation) does not begin one: weights may be swapped for it.
 
 All hooks run in the thread that trains. A forked child has no job.
@@ -56,6 +57,7 @@ class Job:
         self._said: Set[str] = set()
         # the round
         self._stepping: List[Any] = []
+        self._in_closure = False  # the step of an optimizer has begun, its update has not
         self._stepped: Set[int] = set()
         self._cycle: Optional[Set[int]] = None
         self._begins_at_once = False
@@ -160,23 +162,34 @@ class Job:
 
     # ---- the round ----
 
-    def before_step(self, optimizer: Any) -> None:
+    def before_step(self, optimizer: Any, has_closure: bool) -> bool:
+        """The step of an optimizer begins. True: before_update is to be called when its closure has returned for the first time."""
         if self._ended:
-            return
+            return False
         if any(each is optimizer for each in self._stepping):
             self._stepping = []  # its last step ended in an exception
         self._stepping.append(optimizer)
         if len(self._stepping) > 1:
-            return  # inside the step of an optimizer that wraps it
+            return False  # inside the step of an optimizer that wraps it
         self.saw_optimizer(optimizer)
         if not any(known.optimizer() is optimizer for known in self._known):
             self.say("an optimizer that was not given to cairn.attach takes steps: it is not covered")
-        if self._resume:
-            self._try_restore(final=True)
         if id(optimizer) in self._stepped:  # the first one is back: those since were all there are
             self._cycle = set(self._stepped)
             self._stepped = set()
             self.step += 1
+        self._in_closure = has_closure
+        if not has_closure:
+            self.before_update()
+        return has_closure
+
+    def before_update(self) -> None:
+        """Parameters are about to be written to."""
+        self._in_closure = False
+        if self._ended:
+            return
+        if self._resume:
+            self._try_restore(final=True)
         if self._pending:
             self._pending = False
             self._begins_at_once = True
@@ -186,11 +199,13 @@ class Job:
                 )
         self._finish()
 
-    def _finish(self) -> None:
-        """Before what was captured is overwritten: waits, and tells whether it is good."""
+    def _finish(self, unknown: bool = False) -> None:
+        """Before what was captured is overwritten: waits, and tells whether it is good. Unknown: it may have been overwritten."""
         if not self._begun or self._client is None or self._layout is None:
             return
         self._begun = False
+        if unknown:
+            self._client.confirm(False)
         if self._client.fence() != _lib.OK:
             return
         changed = self._layout.changed()
@@ -215,6 +230,9 @@ class Job:
         self._stepping = [each for each in self._stepping if each is not optimizer]
         if self._stepping:
             return
+        if self._in_closure:  # it was never called
+            self._in_closure = False
+            self._finish(unknown=True)
         if self._layout is None or self._layout.grown(self._live()):
             for known in self._live():
                 if known.optimizer() is optimizer:
@@ -247,7 +265,7 @@ class Job:
             self._try_restore(final=False)
         from . import _torch
 
-        if self._pending and not self._stepping and _torch.is_training():
+        if self._pending and (self._in_closure or not self._stepping) and _torch.is_training():
             self._begin()
 
     # ---- capture ----

@@ -349,28 +349,55 @@ def unpack(tag: str, of: Any) -> Any:
 _installed = False
 
 
-def _quiet(function: Callable[..., None]) -> Callable[..., None]:
+def _quiet(function: Callable[..., Any]) -> Callable[..., Any]:
     """A hook that never stops training, and that torch.compile leaves alone."""
 
     @functools.wraps(function)
-    def hook(*arguments: Any) -> None:
+    def hook(*arguments: Any) -> Any:
         job = _job.current()
         if job is None:
-            return
+            return None
         try:
-            function(job, *arguments)
+            return function(job, *arguments)
         except _job.Damaged:
             raise
         except Exception as error:
             job.end(f"{type(error).__name__}: {error}")
+            return None
 
     hook._torchdynamo_disable = True  # type: ignore[attr-defined]
     return hook
 
 
 @_quiet
-def _before_step(job: Job, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-    job.before_step(optimizer)
+def _before_update(job: Job) -> None:
+    job.before_update()
+
+
+def _fenced(closure: Callable[[], Any]) -> Callable[[], Any]:
+    """The closure of an optimizer's step, with the fence after its first call: no optimizer writes before that."""
+    calls = 0
+
+    @functools.wraps(closure)
+    def call() -> Any:
+        nonlocal calls
+        result = closure()
+        calls += 1
+        if calls == 1:
+            _before_update()
+        return result
+
+    return call
+
+
+@_quiet
+def _before_step(job: Job, optimizer: Optimizer, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
+    closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+    if not job.before_step(optimizer, callable(closure)):
+        return None
+    if "closure" in kwargs:
+        return args, {**kwargs, "closure": _fenced(closure)}
+    return (args[0], _fenced(closure), *args[2:]), kwargs
 
 
 @_quiet
