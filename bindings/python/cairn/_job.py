@@ -458,6 +458,15 @@ class Job:
         layout = collect(self._roots, self._live(), self._place, uncovered, self._staged_always, unnamed_too=final)
         todo, differences = layout.match(self._listed, self._restored, self._place)
         problems = differences + uncovered.lines
+        late = [entry.name for entry, _ in todo if entry.kind == _lib.PARAM] if final and not self._attached else []
+        if late and not problems:
+            self.say(
+                f"nothing was restored: {few(late)} belong to no module whose forward was seen, and gradients were made from "
+                "their fresh values: call cairn.attach before the first step to resume such a script"
+            )
+            for known in self._live():
+                known.forget_state()
+            return
         if problems:
             for known in self._live():
                 known.forget_state()
