@@ -7,6 +7,8 @@ a script calls `attach` once and starts its loop at `job.step`:
     for step in range(job.step, steps):
         ...
 
+Those who use torch.distributed.checkpoint give it `cairn.dcp.Writer()` and `cairn.dcp.Reader()`.
+
 Importing this package is cheap and does not import torch.
 """
 
@@ -15,10 +17,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Mapping, Optional
 
 if TYPE_CHECKING:
+    from . import dcp
     from ._job import Job
 
 __version__ = "0.1.0"
-__all__ = ["attach", "__version__"]
+__all__ = ["attach", "dcp", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "dcp":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return importlib.import_module(".dcp", __name__)
 
 
 def attach(

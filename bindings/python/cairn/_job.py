@@ -95,6 +95,15 @@ class Job:
         """Stops protecting, and says so: training goes on."""
         if not self._ended:
             self.say(f"this training is NOT protected from here on: {why}")
+        self._leave()
+
+    def hand_over(self, to: str) -> None:
+        """The script takes its snapshots with something else from here on: none are taken after updates."""
+        if not self._ended and self._known:
+            self.say(f"snapshots are taken by {to} from here on, and no more after each update")
+        self._leave()
+
+    def _leave(self) -> None:
         self._ended = True
         self._pending = self._begun = False
         self._unwatch()

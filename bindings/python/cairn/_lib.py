@@ -248,9 +248,9 @@ class Client:
         """Waits until everything that is being captured may be overwritten; the cairn_err of the snapshot."""
         return self._library.cairn_snapshot_fence(self._handle, FENCE_ALL)
 
-    def confirm(self, good: bool) -> None:
-        """Ends the held snapshot, if there is one."""
-        self._library.cairn_snapshot_confirm(self._handle, good)
+    def confirm(self, good: bool) -> bool:
+        """Ends the held snapshot; False where there is none: it was not due, or has been given up."""
+        return self._library.cairn_snapshot_confirm(self._handle, good) == OK
 
     def list(self) -> Tuple[int, Dict[str, Listed]]:
         """(step, tensors by name) of the generation that a restore would take. CairnError, NOT_FOUND where there is none."""

@@ -75,6 +75,13 @@ def exchange(key: str, value: bytes, here: Place) -> List[bytes]:
     return [store.get(f"cairn/{key}/{rank}") for rank in range(here.world)]
 
 
+def checkpoint_module() -> Any:
+    """torch.distributed.checkpoint, which is too slow to import for those who do not use it."""
+    import torch.distributed.checkpoint
+
+    return torch.distributed.checkpoint
+
+
 # ---- tensors ----
 
 

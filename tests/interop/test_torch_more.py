@@ -1,0 +1,41 @@
+"""More PyTorch jobs under `cairn run`, spread over ranks unevenly, and Hugging Face's Trainer: killed, resumed, and compared bit for bit."""
+import importlib.util
+import os
+
+import pytest
+from test_torch import RANDOM, ROOT, Run, built, cluster, finished, harness, newest, under  # noqa: F401: fixtures
+
+STEPS = 20
+
+
+def killed_and_resumed(cluster, tmp_path, script, words, world):  # noqa: F811
+    """kill -9 at a random step of `script`, resume: losses and state are those of a run that was not killed."""
+    path = str(ROOT / "tests" / "interop" / script)
+    whole = Run(tmp_path, words, world, script=path)
+    states = finished(whole)
+    losses = [whole.steps(rank) for rank in range(world)]
+    assert sorted(losses[0]) == list(range(STEPS))
+    run = Run(tmp_path, words, world, under(cluster), script=path)
+    run.kill_at(RANDOM.randrange(4, STEPS - 5))
+    seen = max(run.steps())
+    assert "NOT protected" not in run.errors() and "nothing is snapshot" not in run.errors(), run.errors()
+    last = Run(tmp_path, words, world, under(cluster, "--resume"), script=path)
+    assert finished(last) == states, last.errors()
+    first = min(last.steps())
+    assert seen - 3 <= first < STEPS and f"the state after update {first}" in last.errors(), last.errors()
+    for rank in range(world):
+        again = {**run.steps(rank), **last.steps(rank)}
+        assert again == losses[rank], f"rank {rank}: {last.errors()}"
+    harness.wait_for("the end is committed", lambda: newest(cluster) == STEPS, 10)
+
+
+@pytest.mark.parametrize("kind, world", [("tp", 2), ("fsdp", 4), ("moe", 2)])
+def test_spread(cluster, tmp_path, kind, world):  # noqa: F811
+    killed_and_resumed(cluster, tmp_path, "more_trainer.py", [kind, STEPS], world)
+
+
+@pytest.mark.skipif(not all(importlib.util.find_spec(name) for name in ("transformers", "accelerate")), reason="transformers and accelerate are not installed here")
+def test_hugging_face(cluster, tmp_path):  # noqa: F811
+    out = tmp_path / "runs"
+    out.mkdir()
+    killed_and_resumed(cluster, out, "hf_trainer.py", [tmp_path, STEPS], 1)
