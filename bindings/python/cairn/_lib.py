@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 OK, AGAIN, INVAL, NOMEM, NOT_FOUND, STALE, VERSION = 0, 1, 2, 3, 8, 11, 13
 PARAM, OPTIMIZER, BUFFER, OPAQUE = 1, 2, 3, 4
 FENCE_ALL = 0xFFFFFFFF
+PEER_NONE = 0xFFFFFFFF
 DIMS_MAX = 8
 NAME_BYTES_MAX = 256
 ERROR, WARN, INFO, DEBUG = 0, 1, 2, 3
@@ -124,6 +126,8 @@ class _Stats(ctypes.Structure):
     ] + [("attached", ctypes.c_uint32), ("reserved", ctypes.c_uint32)]
 
 
+_TIMING_RECORD = struct.Struct("<6Q3I2H")  # struct cairn_timing_record
+
 _LogFn = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
 _ListFn = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_int, ctypes.c_uint32, ctypes.POINTER(ctypes.c_uint64)
@@ -158,6 +162,8 @@ _SIGNATURES = {
     "cairn_snapshot_fence": (ctypes.c_int, [_Client, ctypes.c_uint32]),
     "cairn_client_set_stream": (ctypes.c_int, [_Client, ctypes.c_void_p]),
     "cairn_client_stats_read": (None, [_Client, ctypes.POINTER(_Stats)]),
+    "cairn_timing_open": (ctypes.c_int, [ctypes.c_uint32, ctypes.POINTER(ctypes.c_void_p)]),
+    "cairn_timing_write": (ctypes.c_bool, [ctypes.c_void_p, ctypes.c_char_p]),
 }
 
 _library: Optional[ctypes.CDLL] = None
@@ -286,3 +292,20 @@ class Client:
         handle, self._handle = self._handle, _Client()
         if handle:
             self._library.cairn_client_close(handle)
+
+
+class TimingRing:
+    """The ring of timing records of this process (cairn/timing.h). It lives as long as the process."""
+
+    def __init__(self, records: int) -> None:
+        """Makes it, of a power of two of records. CairnError without memory or descriptors."""
+        self._handle = ctypes.c_void_p()
+        code = library().cairn_timing_open(records, ctypes.byref(self._handle))
+        if code != OK:
+            raise CairnError(code, error_text(code))
+        self._write = library().cairn_timing_write
+
+    def write(self, record: Tuple[int, ...], end_ns: int) -> None:
+        """Appends (comm, seq, bytes, enter_ns, rank, peer, step, ranks, op); dropped and counted where the ring is full. Any thread."""
+        comm, seq, size_bytes, enter_ns, rank, peer, step, ranks, op = record
+        self._write(self._handle, _TIMING_RECORD.pack(comm, seq, size_bytes, enter_ns, 0, end_ns, rank, peer, step, ranks, op))

@@ -453,6 +453,38 @@ def install() -> None:
     os.register_at_fork(after_in_child=_job.forget)
     _job.answer_signals()
     _job.start()
+    _time_collectives_of_groups()
+
+
+def _time_collectives() -> None:
+    try:
+        from . import _timing
+
+        _timing.install()
+    except Exception as error:
+        job = _job.current()
+        if job is not None:
+            job.say(f"collectives are not timed: {type(error).__name__}: {error}")
+
+
+def _time_collectives_of_groups() -> None:
+    """Times the collectives of jobs that make a process group: the others do not pay for it."""
+    if not torch.distributed.is_available():
+        return
+    if torch.distributed.is_initialized():
+        _time_collectives()
+        return
+    initialise = torch.distributed.init_process_group
+
+    @functools.wraps(initialise)
+    def init_process_group(*arguments: Any, **options: Any) -> Any:
+        result = initialise(*arguments, **options)
+        _time_collectives()
+        return result
+
+    for name in ("torch.distributed", "torch.distributed.distributed_c10d", "torch.distributed.device_mesh"):
+        if getattr(sys.modules.get(name), "init_process_group", None) is initialise:
+            sys.modules[name].init_process_group = init_process_group  # type: ignore[attr-defined]
 
 
 def _inner(optimizer: Any) -> Any:
