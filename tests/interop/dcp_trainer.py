@@ -84,7 +84,7 @@ def save(state, how, checkpoint_id, group):
         kinds = {"async": "THREAD", "process": "PROCESS"}
         from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
-        return dcp.async_save(state, storage_writer=cairn.dcp.Writer(), checkpoint_id=checkpoint_id, process_group=group,
+        return dcp.async_save(state, storage_writer=cairn.dcp.Writer(), checkpoint_id=checkpoint_id, process_group=group if how == "async" else None,
                               async_checkpointer_type=getattr(AsyncCheckpointerType, kinds[how]))
     return None
 

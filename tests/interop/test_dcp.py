@@ -44,7 +44,7 @@ def test_saved_killed_loaded(cluster, tmp_path, kind, ranks, kind_after, ranks_a
     assert "NOT protected" not in first.errors() + second.errors()
 
 
-@pytest.mark.parametrize("how, kind, ranks", [("async", "fsdp", 2), ("process", "plain", 1)])
+@pytest.mark.parametrize("how, kind, ranks", [("async", "fsdp", 2), ("process", "ddp", 2)])
 def test_async(cluster, tmp_path, how, kind, ranks):  # noqa: F811
     """Training goes on while the state as it was at the call is saved."""
     first = Dcp(tmp_path, f"{kind} train 3 save {how} train 3 wait sleep", ranks, under(cluster))

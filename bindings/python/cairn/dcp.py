@@ -81,9 +81,6 @@ def _open() -> Tuple[_lib.Client, Place]:
         socket = os.environ.get("CAIRN_AGENT")
         if not socket:
             raise RuntimeError("cairn.dcp: CAIRN_AGENT names no agent: start the script with `cairn run --`")
-        job = _job.current()
-        if job is not None:
-            job.hand_over("cairn.dcp")
         try:
             client = _lib.Client(*place, log=_say)
         except (OSError, _lib.CairnError) as error:
@@ -93,6 +90,13 @@ def _open() -> Tuple[_lib.Client, Place]:
     if not _session[0].stats()["attached"]:
         raise RuntimeError(f"cairn.dcp: no agent answers at {os.environ.get('CAIRN_AGENT')}: is it running? See `cairn status`")
     return _session
+
+
+def _take_over() -> None:
+    """Ends the snapshots after each update: in the process that makes the Writer, which async_save may pickle into another."""
+    job = _job.current()
+    if job is not None:
+        job.hand_over("cairn.dcp")
 
 
 def _register(client: _lib.Client, pieces: Sequence[_lib.Piece]) -> None:
@@ -218,6 +222,7 @@ class Writer(_storage.StorageWriter):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
+        _take_over()
         self._step: Optional[int] = None
         self._is_coordinator = False
         self._kept: List[Any] = []  # what is registered
@@ -370,6 +375,7 @@ class Reader(_storage.StorageReader):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
+        _take_over()
         self._wanted: Optional[int] = None
         self._step = 0
         self._listed: Dict[str, _lib.Listed] = {}
@@ -438,6 +444,7 @@ class Reader(_storage.StorageReader):  # type: ignore[misc]
                     tensors.append((here, here, item))
             if pieces:
                 self._fill(client, pieces)
+            _close()  # a process of async_save may be the next that speaks for this rank
         for here, memory, item in tensors:
             if memory is not here:
                 with torch.no_grad():
