@@ -2,9 +2,10 @@
 
     dcp_trainer.py KIND ACTION...      KIND: plain ddp fsdp
 
-Actions, in order: `train N`, `save HOW` (sync, async, cached, process), `load`, `id N` (the checkpoint_id of what follows; 0 for none), `wider`
-(rebuild with other shapes), `more` (ask for a tensor that was not saved), `strange` (a tensor that cannot be captured), `sleep`, `rank N` (the next action on
-that rank alone). Prints `state SHA256` of the whole state, gathered, after each action that changes or saves it, and `loss N LOSS` (hexadecimal) for each step.
+Actions, in order: `train N`, `save HOW` (sync, async, cached, process), `load`, `id N` (the checkpoint_id of what follows; 0 for
+none), `wider` (rebuild with other shapes), `more` (ask for a tensor that was not saved), `strange` (a tensor that cannot be
+captured), `sleep`, `rank N` (the next action on that rank alone). Prints `state SHA256` of the whole state, gathered, after each
+action that changes or saves it, and `loss N LOSS` (hexadecimal) for each step.
 """
 import hashlib
 import os
@@ -27,7 +28,8 @@ class Job:
     def __init__(self, kind, seed, width=50):
         torch.manual_seed(seed)
         self.kind, self.step = kind, 0
-        self.model = nn.Sequential(nn.Embedding(32, 48), nn.Linear(48, width), nn.GELU(), nn.LayerNorm(width), nn.Linear(width, 33))
+        self.model = nn.Sequential(nn.Embedding(32, 48), nn.Linear(48, width), nn.GELU(), nn.LayerNorm(width),
+                                   nn.Linear(width, 33))
         if kind == "ddp":
             self.model = nn.parallel.DistributedDataParallel(self.model)
         if kind == "fsdp":
@@ -39,8 +41,9 @@ class Job:
                 fully_shard(layer, mesh=mesh)
             fully_shard(self.model, mesh=mesh)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-3)
-        self.extra = {"ints": torch.arange(7) + seed, "odd": torch.arange(12.0).reshape(3, 4).t() * seed, "half": torch.full((), seed / 3, dtype=torch.bfloat16),
-                      "none": torch.empty(0, 5), "words": {"a": [seed, "ä"], "b": (1.5, None)}}
+        self.extra = {"ints": torch.arange(7) + seed, "odd": torch.arange(12.0).reshape(3, 4).t() * seed,
+                      "half": torch.full((), seed / 3, dtype=torch.bfloat16), "none": torch.empty(0, 5),
+                      "words": {"a": [seed, "ä"], "b": (1.5, None)}}
 
     def train(self, steps):
         for _ in range(steps):
@@ -66,7 +69,8 @@ class Job:
             elif isinstance(value, torch.Tensor):
                 whole = value.full_tensor() if hasattr(value, "full_tensor") else value
                 flat = whole.detach().contiguous().reshape(-1)
-                sha.update(f"{name} {whole.dtype} {tuple(whole.shape)}".encode() + (flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""))
+                sha.update(f"{name} {whole.dtype} {tuple(whole.shape)}".encode())
+                sha.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
             else:
                 sha.update(f"{name} {value!r}".encode())
 
@@ -84,7 +88,8 @@ def save(state, how, checkpoint_id, group):
         kinds = {"async": "THREAD", "process": "PROCESS"}
         from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
-        return dcp.async_save(state, storage_writer=cairn.dcp.Writer(), checkpoint_id=checkpoint_id, process_group=group if how == "async" else None,
+        return dcp.async_save(state, storage_writer=cairn.dcp.Writer(), checkpoint_id=checkpoint_id,
+                              process_group=group if how == "async" else None,
                               async_checkpointer_type=getattr(AsyncCheckpointerType, kinds[how]))
     return None
 

@@ -1,9 +1,10 @@
-"""The trainer of test_torch_more.py for Hugging Face's Trainer: a small GPT-2, randomly initialised, on the bytes of this project's licence.
+"""The trainer of test_torch_more.py for Hugging Face's Trainer: a small GPT-2, randomly initialised, on the bytes of this
+project's licence.
 
     hf_trainer.py FOLDER STEPS
 
-Prints `step N LOSS` (hexadecimal) for each update, and `state SHA256` of parameters and moments at the end. A callback attaches Cairn when the Trainer has
-built everything; from then on the data are those of the resumed step.
+Prints `step N LOSS` (hexadecimal) for each update, and `state SHA256` of parameters and moments at the end. A callback attaches
+Cairn when the Trainer has built everything; from then on the data are those of the resumed step.
 """
 import hashlib
 import os
@@ -52,7 +53,8 @@ class Attached(TrainerCallback):
 
 class Printing(Trainer):
     def get_train_dataloader(self):
-        return DataLoader(self.train_dataset, BATCH, generator=torch.Generator())  # so that it draws nothing from the common generator
+        # A generator of its own: it draws nothing from the common one.
+        return DataLoader(self.train_dataset, BATCH, generator=torch.Generator())
 
     def training_step(self, *arguments, **options):
         loss = super().training_step(*arguments, **options)
@@ -64,9 +66,11 @@ class Printing(Trainer):
 def main():
     torch.set_num_threads(1)
     torch.manual_seed(3)
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=256, n_positions=WORDS, n_embd=32, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0))
-    settings = TrainingArguments(output_dir=sys.argv[1], max_steps=STEPS, per_device_train_batch_size=BATCH, learning_rate=3e-3, warmup_steps=3,
-                                 use_cpu=True, report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True, seed=3)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=256, n_positions=WORDS, n_embd=32, n_layer=2, n_head=2, bos_token_id=0,
+                                       eos_token_id=0))
+    settings = TrainingArguments(output_dir=sys.argv[1], max_steps=STEPS, per_device_train_batch_size=BATCH, learning_rate=3e-3,
+                                 warmup_steps=3, use_cpu=True, report_to=[], save_strategy="no", logging_strategy="no",
+                                 disable_tqdm=True, seed=3)
     trainer = Printing(model=model, args=settings, train_dataset=attached.data, callbacks=[attached])
     trainer.train()
     sha = hashlib.sha256()

@@ -1,8 +1,10 @@
 """The trainer of test_torch_more.py: models that are spread over ranks unevenly.
 
-    more_trainer.py KIND STEPS      KIND: tp (tensor parallel) fsdp (FSDP2, shards of different size, an empty one) moe (experts, not as many on each rank)
+    more_trainer.py KIND STEPS      KIND: tp (tensor parallel) fsdp (FSDP2, shards of different size, an empty one) moe (experts,
+    not as many on each rank)
 
-Prints `step N LOSS` (the loss as a hexadecimal float) for each update, and at the end `state SHA256` of all that trains on this rank.
+Prints `step N LOSS` (the loss as a hexadecimal float) for each update, and at the end `state SHA256` of all that trains on this
+rank.
 """
 import hashlib
 import os
@@ -32,13 +34,15 @@ class Residual(nn.Module):
 
 
 class Experts(nn.Module):
-    """The experts of this rank; the router, which all ranks have, sends each token to one of all. Tokens go to every rank, and results are summed."""
+    """The experts of this rank; the router, which all ranks have, sends each token to one of all. Tokens go to every rank, and
+    results are summed."""
 
     def __init__(self, width):
         super().__init__()
         first = sum(EXPERTS_OF[:RANK])
         self.router = nn.Linear(width, sum(EXPERTS_OF))
-        whole = [nn.Linear(width, width) for _ in range(sum(EXPERTS_OF))]  # all are drawn, so that the ranks' generators stay alike
+        # All are drawn, so that the ranks' generators stay alike.
+        whole = [nn.Linear(width, width) for _ in range(sum(EXPERTS_OF))]
         self.experts = nn.ModuleDict({str(i): whole[i] for i in range(first, first + EXPERTS_OF[RANK])})
 
     def forward(self, x):
@@ -67,12 +71,14 @@ def build(kind):
     torch.manual_seed(7)
     if kind == "moe":
         return nn.Sequential(nn.Embedding(32, 24), Experts(24), nn.Dropout(0.1), nn.Linear(24, 32))
-    model = nn.Sequential(nn.Embedding(32, 24), Residual(24, 50 if kind == "fsdp" else 64), Residual(24, 32), nn.Linear(24, 3, bias=False), nn.Linear(3, 32))
+    model = nn.Sequential(nn.Embedding(32, 24), Residual(24, 50 if kind == "fsdp" else 64), Residual(24, 32),
+                          nn.Linear(24, 3, bias=False), nn.Linear(3, 32))
     mesh = init_device_mesh("cpu", (WORLD,))
     if kind == "tp":
         from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-        parallelize_module(model, mesh, {f"{i}.{name}": style() for i in (1, 2) for name, style in (("up", ColwiseParallel), ("down", RowwiseParallel))})
+        styles = {"up": ColwiseParallel, "down": RowwiseParallel}
+        parallelize_module(model, mesh, {f"{i}.{name}": style() for i in (1, 2) for name, style in styles.items()})
     else:
         from torch.distributed.fsdp import fully_shard
 
@@ -109,6 +115,11 @@ def main():
         optimizer.zero_grad()
         loss = F.cross_entropy(model(tokens), wanted)
         loss.backward()
+        if kind == "moe":
+            for name, parameter in model.named_parameters():
+                if ".experts." not in name:
+                    dist.all_reduce(parameter.grad)
+                    parameter.grad /= WORLD
         time.sleep(PAUSE_S)
         optimizer.step()
         scheduler.step()

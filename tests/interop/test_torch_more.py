@@ -1,6 +1,6 @@
-"""More PyTorch jobs under `cairn run`, spread over ranks unevenly, and Hugging Face's Trainer: killed, resumed, and compared bit for bit."""
+"""More PyTorch jobs under `cairn run`, spread over ranks unevenly, and Hugging Face's Trainer: killed, resumed, and compared bit
+for bit."""
 import importlib.util
-import os
 
 import pytest
 from test_torch import RANDOM, ROOT, Run, built, cluster, finished, harness, newest, under  # noqa: F401: fixtures
@@ -34,7 +34,8 @@ def test_spread(cluster, tmp_path, kind, world):  # noqa: F811
     killed_and_resumed(cluster, tmp_path, "more_trainer.py", [kind, STEPS], world)
 
 
-@pytest.mark.skipif(not all(importlib.util.find_spec(name) for name in ("transformers", "accelerate")), reason="transformers and accelerate are not installed here")
+@pytest.mark.skipif(not all(importlib.util.find_spec(name) for name in ("transformers", "accelerate")),
+                    reason="transformers and accelerate are not installed here")
 def test_hugging_face(cluster, tmp_path):  # noqa: F811
     out = tmp_path / "runs"
     out.mkdir()

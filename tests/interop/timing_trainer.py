@@ -1,6 +1,7 @@
 """The trainer of test_timing.py: collectives of every kind on two ranks, then what they gave, then a wait until it is killed.
 
-Prints `result NAME VALUE` for each, `error TYPE TEXT` of one that must fail, `cost NS` of one small all_reduce within a group of this rank alone, and `ready`.
+Prints `result NAME VALUE` for each, `error TYPE TEXT` of one that must fail, `cost NS` of one small all_reduce within a group of
+this rank alone, and `ready`.
 """
 import os
 import sys

@@ -306,6 +306,6 @@ class TimingRing:
         self._write = library().cairn_timing_write
 
     def write(self, record: Tuple[int, ...], end_ns: int) -> None:
-        """Appends (comm, seq, bytes, enter_ns, rank, peer, step, ranks, op); dropped and counted where the ring is full. Any thread."""
+        """Appends (comm, seq, bytes, enter_ns, rank, peer, step, ranks, op); dropped and counted in a full ring. Any thread."""
         comm, seq, size_bytes, enter_ns, rank, peer, step, ranks, op = record
         self._write(self._handle, _TIMING_RECORD.pack(comm, seq, size_bytes, enter_ns, 0, end_ns, rank, peer, step, ranks, op))

@@ -1,9 +1,11 @@
-"""Timing of collectives for every backend: a record when one is entered, and another when it has ended, into the ring of cairn/timing.h.
+"""Timing of collectives for every backend: a record when one is entered, and another when it has ended, into the ring of
+cairn/timing.h.
 
-A kernel of our own is put before the backends' kernels in the dispatcher's c10d operators, through which torch.distributed's functions, the buckets of
-DDP, FSDP and the collectives of DTensor all go. It notes the time, calls what would have been called, and hands on what that returned or raised.
-The end is seen through the work's future where the tensors are on the CPU. On a device the host only sees that the work was enqueued: there the first
-record is alone, and NCCL's profiler plugin sees the rest. So it is of sends, receives and other works without a future.
+A kernel of our own is put before the backends' kernels in the dispatcher's c10d operators, through which torch.distributed's
+functions, the buckets of DDP, FSDP and the collectives of DTensor all go. It notes the time, calls what would have been called,
+and hands on what that returned or raised. The end is seen through the work's future where the tensors are on the CPU. On a device
+the host only sees that the work was enqueued: there the first record is alone, and NCCL's profiler plugin sees the rest. So it is
+of sends, receives and other works without a future.
 
 What fails here ends the timing, is said once, and never reaches the collective.
 """
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
@@ -54,15 +57,15 @@ _OPERATORS: Dict[str, _Operator] = {
 
 
 class _Communicator:
-    """A process group as the records name it."""
+    """A process group as the records name it. It holds no reference to the group, whose end its owner decides."""
 
-    __slots__ = ("comm", "ranks", "count", "rank")
+    __slots__ = ("comm", "ranks", "numbers", "rank")
 
     def __init__(self, group: Any) -> None:
         self.ranks: List[int] = torch.distributed.get_process_group_ranks(group)
         name = f"{group.group_name}:{self.ranks}"
         self.comm = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
-        self.count = 0
+        self.numbers = itertools.count(1)  # next() is atomic: DDP's collectives come from the thread of backward
         self.rank = torch.distributed.get_rank()
 
 
@@ -72,7 +75,7 @@ class _Timing:
     def __init__(self) -> None:
         self._ring = _lib.TimingRing(RING_RECORDS)
         self._library = torch.library.Library("c10d", "IMPL")  # the kernels live as long as it
-        self._communicators: Dict[Any, _Communicator] = {}
+        self._communicators: Dict[Tuple[str, int, int], Optional[_Communicator]] = {}
         self._ended = False
         key = torch._C.DispatchKey.BackendSelect  # before the backends; modes that only trace come earlier
         self._after = torch._C._dispatch_keyset_full_after(key)
@@ -104,7 +107,8 @@ class _Timing:
                 size_bytes, on_host = _size(arguments[tensors_at])
                 if operator.operation == BARRIER:
                     size_bytes = 0
-                record = self._entered(arguments[group_at], operator.operation, size_bytes, arguments[peer_at] if peer_at >= 0 else None, enter_ns)
+                peer = arguments[peer_at] if peer_at >= 0 else None
+                record = self._entered(arguments[group_at], operator.operation, size_bytes, peer, enter_ns)
             except Exception as error:
                 self._end(error)
             result = redispatch(keyset & after, *arguments, **options)
@@ -114,15 +118,25 @@ class _Timing:
 
         return kernel
 
-    def _entered(self, boxed: Any, operation: int, size_bytes: int, peer: Optional[int], enter_ns: int) -> Tuple[int, ...]:
-        group = torch._C._distributed_c10d.ProcessGroup.unbox(boxed)
-        known = self._communicators.get(group)
+    def _communicator(self, group: Any) -> Optional[_Communicator]:
+        key = group.group_name, group.size(), group.rank()
+        if key not in self._communicators:
+            try:
+                self._communicators[key] = _Communicator(group)
+            except (KeyError, ValueError):  # torch.distributed does not know its ranks: nobody could tell whose records these are
+                self._communicators[key] = None
+        return self._communicators[key]
+
+    def forget(self) -> None:
+        """Groups may have ended, and their names come again."""
+        self._communicators = {}
+
+    def _entered(self, boxed: Any, operation: int, size_bytes: int, peer: Optional[int],
+                 enter_ns: int) -> Optional[Tuple[int, ...]]:
+        known = self._communicator(torch._C._distributed_c10d.ProcessGroup.unbox(boxed))
         if known is None:
-            known = self._communicators[group] = _Communicator(group)
-        sequence = 0
-        if operation < SEND:
-            known.count += 1
-            sequence = known.count
+            return None
+        sequence = next(known.numbers) if operation < SEND else 0
         job = _job.current()
         record = (known.comm, sequence, size_bytes, enter_ns, known.rank, _lib.PEER_NONE if peer is None else known.ranks[peer],
                   job.step if job is not None else 0, min(len(known.ranks), 0xFFFF), operation)
@@ -132,13 +146,9 @@ class _Timing:
     def _watch(self, result: Any, record: Tuple[int, ...]) -> None:
         try:
             work = torch._C._distributed_c10d.Work.unbox(result[-1] if isinstance(result, (tuple, list)) else result)
-            try:
-                future = work.get_future()
-            except RuntimeError:
-                return  # a work without a future: gloo's reduce_scatter
-            future.add_done_callback(functools.partial(self._done, record))
-        except Exception as error:
-            self._end(error)
+            work.get_future().add_done_callback(functools.partial(self._done, record))
+        except (RuntimeError, TypeError):
+            pass  # no work, or one without a future, such as gloo's reduce_scatter
 
     def _done(self, record: Tuple[int, ...], _future: Any) -> None:
         self._ring.write(record, time.monotonic_ns())
@@ -158,7 +168,9 @@ _timing: Optional[_Timing] = None
 
 
 def install() -> None:
-    """Times the collectives of this process from here on. Raises where this torch does not have what it takes."""
+    """Times the collectives of this process from here on; to be called whenever a default group has been made. Raises where this
+    torch lacks what it takes."""
     global _timing
-    if _timing is None and torch.distributed.is_available():
+    if _timing is None:
         _timing = _Timing()
+    _timing.forget()

@@ -473,7 +473,6 @@ def _time_collectives_of_groups() -> None:
         return
     if torch.distributed.is_initialized():
         _time_collectives()
-        return
     initialise = torch.distributed.init_process_group
 
     @functools.wraps(initialise)

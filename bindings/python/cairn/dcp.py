@@ -3,24 +3,26 @@
     dcp.save(state, storage_writer=cairn.dcp.Writer())          # and async_save
     dcp.load(state, storage_reader=cairn.dcp.Reader())          # also in another number of ranks
 
-A save is one generation of the job: what DCP's planner gives this rank to write becomes pieces of the tensors of that name, an object
-that is no tensor an opaque blob as the planner made it, and DCP's metadata the blob `cairn.dcp`, written by the coordinator. So a load
-reads any part of any tensor, whatever the ranks of the save held. When save returns, or async_save's future is done, the generation is
-committed: it survives what the agents' parity survives.
+A save is one generation of the job: what DCP's planner gives this rank to write becomes pieces of the tensors of that name, an
+object that is no tensor an opaque blob as the planner made it, and DCP's metadata the blob `cairn.dcp`, written by the
+coordinator. So a load reads any part of any tensor, whatever the ranks of the save held. When save returns, or async_save's
+future is done, the generation is committed: it survives what the agents' parity survives.
 
 How the ranks go together, without a collective beyond DCP's own:
 
     prepare_global_plan  the coordinator chooses the step of the generation
-    write_data           every rank registers its pieces, and waits in torch.distributed's store until all have: a rank that registers
-                         makes its agent drop a generation that is open. Then all but the coordinator begin, and wait for their copy
+    write_data           every rank registers its pieces, and waits in torch.distributed's store until all have: a rank that
+                         registers makes its agent drop a generation that is open. Then all but the coordinator begin, and wait
+                         for their copy
     finish               the coordinator, which has DCP's metadata only now, begins, waits for its copy, and then for the commit
 
-The step is checkpoint_id where that is a number, else the seconds since 1970: larger than any before it, also when the process that
-chose those has died without a commit. `checkpoint_id` of a load, where given, must be the step of the snapshot that the agents hold.
+The step is checkpoint_id where that is a number, else the seconds since 1970: larger than any before it, also when the process
+that chose those has died without a commit. `checkpoint_id` of a load, where given, must be the step of the snapshot that the
+agents hold.
 
-One thing takes the snapshots of a process: the first use of this module ends those after each update (`cairn run`, `cairn.attach`).
-Errors are raised, as RuntimeError, since the script asked; DCP carries them to all ranks as a CheckpointException. As in DCP itself an
-object that is no tensor is a pickle, which the planner of a load executes; tensors and metadata are not.
+One thing takes the snapshots of a process: a Writer or Reader ends those after each update (`cairn run`, `cairn.attach`).
+Errors are raised, as RuntimeError, since the script asked; DCP carries them to all ranks as a CheckpointException. As in DCP
+itself an object that is no tensor is a pickle, which the planner of a load executes; tensors and metadata are not.
 """
 from __future__ import annotations
 
@@ -152,7 +154,8 @@ def _of_bytes(data: bytes) -> Any:
 
 
 def _memory_of(item: Any, tensor: Any) -> Any:
-    """What lies behind a planned write: row-major, on a device that can be copied from. RuntimeError, with the name, where it cannot."""
+    """What lies behind a planned write: row-major, on a device that can be copied from. RuntimeError, with the name, where it
+    cannot."""
     memory = _torch.local(tensor.detach())
     name = item.index.fqn
     if memory.layout is torch.strided and memory.device.type in ("cpu", "cuda", "meta"):
@@ -213,8 +216,9 @@ def _room_for_metadata(plans: Sequence[Any]) -> int:
 class Writer(_storage.StorageWriter):  # type: ignore[misc]
     """A StorageWriter: see the module. One may be used for many saves, and needs no closing.
 
-    Raises RuntimeError without an agent, for a save over a part of the ranks, for a tensor that cannot be captured (its name and why), when
-    the agents have too little memory (the sum), and when the snapshot was given up or not committed. The generation before it stays.
+    Raises RuntimeError without an agent, for a save over a part of the ranks, for a tensor that cannot be captured (its name and
+    why), when the agents have too little memory (the sum), and when the snapshot was given up or not committed. The generation
+    before it stays.
     """
 
     # A planner that caches its plans gives an empty one for each that has not changed; by rank, on the coordinator.
@@ -251,12 +255,14 @@ class Writer(_storage.StorageWriter):  # type: ignore[misc]
         with _lock:
             client, place = _open()
             if len(plans) != place.world:
-                raise RuntimeError(f"cairn.dcp: {len(plans)} of {place.world} ranks save, but a snapshot is of the whole job: give a "
-                                   "process_group of all ranks or none, and neither no_dist nor use_collectives=False")
+                raise RuntimeError(f"cairn.dcp: {len(plans)} of {place.world} ranks save, but a snapshot is of the whole "
+                                   "job: give a process_group of all ranks or none, and neither no_dist nor "
+                                   "use_collectives=False")
             newest, _ = _held(client)
         step = self._step if self._step is not None else max(newest + 1, int(time.time()))
         if step <= newest:
-            raise RuntimeError(f"cairn.dcp: checkpoint_id {step} is not larger than {newest}, the step of the snapshot that the agents hold")
+            raise RuntimeError(f"cairn.dcp: checkpoint_id {step} is not larger than {newest}, the step of the snapshot that the "
+                               "agents hold")
         for rank, plan in enumerate(plans):
             if getattr(plan, "usable", True):
                 self._plans[rank] = plan
@@ -315,9 +321,9 @@ class Writer(_storage.StorageWriter):  # type: ignore[misc]
 
     def finish(self, metadata: Any, results: Any) -> None:
         data = _encode_metadata(metadata)
-        if len(data) + LENGTH_BYTES > self._metadata_buffer.numel():
-            raise RuntimeError(f"cairn.dcp: DCP's metadata have {len(data)} bytes where {self._metadata_buffer.numel() - LENGTH_BYTES} "
-                               "were expected from the plans")
+        room = self._metadata_buffer.numel() - LENGTH_BYTES
+        if len(data) > room:
+            raise RuntimeError(f"cairn.dcp: DCP's metadata have {len(data)} bytes where {room} were expected from the plans")
         assert self._step is not None
         with _lock:
             client, _ = _open()
@@ -345,8 +351,8 @@ def _capture(client: _lib.Client, step: int) -> None:
         if not confirmed and time.monotonic() - began > DUE_S:
             confirmed = client.confirm(True)
             if not confirmed and count() == before:
-                raise RuntimeError(f"cairn.dcp: the agent takes no snapshot of step {step}: it is not a multiple of snapshot_every_steps "
-                                   "(`cairn run --every`). Give a checkpoint_id that is, or set it to 1")
+                raise RuntimeError(f"cairn.dcp: the agent takes no snapshot of step {step}: it is not a multiple of "
+                                   "snapshot_every_steps (`cairn run --every`). Give a checkpoint_id that is, or set it to 1")
         time.sleep(0.001)
     code = client.fence()
     if code != _lib.OK or not (confirmed or client.confirm(True)):
@@ -358,8 +364,8 @@ def _await_commit(client: _lib.Client, step: int) -> None:
     deadline, pause_s = time.monotonic() + COMMIT_S, 0.002
     while _held(client)[0] < step:
         if time.monotonic() > deadline:
-            raise RuntimeError(f"cairn.dcp: step {step} was captured, but not committed within {COMMIT_S:.0f} s: an agent or a trainer is "
-                               "missing, or the network is slow; see `cairn status`. The snapshot before it is still there")
+            raise RuntimeError(f"cairn.dcp: step {step} was captured, but not committed within {COMMIT_S:.0f} s: an agent or a "
+                               "trainer is missing, or the network is slow; see `cairn status`. The one before it is still there")
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, 0.2)
 
@@ -369,8 +375,8 @@ def _await_commit(client: _lib.Client, step: int) -> None:
 class Reader(_storage.StorageReader):  # type: ignore[misc]
     """A StorageReader of what a Writer's save left: the newest committed generation, or the one that `cairn restore` chose.
 
-    Raises RuntimeError without an agent, where there is nothing to load, where the snapshot was not made by cairn.dcp, or of another step than
-    checkpoint_id, and when it turned out to be damaged; then tensors may be half filled and must not be used.
+    Raises RuntimeError without an agent, where there is nothing to load, where the snapshot was not made by cairn.dcp, or of
+    another step than checkpoint_id, and when it turned out to be damaged; then tensors may be half filled and must not be used.
     """
 
     def __init__(self) -> None:
@@ -394,11 +400,11 @@ class Reader(_storage.StorageReader):  # type: ignore[misc]
             if self._step == 0:
                 raise RuntimeError("cairn.dcp: the agents hold no snapshot to load: a fresh start")
             if METADATA not in self._listed:
-                raise RuntimeError(f"cairn.dcp: the snapshot of step {self._step} was not made by cairn.dcp.Writer; `cairn run --resume` "
-                                   "restores it")
+                raise RuntimeError(f"cairn.dcp: the snapshot of step {self._step} was not made by cairn.dcp.Writer; "
+                                   "`cairn run --resume` restores it")
             if self._wanted not in (None, self._step):
-                raise RuntimeError(f"cairn.dcp: checkpoint_id is {self._wanted}, but the agents hold the snapshot of step {self._step}; "
-                                   "`cairn snapshots` lists what there is, `cairn restore` chooses")
+                raise RuntimeError(f"cairn.dcp: checkpoint_id is {self._wanted}, but the agents hold the snapshot of step "
+                                   f"{self._step}; `cairn snapshots` lists what there is, `cairn restore` chooses")
             buffer = _torch.byte_buffer(self._listed[METADATA].shape[0])
             self._fill(client, [_bytes_piece(METADATA, buffer, (place.rank, place.world))])
         data = _torch.read_bytes(buffer)
@@ -423,25 +429,21 @@ class Reader(_storage.StorageReader):  # type: ignore[misc]
             for item in plan.items:
                 name = item.storage_index.fqn
                 found = self._listed.get(fitting(name))
-                if found is None and math.prod(item.lengths):
+                empty = item.type != _planner.LoadItemType.BYTE_IO and not math.prod(item.lengths)
+                if found is None and not empty:
                     raise RuntimeError(f"cairn.dcp: {name} is not in the snapshot of step {self._step}")
                 if item.type == _planner.LoadItemType.BYTE_IO:
-                    assert found is not None
-                    buffer = _torch.byte_buffer(found.shape[0])
+                    buffer = _torch.byte_buffer(found.shape[0])  # type: ignore[union-attr]
                     pieces.append(_bytes_piece(name, buffer, replica))
                     objects.append((item, buffer))
                     continue
-                into = planner.resolve_tensor(item)
-                here = _torch.local(into.detach())
-                if found is not None and here.numel():
-                    fits = here.is_contiguous() and here.dtype == _torch.FROM_DTYPE[found.dtype] and here.device.type in ("cpu", "cuda")
-                    memory = here if fits else torch.empty(here.shape, dtype=_torch.FROM_DTYPE[found.dtype])
-                    start = item.storage_index.offset if item.storage_index.offset is not None else (0,) * here.dim()
+                here = memory = _torch.local(planner.resolve_tensor(item).detach())
+                if found is not None and not empty:
+                    memory = self._row_major(here, found)
+                    start = item.storage_index.offset or (0,) * here.dim()
                     offset = [a + b for a, b in zip(start, item.storage_offsets)]
                     pieces.append(_tensor_piece(name, memory, found.shape, offset, found.kind, replica))
-                    tensors.append((here, memory, item))
-                else:
-                    tensors.append((here, here, item))
+                tensors.append((here, memory, item))
             if pieces:
                 self._fill(client, pieces)
             _close()  # a process of async_save may be the next that speaks for this rank
@@ -456,6 +458,14 @@ class Reader(_storage.StorageReader):  # type: ignore[misc]
         done.set_result(None)
         return done
 
+    @staticmethod
+    def _row_major(here: Any, found: _lib.Listed) -> Any:
+        """The tensor itself where the snapshot's bytes can go straight into it, else memory to be copied from."""
+        dtype = _torch.FROM_DTYPE[found.dtype]
+        if here.is_contiguous() and here.dtype == dtype and here.device.type in ("cpu", "cuda"):
+            return here
+        return torch.empty(here.shape, dtype=dtype)
+
     def _fill(self, client: _lib.Client, pieces: Sequence[_lib.Piece]) -> None:
         try:
             client.register(pieces)
@@ -468,5 +478,5 @@ class Reader(_storage.StorageReader):  # type: ignore[misc]
             half = "" if error.code in (_lib.INVAL, _lib.NOT_FOUND) else ": the tensors may be half filled and must not be used"
             raise RuntimeError(f"cairn.dcp: the load of step {self._step} failed: {error}{half}") from error
         if restored.step != self._step:
-            raise RuntimeError(f"cairn.dcp: a snapshot of step {restored.step} replaced that of step {self._step} during the load: "
-                               "what was loaded is of both; load again")
+            raise RuntimeError(f"cairn.dcp: a snapshot of step {restored.step} replaced that of step {self._step} during "
+                               "the load: what was loaded is of both; load again")
