@@ -1,7 +1,9 @@
 """The trainer of test_torch_more.py: models that are spread over ranks unevenly.
 
-    more_trainer.py KIND STEPS      KIND: tp (tensor parallel) fsdp (FSDP2, shards of different size, an empty one) moe (experts,
-    not as many on each rank)
+    more_trainer.py KIND STEPS
+
+KIND: tp (tensor parallel), fsdp (FSDP2, shards of different size, an empty one), moe (experts, not as many on each rank),
+drift (moe whose gradients are not summed over the ranks).
 
 Prints `step N LOSS` (the loss as a hexadecimal float) for each update, and at the end `state SHA256` of all that trains on this
 rank.
@@ -69,7 +71,7 @@ class SumOverRanks(torch.autograd.Function):
 
 def build(kind):
     torch.manual_seed(7)
-    if kind == "moe":
+    if kind in ("moe", "drift"):
         return nn.Sequential(nn.Embedding(32, 24), Experts(24), nn.Dropout(0.1), nn.Linear(24, 32))
     model = nn.Sequential(nn.Embedding(32, 24), Residual(24, 50 if kind == "fsdp" else 64), Residual(24, 32),
                           nn.Linear(24, 3, bias=False), nn.Linear(3, 32))
@@ -115,7 +117,7 @@ def main():
         optimizer.zero_grad()
         loss = F.cross_entropy(model(tokens), wanted)
         loss.backward()
-        if kind == "moe":
+        if kind == "moe":  # and of "drift" the ranks' copies of what they share differ more with each step
             for name, parameter in model.named_parameters():
                 if ".experts." not in name:
                     dist.all_reduce(parameter.grad)

@@ -17,9 +17,15 @@ class Dcp(Run):
         return re.findall(rf"^{word} (.*)$", self.text(rank), re.M)
 
     def await_said(self, word, count=1, seconds=90):
-        harness.wait_for(f"{count} × {word}", lambda: all(len(self.said(word, rank)) >= count for rank in range(self.world)) or
-                         self.process.poll() is not None, seconds)
-        assert len(self.said(word)) >= count, self.errors() + self.text()
+        def enough():
+            return all(len(self.said(word, rank)) >= count for rank in range(self.world))
+
+        try:
+            harness.wait_for(f"{count} times {word}", lambda: enough() or self.process.poll() is not None, seconds)
+            assert enough(), self.errors() + self.text()
+        except AssertionError:
+            self.kill()
+            raise
 
     def done(self):
         assert self.wait() == 0, self.errors()
