@@ -40,15 +40,15 @@ class Text(Dataset):
 
 class Attached(TrainerCallback):
     def __init__(self, data):
-        self.data, self.job, self.loss = data, None, None
+        self.data, self.step, self.loss = data, 0, None
 
     def on_train_begin(self, args, state, control, model=None, optimizer=None, lr_scheduler=None, **_others):
-        self.job = cairn.attach(model, optimizer, scheduler=lr_scheduler)
-        self.data.first = self.job.step
+        self.step = self.data.first = cairn.attach(model, optimizer, scheduler=lr_scheduler).step
 
     def on_step_end(self, args, state, control, **_others):
-        print(f"step {self.job.step - 1} {self.loss.item().hex()}", flush=True)
-        control.should_training_stop = self.job.step >= STEPS
+        print(f"step {self.step} {self.loss.item().hex()}", flush=True)
+        self.step += 1
+        control.should_training_stop = self.step >= STEPS
 
 
 class Printing(Trainer):
