@@ -211,6 +211,7 @@ def install_torch(python, venv):
         if status != 0:
             return "no PyTorch for the CPU: " + (output.strip().splitlines() or ["?"])[-1]
         open(marker, "w").close()
+        run([python, "-m", "pip", "install", "-q", "transformers", "accelerate"], 600)  # where they cannot be had, their test says so
     return None
 
 

@@ -93,9 +93,10 @@ void cairn_client_close(struct cairn_client *client);
 
 /*
  * Declares the tensors of this rank, replacing what was declared before; call it once, and again
- * only when they change. slices[count] is borrowed for the call; the memory at each `address` must
- * stay valid until the next register or close. The order is the order of capture, and should be that
- * in which the update touches them. Checks every slice (CAIRN_INVAL, with the name in the log).
+ * only when they change. slices[count] is borrowed for the call. The memory at each `address` is
+ * read from a begin to the fence that ends it, and written by a restore: it must be valid then. The
+ * order is the order of capture, and should be that in which the update touches them. Checks every
+ * slice (CAIRN_INVAL, with the name in the log).
  * CAIRN_NOMEM when the agent's reserved memory is too small: the log says the sum, and training may
  * go on unprotected. Waits for the agent at most connect_timeout_ms; detached it succeeds.
  */
