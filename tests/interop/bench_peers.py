@@ -289,8 +289,9 @@ def main() -> int:
     folder = tempfile.mkdtemp(prefix="cairn-bench-", dir=RAM_DISK)
     try:
         with harness.Cluster(nodes=1, parity=0, state=f"{state_bytes // MIB}MiB") as cluster:
-            bench = Bench(size, max(1, options.rounds), folder, cluster.start())
+            bench = Bench(size, max(1, options.rounds), folder, cluster.start(wait=False))
             try:
+                harness.wait_for("the agent serves", lambda: "agent: serves" in cluster.log(0) or cluster.ended(0), 300)  # 5 GB are made ready
                 bench.train()
                 bench.restore()
                 bench.startup()
