@@ -215,11 +215,8 @@ def install_torch(python, venv):
     return None
 
 
-def suite_interop():
-    """Stock tools read what we write, and PyTorch trains with us, in a virtual environment of their own."""
-    status, output = make(["all", "build/plain/tests/unit/snapshot/test_universal"])
-    if status != 0:
-        return [Result("interop: build", failed=1, output=output)]
+def interop_environment():
+    """A virtual environment with the stock tools and PyTorch: (its python or None, why there is none of it or not all)."""
     venv = os.path.join(ROOT, "build", "venv")
     python = os.path.join(venv, "bin", "python")
     if not os.path.exists(os.path.join(venv, "ready")):
@@ -227,10 +224,25 @@ def suite_interop():
         if status == 0:
             status, output = run([python, "-m", "pip", "install", "-q", "numpy", "safetensors", "pytest"], 600)
         if status != 0:
-            return [Result("interop", skipped=1, reasons=["no virtual environment with numpy and safetensors: " +
-                                                          (output.strip().splitlines() or ["?"])[-1]])]
+            return None, "no virtual environment with numpy and safetensors: " + (output.strip().splitlines() or ["?"])[-1]
         open(os.path.join(venv, "ready"), "w").close()
-    missing = install_torch(python, venv)
+    return python, install_torch(python, venv)
+
+
+def suite_environment():
+    """Only makes the environment of interop, for `make bench-peers`."""
+    python, missing = interop_environment()
+    return [Result("environment", failed=1, output=missing)] if missing else []
+
+
+def suite_interop():
+    """Stock tools read what we write, and PyTorch trains with us."""
+    status, output = make(["all", "build/plain/tests/unit/snapshot/test_universal"])
+    if status != 0:
+        return [Result("interop: build", failed=1, output=output)]
+    python, missing = interop_environment()
+    if not python:
+        return [Result("interop", skipped=1, reasons=[missing])]
     begin = time.monotonic()
     status, output = run([python, "-m", "pytest", "-q", "-rs", "tests/interop"], 900)
     passed, failed, skipped = (sum(int(n) for n in re.findall(rf"(\d+) {w}", output)) for w in ("passed", "failed|error", "skipped"))

@@ -16,6 +16,7 @@ import os
 import pathlib
 import platform
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -285,6 +286,7 @@ def main() -> int:
         sys.exit(f"bench_peers: {harness.CAIRN} is not built: run make")
     if available_bytes() < size.free_bytes:
         sys.exit(f"bench_peers: {available_bytes() >> 30} GiB of memory are available, {size.free_bytes >> 30} GiB are needed (or --small)")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # not without removing the files
     state_bytes = 12 * (12 * size.layers * size.width ** 2) * 21 // 20 + 16 * MIB
     folder = tempfile.mkdtemp(prefix="cairn-bench-", dir=RAM_DISK)
     try:
