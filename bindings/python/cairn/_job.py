@@ -462,7 +462,7 @@ class Job:
             return
         assert self._listed is not None and self._place is not None
         for known in self._live():
-            known.make_state(self._names(), self._listed)
+            known.make_state(self._names(), self._listed, unnamed_too=final)
         uncovered = Problems()
         layout = collect(self._roots, self._live(), self._place, uncovered, self._staged_always, unnamed_too=final)
         todo, differences = layout.match(self._listed, self._restored, self._place)
@@ -489,8 +489,13 @@ class Job:
                     + (f"; the snapshot has, and the model has not: {few(lacking)}" if lacking else "")
                 )
             return
-        if todo:
-            self._fill(layout, todo)
+        try:
+            if todo:
+                self._fill(layout, todo)
+        except BaseException:
+            for known in self._live():
+                known.forget_state()  # it was never filled
+            raise
 
     def _names(self) -> Dict[int, str]:
         from . import _torch

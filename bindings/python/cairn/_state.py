@@ -185,8 +185,8 @@ class Known:
                     else:
                         group[key] = each
 
-    def make_state(self, names: Mapping[int, str], listed: Mapping[str, _lib.Listed]) -> None:
-        """The tensors of the state that a first step would make, where the snapshot has them and they are not there."""
+    def make_state(self, names: Mapping[int, str], listed: Mapping[str, _lib.Listed], unnamed_too: bool) -> None:
+        """The tensors of the state that a first step would make, where the snapshot has them and they are not there. Not yet filled."""
         from . import _torch
 
         by_parameter: Dict[str, List[Tuple[str, _lib.Listed]]] = {}
@@ -197,6 +197,8 @@ class Known:
                 by_parameter.setdefault(parameter_name, []).append((key, each))
         optimizer = self.optimizer()
         for number, index, group, parameter in _torch.grouped(optimizer):
+            if id(parameter) not in names and not unnamed_too:
+                continue
             name = fitting(names.get(id(parameter)) or positional(self.number, number, index))
             for key, each in by_parameter.get(name, ()):
                 if optimizer.state.get(parameter, {}).get(key) is None and not _torch.uncovered(parameter):

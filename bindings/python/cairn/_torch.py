@@ -277,12 +277,15 @@ def is_tensor(value: Any) -> bool:
 
 
 def make_state(parameter: Tensor, group: Mapping[str, Any], listed: _lib.Listed) -> Tensor:
-    """A zero tensor of an optimizer's state as its first step would have made it: like the parameter, or a scalar beside it."""
+    """A tensor of an optimizer's state as its first step would have made it: like the parameter, or a scalar beside it.
+
+    Its values are what the memory held: zeros would be written only to be overwritten.
+    """
     dtype = FROM_DTYPE[listed.dtype]
     if listed.shape == box(parameter)[0]:
-        return torch.zeros_like(parameter, dtype=dtype, memory_format=torch.preserve_format, requires_grad=False)
+        return torch.empty_like(parameter, dtype=dtype, memory_format=torch.preserve_format, requires_grad=False)
     on_device = bool(group.get("capturable") or group.get("fused")) or bool(listed.shape)
-    return torch.zeros(listed.shape, dtype=dtype, device=local(parameter).device if on_device else "cpu")
+    return torch.empty(listed.shape, dtype=dtype, device=local(parameter).device if on_device else "cpu")
 
 
 # ---- random generators and other plain state ----
