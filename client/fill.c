@@ -6,10 +6,14 @@
 #include "base/limits.h"
 #include "client/sink.h"
 
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { FETCH_TRIES = 2 };
+/* READER_BLOCKS_MIN is a multiple of 8: readers never share a byte of `needed`. */
+enum { FETCH_TRIES = 2, READERS_MAX = 8, READER_BLOCKS_MIN = 8 };
 #define QUEUE_LOOK_NS (5 * CAIRN_NS_PER_MS)
 
 /* Which blocks of a container are still to be brought, and its moves. */
@@ -34,8 +38,20 @@ struct part {
     bool in_flight;
 };
 
+/* Reads a range of blocks of the own container, in a thread of its own where there are several. */
+struct reader {
+    struct run_state *run;
+    struct sweep sweep;
+    uint64_t first_block, end_block;
+    uint64_t bad_blocks, copied_bytes;
+    cairn_err err;
+    bool has_thread;
+    pthread_t thread;
+};
+
 struct run_state {
     struct client_fill *fill;
+    size_t most_moves; /* of one container */
     struct source *sources;
     struct sweep sweep;
     struct client_sink *sink;
@@ -115,8 +131,8 @@ static cairn_err
 mark_sources(struct run_state *run)
 {
     const struct client_fill *fill = run->fill;
-    size_t most_moves = 1;
 
+    run->most_moves = 1;
     for (size_t i = 0; i < fill->moves->count; i++) {
         const struct cairn_move *move = &fill->moves->moves[i];
         struct source *source;
@@ -133,23 +149,23 @@ mark_sources(struct run_state *run)
             source->first_move = i;
         }
         source->end_move = i + 1;
-        if (source->end_move - source->first_move > most_moves)
-            most_moves = source->end_move - source->first_move;
+        if (source->end_move - source->first_move > run->most_moves)
+            run->most_moves = source->end_move - source->first_move;
         mark_blocks(source, move);
     }
-    run->sweep.active = malloc(most_moves * sizeof *run->sweep.active);
+    run->sweep.active = malloc(run->most_moves * sizeof *run->sweep.active);
     return run->sweep.active ? CAIRN_OK : CAIRN_NOMEM;
 }
 
 /* ---- one verified block into the tensors ---- */
 
 static void
-sweep_begin(struct run_state *run, uint32_t container)
+sweep_begin(const struct run_state *run, struct sweep *sweep, uint32_t container)
 {
-    run->sweep.container = container;
-    run->sweep.next = run->sources[container].first_move;
-    run->sweep.end = run->sources[container].end_move;
-    run->sweep.active_count = 0;
+    sweep->container = container;
+    sweep->next = run->sources[container].first_move;
+    sweep->end = run->sources[container].end_move;
+    sweep->active_count = 0;
 }
 
 /* Copies what one move takes of the block bytes[bytes_len] at container offset `begin`. */
@@ -182,16 +198,15 @@ copy_part_of_move(struct run_state *run, const struct cairn_move *move, const ui
 
 /* Blocks of one container come by ascending number; the moves that a block meets are few. */
 static cairn_err
-copy_block(struct run_state *run, uint32_t container, uint64_t block, const uint8_t *bytes,
-           uint64_t bytes_len, uint64_t *copied_bytes)
+copy_block(struct run_state *run, struct sweep *sweep, uint32_t container, uint64_t block,
+           const uint8_t *bytes, uint64_t bytes_len, uint64_t *copied_bytes)
 {
     const struct cairn_move *moves = run->fill->moves->moves;
     uint64_t begin = block * CAIRN_BLOCK_BYTES, end = begin + bytes_len;
-    struct sweep *sweep = &run->sweep;
     size_t kept = 0;
 
     if (sweep->container != container)
-        sweep_begin(run, container);
+        sweep_begin(run, sweep, container);
     while (sweep->next < sweep->end && moves[sweep->next].source_offset < end)
         sweep->active[sweep->active_count++] = sweep->next++;
     for (size_t i = 0; i < sweep->active_count; i++) {
@@ -222,44 +237,125 @@ block_bytes(const struct cairn_manifest *manifest, uint64_t block)
 
 /* Checks a block and, when it is whole, copies it and takes it off the list. */
 static cairn_err
-take_block(struct run_state *run, uint32_t container, uint64_t block, const uint8_t *bytes,
-           uint64_t *copied_bytes)
+take_block(struct run_state *run, struct sweep *sweep, uint32_t container, uint64_t block,
+           const uint8_t *bytes, uint64_t *bad_blocks, uint64_t *copied_bytes)
 {
     const struct cairn_manifest *manifest = &run->fill->manifests[container];
     uint64_t bytes_len = block_bytes(manifest, block);
     cairn_err err;
 
     if (cairn_crc64(0, bytes, bytes_len) != manifest->block_crcs[block]) {
-        run->bad_blocks++;
+        (*bad_blocks)++;
         return CAIRN_OK;
     }
-    err = copy_block(run, container, block, bytes, bytes_len, copied_bytes);
+    err = copy_block(run, sweep, container, block, bytes, bytes_len, copied_bytes);
     if (!err)
         set_needed(&run->sources[container], block, false);
     return err;
+}
+
+/* ---- the own container, in place ---- */
+
+static void *
+reader_run(void *context)
+{
+    struct reader *reader = context;
+    struct run_state *run = reader->run;
+    const struct client_fill *fill = run->fill;
+    const struct source *source = &run->sources[fill->own_container];
+
+    reader->sweep.container = CAIRN_CONTAINER_NONE;
+    for (uint64_t block = reader->first_block; block < reader->end_block && !reader->err; block++) {
+        if (is_needed(source, block))
+            reader->err = take_block(run, &reader->sweep, fill->own_container, block,
+                                     fill->own + block * CAIRN_BLOCK_BYTES, &reader->bad_blocks,
+                                     &reader->copied_bytes);
+        if (!reader->err && block % 1024 == 0 && client_now_ns() >= fill->deadline_ns)
+            reader->err = CAIRN_TIMEOUT;
+    }
+    return NULL;
+}
+
+/*
+ * This rank's share of the cores that the process may use; 1 where copies go to devices, whose
+ * batches are one thread's.
+ */
+static uint32_t
+count_readers(const struct run_state *run, uint64_t block_count)
+{
+    const struct client_fill *fill = run->fill;
+    uint64_t readers;
+    cpu_set_t cores;
+
+    for (uint32_t i = 0; i < fill->slice_count; i++)
+        if (fill->slices[i].device >= 0)
+            return 1;
+    if (sched_getaffinity(0, sizeof cores, &cores) != 0)
+        return 1;
+    readers = (uint64_t)CPU_COUNT(&cores) / fill->client->local_ranks;
+    if (readers > block_count / READER_BLOCKS_MIN)
+        readers = block_count / READER_BLOCKS_MIN;
+    if (readers > READERS_MAX)
+        readers = READERS_MAX;
+    return readers ? (uint32_t)readers : 1;
+}
+
+/* Runs all readers, the first one in this thread, and so those for which the system has no thread. */
+static void
+run_readers(struct reader *readers, uint32_t count)
+{
+    sigset_t all, old;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old); /* the trainer's handlers never run on our threads */
+    for (uint32_t i = 1; i < count; i++)
+        readers[i].has_thread =
+            pthread_create(&readers[i].thread, NULL, reader_run, &readers[i]) == 0;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    for (uint32_t i = 0; i < count; i++)
+        if (!readers[i].has_thread)
+            reader_run(&readers[i]);
+    for (uint32_t i = 1; i < count; i++)
+        if (readers[i].has_thread)
+            pthread_join(readers[i].thread, NULL);
 }
 
 static cairn_err
 read_own(struct run_state *run)
 {
     struct client_fill *fill = run->fill;
+    struct reader readers[READERS_MAX] = {0};
     const struct source *source;
-    cairn_err err;
+    uint64_t share;
+    uint32_t count;
+    cairn_err err = CAIRN_OK;
 
-    if (fill->own_container == CAIRN_CONTAINER_NONE)
+    if (fill->own_container == CAIRN_CONTAINER_NONE || !run->sources[fill->own_container].needed)
         return CAIRN_OK;
     source = &run->sources[fill->own_container];
-    run->sweep.container = CAIRN_CONTAINER_NONE;
-    for (uint64_t block = 0; source->needed && block < source->block_count; block++) {
-        if (!is_needed(source, block))
-            continue;
-        err = take_block(run, fill->own_container, block, fill->own + block * CAIRN_BLOCK_BYTES,
-                         &fill->own_bytes);
-        if (err)
-            return err;
-        if (block % 1024 == 0 && client_now_ns() >= fill->deadline_ns)
-            return CAIRN_TIMEOUT;
+    count = count_readers(run, source->block_count);
+    share = (source->block_count / count / READER_BLOCKS_MIN + 1) * READER_BLOCKS_MIN;
+    for (uint32_t i = 0; i < count; i++) {
+        readers[i].run = run;
+        readers[i].first_block = i * share;
+        readers[i].end_block = readers[i].first_block + share < source->block_count
+                                   ? readers[i].first_block + share
+                                   : source->block_count;
+        readers[i].sweep.active = malloc(run->most_moves * sizeof *readers[i].sweep.active);
+        if (!readers[i].sweep.active)
+            err = CAIRN_NOMEM;
     }
+    if (!err)
+        run_readers(readers, count);
+    for (uint32_t i = 0; i < count; i++) {
+        free(readers[i].sweep.active);
+        run->bad_blocks += readers[i].bad_blocks;
+        fill->own_bytes += readers[i].copied_bytes;
+        if (!err)
+            err = readers[i].err;
+    }
+    if (err)
+        return err;
     if (run->bad_blocks)
         client_say(fill->client, CAIRN_LOG_WARN,
                    "client: %llu blocks in this node's memory are damaged: fetched instead",
@@ -377,8 +473,8 @@ take_part(struct run_state *run, uint32_t index)
         const uint8_t *bytes = run->fill->window + item->window_offset;
 
         for (uint32_t b = 0; !err && b < item->block_count; b++, bytes += CAIRN_BLOCK_BYTES)
-            err = take_block(run, item->container, item->first_block + b, bytes,
-                             &run->fill->fetched_bytes);
+            err = take_block(run, &run->sweep, item->container, item->first_block + b, bytes,
+                             &run->bad_blocks, &run->fill->fetched_bytes);
     }
     return err ? err : client_sink_flush(run->sink); /* before the part is written again */
 }

@@ -3,9 +3,11 @@
  *
  * Private to client/. The moves are walked block by block of their source containers. A block is
  * checked as a whole against its checksum before any byte of it goes into a tensor. Blocks of the
- * container that lies in this node's memory are read in place; the others, and those of the own one
- * that fail, are fetched into the window, whose parts are in flight at once. A fetched block that
- * fails is fetched once more. Memory: a bit per block, an index per move, and what the caller
+ * container that lies in this node's memory are read in place, by this rank's share of the cores
+ * where the tensors are on the host: the trainer waits, and memory that it has not touched yet is
+ * faulted in meanwhile, which costs more than the copy. The others, and those of the own one that
+ * fail, are fetched into the window, whose parts are in flight at once. A fetched block that fails
+ * is fetched once more. Memory: a bit per block, an index per move and reader, and what the caller
  * gives.
  */
 #ifndef CAIRN_CLIENT_FILL_H
