@@ -300,7 +300,7 @@ count_readers(const struct run_state *run, uint64_t block_count)
     return readers ? (uint32_t)readers : 1;
 }
 
-/* Runs all readers, the first one in this thread, and so those for which the system has no thread. */
+/* Runs all readers, in this thread the first one and those for which the system has no thread. */
 static void
 run_readers(struct reader *readers, uint32_t count)
 {
