@@ -14,9 +14,10 @@ Importing this package is cheap and does not import torch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Mapping, Optional
-
+TYPE_CHECKING = False  # see _hook.py
 if TYPE_CHECKING:
+    from typing import Any, Mapping, Optional
+
     from . import dcp
     from ._job import Job
 

@@ -8,8 +8,11 @@ from __future__ import annotations
 import importlib.machinery
 import os
 import sys
-from types import ModuleType
-from typing import Any, Optional, Sequence
+
+TYPE_CHECKING = False  # every Python process of the job runs this: typing, which torch imports anyway, is half of its cost
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any, Optional, Sequence
 
 
 def _torch_is_there() -> None:

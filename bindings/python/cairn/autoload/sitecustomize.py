@@ -4,7 +4,6 @@ This folder is on PYTHONPATH, so it hides another sitecustomize: that one is fou
 """
 
 import importlib.machinery
-import importlib.util
 import os
 import sys
 
@@ -14,22 +13,20 @@ def _run_hidden(own: str) -> None:
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", places)
     if spec is None or spec.loader is None:
         return
-    module = importlib.util.module_from_spec(spec)
+    from importlib.util import module_from_spec  # here, as it takes longer than all the rest
+
+    module = module_from_spec(spec)
     sys.modules["sitecustomize"] = module
     spec.loader.exec_module(module)
 
 
 def _install(own: str) -> None:
-    package = os.path.dirname(own)
-    spec = importlib.util.spec_from_file_location(
-        "cairn", os.path.join(package, "__init__.py"), submodule_search_locations=[package]
-    )
-    if "cairn" not in sys.modules:
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["cairn"] = module
-        spec.loader.exec_module(module)
-    from cairn import _hook
-
+    above = os.path.dirname(os.path.dirname(own))
+    sys.path.insert(0, above)
+    try:
+        from cairn import _hook
+    finally:
+        sys.path.remove(above)
     _hook.install()
 
 
