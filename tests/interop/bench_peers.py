@@ -130,7 +130,8 @@ class Bench:
                 found = self.ask(protected if who == "cairn" else plain, f"block {name} {saves if number >= 0 else 1}")
                 found.update(cpu_s=tree_cpu_seconds(pids[who]) - before, warm_up=number < 0)
                 self.blocks[name].append(found)
-                self.progress(f"round {number + 1} of {self.rounds}: {name}: {statistics.fmean(found['steps']):.2f} s a step")
+                self.progress(f"round {number + 1} of {self.rounds}: {name}: {statistics.fmean(found['steps']):.2f} s a step, "
+                              f"stood still {' '.join(f'{1000 * each:.1f}' for each in found['blocked'])} ms")
         self.finished = {"plain": self.ask(plain, "finish"), "cairn": self.ask(protected, "finish")}
         step = self.finished["cairn"]["step"]
         harness.wait_for(f"step {step} is committed", lambda: self.cluster.committed()[1] >= step, 60)
