@@ -3,9 +3,9 @@
 
     tests/runner.py [all | style unit fault asan tsan fuzz sim cluster interop gpu lint …] [--jobs N]
 
-A suite is a list of programs. A cmocka program counts its own tests, a Python program those of unittest, any other
+A suite is a list of programs. A cmocka program counts its own tests, a Python program those of unittest or pytest, any other
 counts as one: exit 0 passed, 77 skipped (its last line is the reason), else failed. A program that runs longer than its
-limit has failed. A program of real processes or real time (unit, asan, tsan, cluster) that fails is run once more, alone: machines
+limit has failed. A program of real processes or real time (unit, asan, tsan, cluster, interop) that fails is run once more, alone: machines
 that run tests are often busy, and their deadlines are short. If it passes then it counts as passed, and is listed as unsteady with
 what it said the first time, so that nothing is hidden. The last line is `N passed, N failed` with `, N skipped` where there are any; the exit status is 1 when
 anything failed. Only the standard library is used.
@@ -67,6 +67,12 @@ def count(name, status, output, seconds):
         if status != 0 and failed == 0:
             failed = 1
         return Result(name, sum(int(n) for n in cmocka), failed, skipped, reasons, output, seconds)
+    pytest = re.search(r"^(?:\d+ \w+(?:, )?)+ in [\d.]+s", output, re.M)
+    if pytest:
+        passed, failed, skipped = (sum(int(n) for n in re.findall(rf"(\d+) {w}", pytest.group(0))) for w in
+                                   ("passed", "(?:failed|error)", "skipped"))
+        reasons = re.findall(r"^SKIPPED .*?: (.*)$", output, re.M)
+        return Result(name, passed, failed or int(status not in (0, 5)), skipped, reasons, output, seconds)
     if unittest:
         total = int(unittest.group(1))
         failed = sum(int(n) for n in re.findall(r"(?:failures|errors)=(\d+)", output))
@@ -243,11 +249,10 @@ def suite_interop():
     python, missing = interop_environment()
     if not python:
         return [Result("interop", skipped=1, reasons=[missing])]
-    begin = time.monotonic()
-    status, output = run([python, "-m", "pytest", "-q", "-rs", "tests/interop"], 900)
-    passed, failed, skipped = (sum(int(n) for n in re.findall(rf"(\d+) {w}", output)) for w in ("passed", "failed|error", "skipped"))
-    return [Result("interop", passed, failed or int(status not in (0, 5)), skipped,
-                   re.findall(r"^SKIPPED .*?: (.*)$", output, re.M) + [r for r in (missing,) if r], output, time.monotonic() - begin)]
+    programs = sorted(glob.glob(os.path.join(ROOT, "tests", "interop", "test_*.py")))
+    commands = {f"interop: {os.path.basename(p)}": [python, "-m", "pytest", "-q", "-rs", p] for p in programs}
+    results = again_alone([run_program(name, command, 600) for name, command in commands.items()], commands, 600)
+    return results + ([Result("interop", skipped=1, reasons=[missing])] if missing else [])
 
 
 def suite_lint():
