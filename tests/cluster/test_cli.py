@@ -2,10 +2,12 @@
 """The command's verbs against real agents: output, exit codes, and what bad input and bad luck come to."""
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
@@ -48,6 +50,15 @@ class Usage(unittest.TestCase):
             self.assertEqual((code, out), (USAGE, ""), words)
             self.assertIn(said, err)
         self.assertEqual(run()[0], USAGE)
+
+    def test_a_crash_ends_the_process_and_leaves_no_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            process = subprocess.Popen([CAIRN, "bench", "capture"], cwd=folder, stdin=subprocess.DEVNULL,
+                                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            wait_for("it is at work", lambda: int(re.search(r"VmRSS:\s+(\d+)", text_of(f"/proc/{process.pid}/status"))[1]) > 100000)
+            process.send_signal(signal.SIGSEGV)
+            self.assertEqual(process.wait(timeout=20), -signal.SIGSEGV)
+            self.assertEqual(os.listdir(folder), [])
 
     def test_no_agent_is_69_and_says_what_to_do(self):
         for verb in ("status", "snapshots", "snapshot", "restore", "verify"):
