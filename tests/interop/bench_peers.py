@@ -49,7 +49,14 @@ class Size(NamedTuple):
         return [str(self.layers), str(self.width), str(self.tokens)]
 
 
-FULL, SMALL = Size(16, 1024, 128, 19 << 30), Size(2, 128, 32, 1 << 30)
+FULL, SMALL = Size(16, 1024, 64, 19 << 30), Size(2, 128, 32, 1 << 30)
+
+
+def first_to_die() -> None:
+    """With the benchmark; and where memory runs out, rather than what else runs on the machine."""
+    harness.die_with_parent()
+    with open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
 
 
 def tree_cpu_seconds(roots: List[int]) -> float:
@@ -62,7 +69,7 @@ def tree_cpu_seconds(roots: List[int]) -> float:
                     fields = file.read().rpartition(")")[2].split()
             except OSError:
                 continue
-            parents[int(name)] = int(fields[1]), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            parents[int(name)] = int(fields[1]), sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")  # ended children included
     total, todo = 0.0, list(roots)
     while todo:
         pid = todo.pop()
@@ -91,7 +98,7 @@ class Bench:
     def start(self, command: List[str], env: Optional[Dict[str, str]] = None) -> subprocess.Popen:
         with open(self.log, "ab") as log:
             process = subprocess.Popen(command, env={**CLEAN, **(env or {})}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
-                                       text=True, preexec_fn=harness.die_with_parent)
+                                       text=True, preexec_fn=first_to_die)
         self.processes.append(process)
         return process
 
@@ -126,8 +133,10 @@ class Bench:
             for name in ("nothing", CAIRN, *PEERS):
                 who = "cairn" if name == CAIRN else "plain"
                 saves = 3 if name in ("nothing", CAIRN) else 2
+                process = protected if who == "cairn" else plain
+                self.ask(process, f"block {name} {saves if number >= 0 else 1}")  # it is ready
                 before = tree_cpu_seconds(pids[who])
-                found = self.ask(protected if who == "cairn" else plain, f"block {name} {saves if number >= 0 else 1}")
+                found = self.ask(process)
                 found.update(cpu_s=tree_cpu_seconds(pids[who]) - before, warm_up=number < 0)
                 self.blocks[name].append(found)
                 self.progress(f"round {number + 1} of {self.rounds}: {name}: {statistics.fmean(found['steps']):.2f} s a step, "

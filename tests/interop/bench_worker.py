@@ -13,6 +13,8 @@ import time
 
 STARTED = time.perf_counter()
 
+import ctypes  # noqa: E402
+import gc  # noqa: E402
 import json  # noqa: E402
 import os  # noqa: E402
 import shutil  # noqa: E402
@@ -128,10 +130,15 @@ class AsyncSave(Nothing):
 
         self.save, self.kind = checkpoint.async_save, AsyncCheckpointerType.PROCESS if process else AsyncCheckpointerType.THREAD
         self.writer = lambda: checkpoint.FileSystemWriter(self.path, sync_files=False)
+        self.ends_process = process
         self.stager = staging.DefaultStager(staging.StagingOptions(use_pinned_memory=False, use_shared_memory=process, use_async_staging=True,
                                                                    use_non_blocking_copy=False)) if behind else None
         self.staged: Any = None
         self.written: Any = None
+        if process:  # it is started here; it ends with the block, as it would keep its copy of everything until the next save
+            self.save({"it": torch.zeros(1)}, storage_writer=self.writer(), async_checkpointer_type=self.kind).result()
+        if self.stager:
+            self.stager.stage(self.state()).result()
 
     def before_update(self) -> None:
         if self.staged is not None:
@@ -157,6 +164,10 @@ class AsyncSave(Nothing):
             self.written.result()
         if self.stager:
             self.stager.close()
+        if self.ends_process:
+            from torch.distributed.checkpoint import _async_process_executor as executor
+
+            executor._CHECKPOINT_PROCESS = None
         super().close()
 
 
@@ -223,7 +234,13 @@ def train(layers: int, width: int, tokens: int, folder: str) -> None:
         command, _, rest = line.strip().partition(" ")
         if command == "block":
             name, _, saves = rest.rpartition(" ")
-            answer(block(SAVERS[name](folder, model, optimizer), int(saves), hooks))
+            saver = SAVERS[name](folder, model, optimizer)
+            answer({"ready": True})
+            answer(block(saver, int(saves), hooks))
+            # What a saver leaves behind, in cycles and in malloc, would stay for the next one: several GB.
+            del saver
+            gc.collect()
+            ctypes.CDLL(None).malloc_trim(0)
         elif command == "finish":
             answer(finish(model, optimizer, folder, hooks))
 
