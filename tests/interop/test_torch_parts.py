@@ -122,7 +122,7 @@ def test_optimizers_are_covered(optimizer, options):
     listed = {e.name: _lib.Listed(_torch.DTYPES[e.tensor.dtype], e.kind, _torch.box(e.tensor)[0]) for e in layout.entries}
     fresh = optimizer(model.parameters(), **options)
     known = _state.Known(lambda: fresh, 0)
-    known.make_state({id(p): name for name, p in model.named_parameters()}, listed)
+    known.make_state({id(p): name for name, p in model.named_parameters()}, listed, unnamed_too=False)
     for parameter in model.parameters():
         before, after = trained_optimizer.state.get(parameter, {}), fresh.state.get(parameter, {})
         tensors = {key: value for key, value in before.items() if torch.is_tensor(value)}

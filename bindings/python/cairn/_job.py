@@ -379,7 +379,11 @@ class Job:
             self.say("covers " + layout.summary())
 
     def _agree(self, layout: Layout) -> None:
-        """Which plain tensors are the same on which ranks: those share the copying."""
+        """Which plain tensors are the same on which ranks: those share the copying.
+
+        Only DDP says so of plain tensors. That they are equal now does not mean that they stay so, and a snapshot half from one rank
+        and half from another would be nobody's state: where nothing says so each rank keeps its own, under its rank's name.
+        """
         from . import _torch
 
         assert self._place is not None
@@ -391,19 +395,12 @@ class Job:
                 {name: (name, here.rank, here.world) for name in layout.plain_parameters()}, here, buffers_of_rank_0=True
             )
             return
-        plain = layout.plain_parameters()
-        if self._agreed[0] != tuple(sorted(plain)) or self._exchanges == 0:
+        plain = tuple(sorted(layout.plain_parameters()))
+        if self._agreed[0] != plain or self._exchanges == 0:
             self._exchanges += 1
-            mine = {name: _torch.fingerprint(tensor) for name, tensor in plain.items()}
-            others = [json.loads(each) for each in _torch.exchange(str(self._exchanges), json.dumps(mine).encode(), here)]
-            agreed: Dict[str, Tuple[str, int, int]] = {}
-            for name, value in mine.items():
-                holders = [rank for rank, each in enumerate(others) if name in each]
-                if all(others[rank][name] == value for rank in holders):
-                    agreed[name] = (name, holders.index(here.rank), len(holders))
-                else:
-                    agreed[name] = (f"rank{here.rank}/{name}", 0, 1)
-            self._agreed = (tuple(sorted(plain)), agreed)
+            others = [json.loads(each) for each in _torch.exchange(str(self._exchanges), json.dumps(plain).encode(), here)]
+            alone = {name for name in plain if sum(name in each for each in others) == 1}
+            self._agreed = plain, {name: (name if name in alone else f"rank{here.rank}/{name}", 0, 1) for name in plain}
         layout.share(self._agreed[1], here, buffers_of_rank_0=False)
 
     # ---- restore ----
