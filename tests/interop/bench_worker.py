@@ -6,6 +6,7 @@
 
 With Cairn it runs under `cairn run --`, and the script does nothing for it. All times are seconds of time.perf_counter.
 """
+
 from __future__ import annotations
 
 import sys
@@ -34,8 +35,12 @@ class Model(nn.Module):
     def __init__(self, layers: int, width: int, tokens: int) -> None:
         super().__init__()
         self.embed, self.position = nn.Embedding(VOCABULARY, width), nn.Embedding(tokens, width)
-        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(width, max(1, width // 64), 4 * width, dropout=0.0, activation=F.gelu,
-                                                               batch_first=True, norm_first=True) for _ in range(layers))
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(
+                width, max(1, width // 64), 4 * width, dropout=0.0, activation=F.gelu, batch_first=True, norm_first=True
+            )
+            for _ in range(layers)
+        )
         self.head = nn.Linear(width, VOCABULARY, bias=False)
         self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(tokens), persistent=False)
 
@@ -67,7 +72,9 @@ def fingerprint(model: Model, optimizer: torch.optim.Optimizer) -> int:
     total = 0
     with torch.no_grad():
         for i, parameter in enumerate(model.parameters()):
-            for j, each in enumerate((parameter, optimizer.state[parameter]["exp_avg"], optimizer.state[parameter]["exp_avg_sq"])):
+            for j, each in enumerate(
+                (parameter, optimizer.state[parameter]["exp_avg"], optimizer.state[parameter]["exp_avg_sq"])
+            ):
                 total += (3 * i + j + 1) * int(each.detach().view(torch.int32).sum(dtype=torch.int64))
     return total
 
@@ -80,6 +87,7 @@ def private_memory_bytes() -> int:
 
 
 # ---- what saves ----
+
 
 class Nothing:
     """No saving, and what the savers have in common. `blocked` gets the time of each save that training stood still for."""
@@ -131,8 +139,15 @@ class AsyncSave(Nothing):
         self.save, self.kind = checkpoint.async_save, AsyncCheckpointerType.PROCESS if process else AsyncCheckpointerType.THREAD
         self.writer = lambda: checkpoint.FileSystemWriter(self.path, sync_files=False)
         self.ends_process = process
-        self.stager = staging.DefaultStager(staging.StagingOptions(use_pinned_memory=False, use_shared_memory=process, use_async_staging=True,
-                                                                   use_non_blocking_copy=False)) if behind else None
+        self.stager = (
+            staging.DefaultStager(
+                staging.StagingOptions(
+                    use_pinned_memory=False, use_shared_memory=process, use_async_staging=True, use_non_blocking_copy=False
+                )
+            )
+            if behind
+            else None
+        )
         self.staged: Any = None
         self.written: Any = None
         if process:  # it is started here; it ends with the block, as it would keep its copy of everything until the next save
@@ -154,7 +169,9 @@ class AsyncSave(Nothing):
             self.ended += 1
         if more and self.written is None:
             begin = time.perf_counter()
-            given = self.save(self.state(), storage_writer=self.writer(), async_checkpointer_type=self.kind, async_stager=self.stager)
+            given = self.save(
+                self.state(), storage_writer=self.writer(), async_checkpointer_type=self.kind, async_stager=self.stager
+            )
             self.blocked.append(time.perf_counter() - begin)
             self.written = given.upload_completion if self.stager else given
             self.staged = given.staging_completion if self.stager else None
@@ -184,6 +201,7 @@ SAVERS: Dict[str, Callable[..., Nothing]] = {
 
 # ---- what Cairn does in this process ----
 
+
 class Hooks:
     """The time that training spends in Cairn's hooks, and the CPU time of its copying thread."""
 
@@ -205,6 +223,7 @@ class Hooks:
                 self._depth -= 1
                 if self._depth == 0:
                     self.seconds += time.perf_counter() - begin
+
         return clocked
 
     def copy_cpu_seconds(self) -> float:
@@ -222,14 +241,22 @@ class Hooks:
 
 # ---- training ----
 
+
 def train(layers: int, width: int, tokens: int, folder: str) -> None:
     """Blocks of steps: `block SAVER SAVES`, then `finish`, after which the process waits to be killed."""
     hooks = Hooks()
     if hooks.job is None:
         torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=0, world_size=1)
     model, optimizer = build(layers, width, tokens)
-    answer({"pid": os.getpid(), "parameters": sum(each.numel() for each in model.parameters()), "torch": torch.__version__,
-            "threads": torch.get_num_threads(), "hooked": hooks.job is not None})
+    answer(
+        {
+            "pid": os.getpid(),
+            "parameters": sum(each.numel() for each in model.parameters()),
+            "torch": torch.__version__,
+            "threads": torch.get_num_threads(),
+            "hooked": hooks.job is not None,
+        }
+    )
     for line in sys.stdin:
         command, _, rest = line.strip().partition(" ")
         if command == "block":
@@ -258,7 +285,13 @@ def block(saver: Nothing, saves: int, hooks: Hooks) -> Dict[str, Any]:
         hooked.append(hooks.seconds)
     copied = hooks.copy_cpu_seconds() - copied
     saver.close()
-    return {"steps": steps, "blocked": saver.blocked or hooked, "copy_cpu_s": copied, "memory_bytes": private_memory_bytes(), "stats": hooks.stats()}
+    return {
+        "steps": steps,
+        "blocked": saver.blocked or hooked,
+        "copy_cpu_s": copied,
+        "memory_bytes": private_memory_bytes(),
+        "stats": hooks.stats(),
+    }
 
 
 def finish(model: Model, optimizer: torch.optim.Optimizer, folder: str, hooks: Hooks) -> Dict[str, Any]:
@@ -277,6 +310,7 @@ def finish(model: Model, optimizer: torch.optim.Optimizer, folder: str, hooks: H
 
 
 # ---- restoring ----
+
 
 def restore(kind: str, layers: int, width: int, tokens: int, folder: str) -> None:
     """A new process until its first step has run."""
@@ -305,10 +339,19 @@ def restore(kind: str, layers: int, width: int, tokens: int, folder: str) -> Non
         start = time.perf_counter()
         train_step(model, optimizer)
         steps.append(time.perf_counter() - start)
-    answer({"import_s": IMPORTED - STARTED, "build_s": built - begin, "restore_s": restored - built, "steps": steps, "fingerprint": found_print})
+    answer(
+        {
+            "import_s": IMPORTED - STARTED,
+            "build_s": built - begin,
+            "restore_s": restored - built,
+            "steps": steps,
+            "fingerprint": found_print,
+        }
+    )
 
 
 # ---- starting ----
+
 
 def startup() -> None:
     """Import and attach in a process that has imported torch and built a small job. Not under `cairn run`."""
@@ -320,7 +363,14 @@ def startup() -> None:
     imported = time.perf_counter()
     job = cairn.attach(model, optimizer)
     attached = time.perf_counter()
-    answer({"torch_s": IMPORTED - STARTED, "import_s": imported - begin, "attach_s": attached - imported, "attached": bool(job.stats().get("attached"))})
+    answer(
+        {
+            "torch_s": IMPORTED - STARTED,
+            "import_s": imported - begin,
+            "attach_s": attached - imported,
+            "attached": bool(job.stats().get("attached")),
+        }
+    )
 
 
 def answer(value: Dict[str, Any]) -> None:

@@ -3,9 +3,10 @@
 
     soak.py [--steps N]      1000 unless told
 
-A small model with a scheduler under `cairn run`, with an agent of its own on loopback. Prints what was measured over the run, and ends
-with 1 where something grew or where snapshots were not captured. A build (make) and torch are needed.
+A small model with a scheduler under `cairn run`, with an agent of its own on loopback. Prints what was measured, and ends with 1
+where something grew or where snapshots were not captured. A build (make) and torch are needed.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -25,16 +26,19 @@ import harness  # noqa: E402
 
 SAMPLES = 40
 GROWTH_BYTES_MAX = 2 << 20  # from one part of the run to the next: what allocators keep settles, a leak does not
-PAUSE_S = 0.005             # in each step, so that the agent may commit behind it
+PAUSE_S = 0.005  # in each step, so that the agent may commit behind it
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("CAIRN_") and name != "PYTHONPATH"}
 
 
 def measure(pid: int) -> Dict[str, int]:
     """Private memory in bytes, descriptors and threads of a process."""
-    fields: Dict[str, str] = {}
     with open(f"/proc/{pid}/status") as file:
         fields = dict(line.rstrip("\n").split(":", 1) for line in file)
-    return {"memory": int(fields["RssAnon"].split()[0]) * 1024, "descriptors": len(os.listdir(f"/proc/{pid}/fd")), "threads": int(fields["Threads"])}
+    return {
+        "memory": int(fields["RssAnon"].split()[0]) * 1024,
+        "descriptors": len(os.listdir(f"/proc/{pid}/fd")),
+        "threads": int(fields["Threads"]),
+    }
 
 
 def trainer(steps: int) -> None:
@@ -63,9 +67,10 @@ def trainer(steps: int) -> None:
 def grew(name: str, values: List[int], allowed: int) -> Tuple[str, bool]:
     """Compares the second and the last quarter of the run; the first is warming up."""
     quarter = len(values) // 4
-    middle, end = statistics.median(values[quarter:2 * quarter]), statistics.median(values[-quarter:])
-    unit, scale = ("MiB", 1 << 20) if "memory" in name else ("", 1)
-    line = f"{name}: start {values[0] / scale:.6g} {unit}, second quarter {middle / scale:.6g}, last quarter {end / scale:.6g}, most {max(values) / scale:.6g}"
+    middle, end = statistics.median(values[quarter : 2 * quarter]), statistics.median(values[-quarter:])
+    unit, scale = (" in MiB", 1 << 20) if "memory" in name else ("", 1)
+    shown = {"start": values[0], "second quarter": middle, "last quarter": end, "most": max(values)}
+    line = f"{name}{unit}: " + ", ".join(f"{when} {value / scale:.6g}" for when, value in shown.items())
     return line, end - middle > allowed
 
 
@@ -86,10 +91,29 @@ def main() -> int:
     begin = time.monotonic()
     with harness.Cluster(nodes=1, parity=0, state="4MiB") as cluster:
         cluster.start()
-        command = [harness.CAIRN, "run", "--agent", cluster.socket(0), "--", sys.executable, "-u", __file__, "--trainer", "--steps", str(options.steps)]
+        command = [
+            harness.CAIRN,
+            "run",
+            "--agent",
+            cluster.socket(0),
+            "--",
+            sys.executable,
+            "-u",
+            __file__,
+            "--trainer",
+            "--steps",
+            str(options.steps),
+        ]
         with open(cluster.path("trainer.err"), "wb") as err:
-            process = subprocess.Popen(command, env=CLEAN, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err, text=True,
-                                       preexec_fn=harness.die_with_parent)
+            process = subprocess.Popen(
+                command,
+                env=CLEAN,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=err,
+                text=True,
+                preexec_fn=harness.die_with_parent,
+            )
         for line in process.stdout:
             last = json.loads(line)
             for who, pid in (("trainer", last["pid"]), ("agent", cluster.agents[0].pid)):
@@ -110,8 +134,11 @@ def main() -> int:
         failed |= growth
     stats = last["stats"]
     ended = stats["snapshots_captured"] + stats["snapshots_skipped"]
-    print(f"{last['step']} steps in {time.monotonic() - begin:.0f} s: begun {stats['snapshots_begun']}, captured {stats['snapshots_captured']}, "
-          f"skipped {stats['snapshots_skipped']}, failed {stats['snapshots_failed']}")
+    print(
+        f"{last['step']} steps in {time.monotonic() - begin:.0f} s: "
+        f"begun {stats['snapshots_begun']}, captured {stats['snapshots_captured']}, "
+        f"skipped {stats['snapshots_skipped']}, failed {stats['snapshots_failed']}"
+    )
     if stats["snapshots_failed"] or ended < last["step"] - 2 or stats["snapshots_captured"] < last["step"] // 2:
         print("soak: too few snapshots were captured")
         failed = True
