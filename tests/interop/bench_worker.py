@@ -263,11 +263,12 @@ def train(layers: int, width: int, tokens: int, folder: str) -> None:
             name, _, saves = rest.rpartition(" ")
             saver = SAVERS[name](folder, model, optimizer)
             answer({"ready": True})
-            answer(block(saver, int(saves), hooks))
+            found = block(saver, int(saves), hooks)
             # What a saver leaves behind, in cycles and in malloc, would stay for the next one: several GB.
             del saver
             gc.collect()
             ctypes.CDLL(None).malloc_trim(0)
+            answer({**found, "memory_bytes": private_memory_bytes()})
         elif command == "finish":
             answer(finish(model, optimizer, folder, hooks))
 
@@ -289,7 +290,6 @@ def block(saver: Nothing, saves: int, hooks: Hooks) -> Dict[str, Any]:
         "steps": steps,
         "blocked": saver.blocked or hooked,
         "copy_cpu_s": copied,
-        "memory_bytes": private_memory_bytes(),
         "stats": hooks.stats(),
     }
 
