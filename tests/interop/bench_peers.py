@@ -151,15 +151,13 @@ class Bench:
                 who = "cairn" if name == CAIRN else "plain"
                 saves = 3 if name in ("nothing", CAIRN) else 2
                 process = protected if who == "cairn" else plain
-                self.ask(
-                    process, f"block {name} {saves if number >= 0 or who == 'cairn' else 1}"
-                )  # it is ready; Cairn's warm-up fills both slots
+                self.ask(process, f"block {name} {saves if number >= 0 else 1}")  # it is ready
                 before = tree_cpu_seconds(pids[who])
                 found = self.ask(process)
                 found.update(cpu_s=tree_cpu_seconds(pids[who]) - before, warm_up=number < 0)
                 self.blocks[name].append(found)
                 self.progress(
-                    f"round {number + 1} of {self.rounds}: {name}: {statistics.fmean(found['steps']):.2f} s a step, "
+                    f"round {number + 1} of {self.rounds}: {name}: steps {' '.join(f'{each:.2f}' for each in found['steps'])} s, "
                     f"stood still {' '.join(f'{1000 * each:.1f}' for each in found['blocked'])} ms"
                 )
         self.finished = {"plain": self.ask(plain, "finish"), "cairn": self.ask(protected, "finish")}

@@ -27,6 +27,7 @@ import torch.nn.functional as F  # noqa: E402
 
 IMPORTED = time.perf_counter()
 VOCABULARY = 256
+SETTLING_STEPS = 2  # not timed, while memory that the other trainer's turn has cooled comes back: as many as an agent has slots
 
 
 class Model(nn.Module):
@@ -262,6 +263,8 @@ def train(layers: int, width: int, tokens: int, folder: str) -> None:
         if command == "block":
             name, _, saves = rest.rpartition(" ")
             saver = SAVERS[name](folder, model, optimizer)
+            for _ in range(SETTLING_STEPS):
+                train_step(model, optimizer)
             answer({"ready": True})
             found = block(saver, int(saves), hooks)
             # What a saver leaves behind, in cycles and in malloc, would stay for the next one: several GB.
