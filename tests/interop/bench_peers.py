@@ -34,11 +34,13 @@ WORKER = str(ROOT / "tests" / "interop" / "bench_worker.py")
 BINDINGS = str(ROOT / "bindings" / "python")
 RAM_DISK = "/dev/shm"
 CAIRN = "cairn"
+CONTROL = "cairn, nothing due"  # the same trainer without snapshots
 MODES = ("async_save, thread", "async_save, process")
 BEHIND = tuple(
     f"{mode}, staged behind" for mode in MODES
 )  # with a stager of the script's own that copies during the step, see bench_worker.py
 PEERS = ("torch.save", *MODES, *BEHIND)
+CANDIDATES = ("nothing", *PEERS, CONTROL, CAIRN)
 READERS = ("dcp.load", "torch.load")
 STARTS = {"interpreter_s": "Cairn's hook in the interpreter", "import_s": "import", "attach_s": "attach"}
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("CAIRN_") and name != "PYTHONPATH"}
@@ -99,7 +101,7 @@ class Bench:
     def __init__(self, size: Size, rounds: int, folder: str, cluster: harness.Cluster) -> None:
         self.size, self.rounds, self.folder, self.cluster = size, rounds, folder, cluster
         self.log = os.path.join(folder, "log")
-        self.blocks: Dict[str, List[Dict[str, Any]]] = {name: [] for name in ("nothing", CAIRN, *PEERS)}
+        self.blocks: Dict[str, List[Dict[str, Any]]] = {name: [] for name in CANDIDATES}
         self.processes: List[subprocess.Popen] = []
 
     def under_cairn(self, *words: str) -> List[str]:
@@ -147,9 +149,9 @@ class Bench:
             sys.exit("bench_peers: `cairn run` did not bring its hooks into the trainer, or something else did into the other")
         pids = {"plain": [self.machine["plain"]["pid"]], "cairn": [self.machine["cairn"]["pid"], self.cluster.agents[0].pid]}
         for number in range(-1, self.rounds):  # the first is for warming up
-            for name in ("nothing", CAIRN, *PEERS):
-                who = "cairn" if name == CAIRN else "plain"
-                saves = 3 if name in ("nothing", CAIRN) else 2
+            for name in CANDIDATES:
+                who = "cairn" if name in (CAIRN, CONTROL) else "plain"
+                saves = 2 if name in PEERS else 3
                 process = protected if who == "cairn" else plain
                 self.ask(process, f"block {name} {saves if number >= 0 else 1}")  # it is ready
                 before = tree_cpu_seconds(pids[who])
@@ -176,11 +178,15 @@ class Bench:
     def step_s(self, name: str) -> float:
         return statistics.median(statistics.fmean(each["steps"]) for each in self.timed(name))
 
+    def unsaved(self, name: str) -> List[Dict[str, Any]]:
+        """The steps of the same trainer in the same rounds without saving."""
+        return self.timed(CONTROL if name == CAIRN else "nothing")
+
     def overhead_s(self, name: str) -> float:
-        """Beyond the steps without saving in the same round."""
+        """Beyond the steps without saving."""
         return statistics.median(
             statistics.fmean(each["steps"]) - statistics.fmean(base["steps"])
-            for each, base in zip(self.timed(name), self.timed("nothing"))
+            for each, base in zip(self.timed(name), self.unsaved(name))
         )
 
     def overhead_ratio(self, peer: str) -> Optional[float]:
@@ -196,7 +202,7 @@ class Bench:
         """CPU time per save of all processes beyond that of the same number of steps without saving."""
         return statistics.median(
             (each["cpu_s"] - base["cpu_s"] / len(base["steps"]) * len(each["steps"])) / len(each["blocked"])
-            for each, base in zip(self.timed(name), self.timed("nothing"))
+            for each, base in zip(self.timed(name), self.unsaved(name))
         )
 
     # ---- restoring ----
@@ -269,6 +275,7 @@ class Bench:
             name: {
                 "blocked_s": self.blocked_s(name),
                 "step_s": self.step_s(name),
+                "unsaved_step_s": statistics.median(statistics.fmean(each["steps"]) for each in self.unsaved(name)),
                 "overhead_s": self.overhead_s(name),
                 "saves_per_step": self.saves_per_step(name),
                 "cpu_s_per_save": self.cpu_s(name),
@@ -345,13 +352,14 @@ def show(found: Dict[str, Any]) -> None:
             name,
             f"{each['blocked_s'] * 1000:.1f} ms",
             f"{each['step_s']:.2f} s",
+            f"{each['unsaved_step_s']:.2f} s",
             f"{each['overhead_s']:+.2f} s",
             f"{each['saves_per_step']:.2f}",
             f"{each['cpu_s_per_save']:.2f} s",
         )
         for name, each in found["savers"].items()
     ]
-    head = ("saver", "training stands still, per save", "step", "beyond no saving", "saves per step", "CPU per save")
+    head = ("saver", "training stands still, per save", "step", "without saving", "beyond it", "saves per step", "CPU per save")
     print(table(head, *savers))
     print(f"The copy itself takes {found['copy_cpu_s']:.2f} CPU s per snapshot.")
     print(
