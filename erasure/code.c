@@ -27,10 +27,12 @@ enum {
     CACHED_BYTES = 256 * 1024, /* of source data that later passes find in cache */
     /*
      * Fetching ahead: ISA-L walks all sources at once and leaves fetching to the processor, which
-     * follows so many streams badly. Asking for lines 512 bytes ahead, in steps of 256 bytes, was
-     * measured (AMD Zen 5) to encode cold data 1.04 to 1.7 times as fast, and warm data within 4 %
-     * of as fast. Fewer sources than four do not need it, and more than twelve at equal distances
-     * fall into the same sets of a first-level cache.
+     * follows so many streams badly. Where its AVX-512 kernels compute faster than memory delivers
+     * (AMD Zen 5), asking for lines 512 bytes ahead, in steps of 256 bytes, encoded cold data 1.04
+     * to 1.7 times as fast, and warm data within 4 % of as fast. Its AVX2 kernels (AMD Zen 3) are
+     * bound by their own work, and such steps cost them 10 to 25 %. Fewer sources than four do not
+     * need it, and more than twelve at equal distances fall into the same sets of a first-level
+     * cache.
      */
     STEP_BYTES = 256,
     AHEAD_BYTES = 512,
@@ -119,11 +121,23 @@ cairn_code_coefficient(const struct cairn_code *code, uint32_t parity_row, uint3
     return code->coefficients[(size_t)parity_row * code->k + data_index];
 }
 
+/* Whether ISA-L's kernels here are those that wait for memory. */
+static bool
+kernels_wait_for_memory(void)
+{
+#ifdef __x86_64__
+    return __builtin_cpu_supports("avx512f") != 0;
+#else
+    return false;
+#endif
+}
+
 /* Whether sources are fetched ahead: see STEP_BYTES. */
 static bool
 fetches_ahead(uint32_t columns, uint32_t rows)
 {
-    return rows <= ROWS_PER_PASS && columns >= AHEAD_COLUMNS_MIN && columns <= AHEAD_COLUMNS_MAX;
+    return rows <= ROWS_PER_PASS && columns >= AHEAD_COLUMNS_MIN &&
+           columns <= AHEAD_COLUMNS_MAX && kernels_wait_for_memory();
 }
 
 /*
