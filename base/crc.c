@@ -1,10 +1,26 @@
-/* base/crc.c - the only file that includes ISA-L's checksum header. */
+/* base/crc.c - the checksum: short runs and rests by ISA-L, rows by a vector kernel. The only file
+ * that includes ISA-L's checksum header. */
 #include "base/crc.h"
 
+#include "base/crc_x86.h"
+
 #include <isa-l/crc64.h>
+
+/* From here on a wide kernel is faster, its last row's ordinary checksum included; more than a row. */
+enum { WIDE_BYTES_MIN = 1024 };
 
 uint64_t
 cairn_crc64(uint64_t seed, const void *bytes, size_t bytes_len)
 {
-    return crc64_ecma_refl(seed, (const unsigned char *)bytes, bytes_len);
+    const struct cairn_crc_kernel *kernel = cairn_crc_kernels();
+    const uint8_t *from = bytes;
+
+    if (bytes_len >= WIDE_BYTES_MIN && kernel->name) {
+        size_t rest = bytes_len % kernel->row_bytes;
+
+        seed = kernel->fold_rows(seed, from, bytes_len - rest);
+        from += bytes_len - rest;
+        bytes_len = rest;
+    }
+    return crc64_ecma_refl(seed, from, bytes_len);
 }

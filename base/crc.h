@@ -1,7 +1,8 @@
 /*
- * base/crc.h - the checksum of every run of bytes: CRC-64 (ECMA-182, reflected), by ISA-L.
+ * base/crc.h - the checksum of every run of bytes: CRC-64 (ECMA-182, reflected).
  *
- * Costs no more than CRC32C on machines with carry-less multiplication. The value of an empty run
+ * By ISA-L, and by wider kernels of our own (crc_x86.c) where the processor has them and the run is
+ * long. Costs no more than CRC32C on machines with carry-less multiplication. The value of an empty run
  * with seed 0 is 0; cairn_crc64(cairn_crc64(0, a), b) is the checksum of a followed by b.
  */
 #ifndef CAIRN_BASE_CRC_H

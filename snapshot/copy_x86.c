@@ -1,19 +1,7 @@
 /*
  * snapshot/copy_x86.c - the vector kernels of copy-and-checksum.
  *
- * A kernel keeps eight vectors R0 … R7, together one row: a message that is congruent (as a
- * polynomial modulo the CRC's) to all rows read so far. A step multiplies each of their 128-bit lanes
- * by x^(8 * row_bytes) and adds the next row:
- *
- *     lane' = low(lane) * FOLD_LOW + high(lane) * FOLD_HIGH + next lane        (carry-less)
- *
- * with FOLD_LOW = reflect(x^(bits + 63) mod P) and FOLD_HIGH = reflect(x^(bits - 1) mod P),
- * bits = 8 * row_bytes, P = x^64 + 0x42f0e1eba9ea3693; the -1 makes up for the product of two
- * reflected factors being one bit short. What remains is one row with the same checksum as all that went
- * in, which the ordinary CRC finishes. Method: V. Gopal et al., "Fast CRC Computation for Generic
- * Polynomials Using PCLMULQDQ Instruction", Intel, 2009. Eight vectors hide the latency of the
- * multiplication; the wide kernels run at the speed of memory. The loops over them are unrolled by
- * pragma, since the remainders stay in registers only then.
+ * How a row is folded: base/crc_x86.h. The wide kernels run at the speed of memory.
  *
  * Stores go past the cache: the destination is not read back by this core, a write-allocate would
  * cost a third of the bandwidth, and the trainer's working set stays where it is. The source is
@@ -22,6 +10,7 @@
 #include "snapshot/copy.h"
 
 #include "base/crc.h"
+#include "base/crc_x86.h"
 
 #include <stdbool.h>
 
@@ -31,12 +20,7 @@ static const struct cairn_copy_kernel none = {0};
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
 #include <immintrin.h>
 
-enum { VECTORS = 8, LINE_BYTES = 64, AHEAD_BYTES = 3072 };
-
-/* The CRC starts from the complement of the seed, which is added to the first 64 bits of the message,
- * and the row that is left is a message that starts from zero. */
-#define START(seed) ((long long)~(seed))
-#define FINISH(row) cairn_crc64(~UINT64_C(0), (row), sizeof(row))
+enum { VECTORS = CAIRN_FOLD_VECTORS, LINE_BYTES = 64, AHEAD_BYTES = 3072 };
 
 /*
  * Asks for the line that the kernel reads AHEAD_BYTES later. It is read once, so it need not
@@ -52,7 +36,7 @@ prefetch_line(const uint8_t *source, size_t offset_in_row)
 __attribute__((target("avx512f,vpclmulqdq"))) static uint64_t
 copy_rows_avx512(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes)
 {
-    const long long low_factor = 0x6b6563c31e5df640, high_factor = 0x430af18f45bfec70;
+    const long long low_factor = CAIRN_FOLD_4096_LOW, high_factor = CAIRN_FOLD_4096_HIGH;
     const __m512i factors =
         _mm512_set_epi64(high_factor, low_factor, high_factor, low_factor, high_factor, low_factor,
                          high_factor, low_factor);
@@ -64,7 +48,7 @@ copy_rows_avx512(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t byt
         _mm512_stream_si512((void *)(dest + i * sizeof(__m512i)), remainder[i]);
     }
     remainder[0] = _mm512_xor_si512(remainder[0],
-                                    _mm512_zextsi128_si512(_mm_cvtsi64_si128(START(seed))));
+                                    _mm512_zextsi128_si512(_mm_cvtsi64_si128(CAIRN_FOLD_START(seed))));
     for (size_t at = sizeof row; at + sizeof row <= bytes; at += sizeof row) {
 #pragma GCC unroll 8
         for (size_t i = 0; i < VECTORS; i++) {
@@ -81,14 +65,13 @@ copy_rows_avx512(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t byt
     _mm_sfence(); /* streaming stores are not ordered by a release store */
     for (size_t i = 0; i < VECTORS; i++)
         _mm512_store_si512((void *)(row + i * sizeof(__m512i)), remainder[i]);
-    return FINISH(row);
+    return CAIRN_FOLD_FINISH(row);
 }
 
 __attribute__((target("avx2,vpclmulqdq"))) static uint64_t
 copy_rows_avx2(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes)
 {
-    const long long low_factor = (long long)0x8260adf2381ad81c;
-    const long long high_factor = (long long)0xf31fd9271e228b79;
+    const long long low_factor = CAIRN_FOLD_2048_LOW, high_factor = CAIRN_FOLD_2048_HIGH;
     const __m256i factors = _mm256_set_epi64x(high_factor, low_factor, high_factor, low_factor);
     __m256i remainder[VECTORS];
     uint8_t row[sizeof remainder] __attribute__((aligned(LINE_BYTES)));
@@ -98,7 +81,7 @@ copy_rows_avx2(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes
         _mm256_stream_si256((void *)(dest + i * sizeof(__m256i)), remainder[i]);
     }
     remainder[0] = _mm256_xor_si256(remainder[0],
-                                    _mm256_zextsi128_si256(_mm_cvtsi64_si128(START(seed))));
+                                    _mm256_zextsi128_si256(_mm_cvtsi64_si128(CAIRN_FOLD_START(seed))));
     for (size_t at = sizeof row; at + sizeof row <= bytes; at += sizeof row) {
 #pragma GCC unroll 8
         for (size_t i = 0; i < VECTORS; i++) {
@@ -115,14 +98,13 @@ copy_rows_avx2(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes
     _mm_sfence();
     for (size_t i = 0; i < VECTORS; i++)
         _mm256_store_si256((void *)(row + i * sizeof(__m256i)), remainder[i]);
-    return FINISH(row);
+    return CAIRN_FOLD_FINISH(row);
 }
 
 __attribute__((target("pclmul"))) static uint64_t
 copy_rows_sse(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes)
 {
-    const long long low_factor = (long long)0x8757d71d4fcc1000;
-    const long long high_factor = (long long)0xd7d86b2af73de740;
+    const long long low_factor = CAIRN_FOLD_1024_LOW, high_factor = CAIRN_FOLD_1024_HIGH;
     const __m128i factors = _mm_set_epi64x(high_factor, low_factor);
     __m128i remainder[VECTORS];
     uint8_t row[sizeof remainder] __attribute__((aligned(LINE_BYTES)));
@@ -131,7 +113,7 @@ copy_rows_sse(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes)
         remainder[i] = _mm_loadu_si128((const void *)(source + i * sizeof(__m128i)));
         _mm_stream_si128((void *)(dest + i * sizeof(__m128i)), remainder[i]);
     }
-    remainder[0] = _mm_xor_si128(remainder[0], _mm_cvtsi64_si128(START(seed)));
+    remainder[0] = _mm_xor_si128(remainder[0], _mm_cvtsi64_si128(CAIRN_FOLD_START(seed)));
     for (size_t at = sizeof row; at + sizeof row <= bytes; at += sizeof row) {
 #pragma GCC unroll 8
         for (size_t i = 0; i < VECTORS; i++) {
@@ -148,7 +130,7 @@ copy_rows_sse(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes)
     _mm_sfence();
     for (size_t i = 0; i < VECTORS; i++)
         _mm_store_si128((void *)(row + i * sizeof(__m128i)), remainder[i]);
-    return FINISH(row);
+    return CAIRN_FOLD_FINISH(row);
 }
 
 static const struct cairn_copy_kernel kernels[] = {
