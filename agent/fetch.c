@@ -90,7 +90,7 @@ fetch_gathered(struct fetcher *fetcher)
     for (uint32_t c = 0; c < fetcher->container_count; c++)
         if (!fetcher->containers[c].whole)
             return false;
-    if (fetcher->is_ready || fetcher->is_failed)
+    if (fetcher->is_opening || fetcher->is_ready || fetcher->is_failed)
         return false;
     fetcher->is_ready = true;
     fetcher->ready(fetcher->context, CAIRN_OK, "");
@@ -225,35 +225,94 @@ fetch_start_memory(struct fetcher *fetcher)
     return CAIRN_OK;
 }
 
-cairn_err
-fetch_start_files(struct fetcher *fetcher)
-{
-    const char *spill_dir = fetcher->agent->config.spill_dir;
-    char name[CAIRN_SPILL_DIR_NAME_BYTES], path[CAIRN_CONFIG_PATH_BYTES_MAX + 64];
-    char report[512];
+/* A spilled checkpoint being opened: a worker's, for a directory may lie on storage that hangs. */
+struct open_job {
+    struct cairn_job job;
+    struct fetcher *fetcher;
+    char path[CAIRN_CONFIG_PATH_BYTES_MAX + 64];
+    int dir_fd;
+    struct cairn_universal universal;
+    struct container *containers;
+    uint32_t container_count;
     cairn_err err;
+    char report[512];
+};
 
-    cairn_spill_dir_name(fetcher->generation, name);
-    snprintf(path, sizeof path, "%s/%s", spill_dir, name);
-    err = cairn_file_open(AT_FDCWD, path, CAIRN_FILE_DIRECTORY, &fetcher->dir_fd);
+static void
+open_run(struct cairn_job *job)
+{
+    struct open_job *opening = (struct open_job *)job;
+    cairn_err err = cairn_file_open(AT_FDCWD, opening->path, CAIRN_FILE_DIRECTORY, &opening->dir_fd);
+
     if (!err)
-        err = cairn_universal_dir_open(fetcher->dir_fd, &fetcher->universal, report, sizeof report);
-    if (err)
-        return err;
-    fetcher->containers = calloc(fetcher->universal.file_count, sizeof *fetcher->containers);
-    if (!fetcher->containers)
-        return CAIRN_NOMEM;
-    fetcher->container_count = fetcher->universal.file_count;
-    for (uint32_t f = 0; !err && f < fetcher->container_count; f++) {
-        struct container *container = &fetcher->containers[f];
+        err = cairn_universal_dir_open(opening->dir_fd, &opening->universal, opening->report,
+                                       sizeof opening->report);
+    if (!err) {
+        opening->containers = calloc(opening->universal.file_count, sizeof *opening->containers);
+        if (opening->containers)
+            opening->container_count = opening->universal.file_count;
+        else
+            err = CAIRN_NOMEM;
+    }
+    for (uint32_t f = 0; !err && f < opening->container_count; f++) {
+        struct container *container = &opening->containers[f];
 
-        err = cairn_universal_manifest(&fetcher->universal, f, &container->manifest);
+        err = cairn_universal_manifest(&opening->universal, f, &container->manifest);
         if (!err)
             err = cairn_manifest_pack(&container->manifest, &container->packed,
                                       &container->packed_len);
         container->whole = !err;
     }
-    return err;
+    opening->err = err;
+}
+
+/* What was opened becomes the fetcher's, and goes with it. */
+static void
+open_done(struct cairn_job *job)
+{
+    struct open_job *opening = (struct open_job *)job;
+    struct fetcher *fetcher = opening->fetcher;
+    char text[sizeof opening->path + sizeof opening->report + 32];
+
+    fetcher->dir_fd = opening->dir_fd;
+    fetcher->universal = opening->universal;
+    fetcher->containers = opening->containers;
+    fetcher->container_count = opening->container_count;
+    fetcher->is_opening = false;
+    if (opening->err && !fetcher->ended && !fetcher->is_failed) {
+        snprintf(text, sizeof text, "%s cannot be opened here: %s", opening->path,
+                 opening->report[0] ? opening->report : cairn_err_text(opening->err));
+        fetcher->is_failed = true;
+        fetcher->ready(fetcher->context, opening->err, text);
+    } else if (!opening->err && !fetcher->ended) {
+        fetch_gathered(fetcher);
+    }
+    free(opening);
+    fetcher_unhold(fetcher);
+}
+
+cairn_err
+fetch_start_files(struct fetcher *fetcher)
+{
+    struct open_job *opening = calloc(1, sizeof *opening);
+    char name[CAIRN_SPILL_DIR_NAME_BYTES];
+    cairn_err err;
+
+    if (!opening)
+        return CAIRN_NOMEM;
+    cairn_spill_dir_name(fetcher->generation, name);
+    snprintf(opening->path, sizeof opening->path, "%s/%s", fetcher->agent->config.spill_dir, name);
+    opening->job = (struct cairn_job){.run = open_run, .done = open_done};
+    opening->fetcher = fetcher;
+    opening->dir_fd = -1;
+    err = cairn_workers_submit(fetcher->agent->workers, &opening->job);
+    if (err) {
+        free(opening);
+        return err;
+    }
+    fetcher->is_opening = true;
+    fetcher_hold(fetcher);
+    return CAIRN_OK;
 }
 
 cairn_err

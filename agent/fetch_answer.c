@@ -190,8 +190,12 @@ tick_fetcher(struct fetcher *fetcher, uint64_t now_ns)
     if (!fetcher->is_ready) {
         if (now_ns - fetcher->started_ns > read_deadline_ns) {
             fetcher->is_failed = true; /* said once */
-            fetcher->ready(fetcher->context, CAIRN_PEER,
-                           "another node does not hand over its manifest");
+            if (fetcher->from_files)
+                fetcher->ready(fetcher->context, CAIRN_TIMEOUT,
+                               "the spill directory does not answer: look at its disk or mount");
+            else
+                fetcher->ready(fetcher->context, CAIRN_PEER,
+                               "another node does not hand over its manifest");
             return;
         }
         for (uint32_t c = 0; c < fetcher->container_count; c++)

@@ -56,6 +56,7 @@ struct fetcher {
     struct cairn_agent *agent;
     struct cairn_generation generation;
     bool from_files;
+    bool is_opening; /* of files: a worker has it, and the containers are not known */
     bool is_ready;
     bool is_failed; /* `ready` was called with an error */
     bool ended;
