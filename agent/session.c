@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/socket.h>
@@ -56,6 +57,7 @@ session_end(struct cairn_agent *agent, struct session *session)
         close(session->pid_fd);
     cairn_session_reader_fini(&session->reader);
     cairn_session_writer_fini(&session->writer);
+    free(session->coverage);
     if (trainer)
         CAIRN_LOG_AT(INFO, "session: trainer left rank=%u pid=%" PRIu64, session->hello.rank,
                      session->hello.pid);

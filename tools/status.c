@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SCREEN_LINES = 24, CHECKS_SHOWN = 4, ANSWER_MS = 10000 };
+enum { SCREEN_LINES = 24, CHECKS_SHOWN = 4, UNCOVERED_SHOWN = 3, NODE_LINES_MIN = 2, ANSWER_MS = 10000 };
 
 /* ---- status ---- */
 
@@ -112,6 +112,88 @@ print_numbers(const struct cairn_tree *tree)
 }
 
 static void
+print_covered(const struct cairn_tree *tree)
+{
+    static const struct {
+        const char *tensors, *bytes, *name;
+    } kinds[] = {{"coverage.tensors.parameter", "coverage.bytes.parameter", "parameters"},
+                 {"coverage.tensors.optimizer", "coverage.bytes.optimizer", "optimizer state"},
+                 {"coverage.tensors.buffer", "coverage.bytes.buffer", "buffers"},
+                 {"coverage.tensors.opaque", "coverage.bytes.opaque", "other"}};
+    uint64_t ranks = cairn_tree_u64(tree, NULL, "coverage.ranks_known", 0);
+    bool any = false;
+
+    printf("covered   ");
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        uint64_t tensors = cairn_tree_u64(tree, NULL, kinds[i].tensors, 0);
+        char bytes[CAIRN_SHOWN_BYTES];
+
+        if (tensors == 0)
+            continue;
+        printf("%s %s %" PRIu64 " (%s)", any ? "," : "", kinds[i].name, tensors,
+               cairn_show_bytes(cairn_tree_u64(tree, NULL, kinds[i].bytes, 0), bytes));
+        any = true;
+    }
+    printf("%s on %" PRIu64 " rank%s\n", any ? "" : " nothing", ranks, ranks == 1 ? "" : "s");
+}
+
+/* One thing; `label` is "uncovered" on the first line. */
+static void
+print_uncovered_item(const struct cairn_tree *tree, const struct cairn_tree_value *item,
+                     const char *label)
+{
+    uint64_t ranks = cairn_tree_u64(tree, item, "ranks", 1);
+    char kind[16], name[256], reason[256], where[48];
+
+    if (ranks == 1)
+        snprintf(where, sizeof where, "rank %" PRIu64, cairn_tree_u64(tree, item, "rank", 0));
+    else
+        snprintf(where, sizeof where, "%" PRIu64 " ranks", ranks);
+    cairn_tree_text(tree, item, "reason", reason, sizeof reason);
+    if (!cairn_tree_find(tree, item, "kind"))
+        printf("%-10s everything on %s, no snapshots are taken: %s\n", label, where, reason);
+    else
+        printf("%-10s %s %s (%s): %s\n", label,
+               cairn_tree_text(tree, item, "kind", kind, sizeof kind),
+               cairn_tree_text(tree, item, "name", name, sizeof name), where, reason);
+}
+
+/* What the job's snapshots hold and what not, in at most `room` (3 or more) lines; returns how many they are. */
+static uint32_t
+print_coverage(const struct cairn_tree *tree, uint32_t room)
+{
+    const struct cairn_tree_value *refusals = cairn_tree_find(tree, NULL, "coverage.refusals");
+    const struct cairn_tree_value *uncovered = cairn_tree_find(tree, NULL, "coverage.uncovered");
+    const struct cairn_tree_value *lists[] = {refusals, uncovered}, *item;
+    uint64_t ranks = cairn_tree_u64(tree, NULL, "coverage.ranks_known", 0);
+    uint64_t reporting = cairn_tree_u64(tree, NULL, "coverage.ranks_reporting", 0);
+    uint64_t more = cairn_tree_u64(tree, NULL, "coverage.left_out", 0);
+    uint32_t shown = 0, most = room - 2 < UNCOVERED_SHOWN ? room - 2 : UNCOVERED_SHOWN;
+
+    if (ranks == 0)
+        return 0;
+    print_covered(tree);
+    for (size_t i = 0; i < 2; i++)
+        for (item = NULL; (item = cairn_tree_next(tree, lists[i], item)) != NULL;)
+            if (shown < most)
+                print_uncovered_item(tree, item, shown++ ? "" : "uncovered");
+            else
+                more++;
+    if (more) {
+        printf("%-10s %" PRIu64 " more: cairn status -o json\n", shown ? "" : "uncovered", more);
+        return shown + 2;
+    }
+    if (shown)
+        return shown + 1;
+    if (reporting == ranks)
+        printf("uncovered  nothing that the trainers know of\n");
+    else
+        printf("uncovered  unknown: %" PRIu64 " of %" PRIu64 " ranks do not say\n",
+               ranks - reporting, ranks);
+    return 2;
+}
+
+static void
 print_checks(const struct cairn_tree *tree)
 {
     const struct cairn_tree_value *checks = cairn_tree_find(tree, NULL, "checks"), *check = NULL;
@@ -204,6 +286,7 @@ print_status(const struct cairn_tree *tree)
     print_newest(tree);
     print_protection(tree);
     print_numbers(tree);
+    taken += print_coverage(tree, SCREEN_LINES - taken - NODE_LINES_MIN);
     print_checks(tree);
     print_nodes(tree, SCREEN_LINES - taken);
 }
