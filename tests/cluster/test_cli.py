@@ -11,8 +11,8 @@ import tempfile
 import time
 import unittest
 
-from harness import (AGAIN, CAIRN, CONFIG, CRITICAL, Cluster, DENIED, IO, LOST, OK, PEER, USAGE, WARN, build, cairn, free_ports,
-                     spawn, text_of, wait_for)
+from harness import (AGAIN, CAIRN, CONFIG, CRITICAL, Cluster, DENIED, IO, LOST, OK, PEER, TRAINER, USAGE, WARN, build, cairn,
+                     free_ports, spawn, text_of, wait_for)
 
 
 def run(*words, seconds=60, env=None):
@@ -448,6 +448,43 @@ class Run(unittest.TestCase):
         process.terminate()
         self.assertEqual(process.wait(timeout=10), 5)
 
+    def test_who_never_attaches_is_told(self):
+        """Whoever wraps a command that does not attach hears of it: while it runs, or when it has ended; its exit code stays."""
+        self.cluster.start()
+        agent = ("--agent", self.cluster.socket(0))
+        code, out, err = run("run", *agent, "--", "sh", "-c", "echo trained; exit 3")
+        self.assertEqual((code, out), (3, "trained\n"))
+        self.assertEqual(err.count("no process of the command has attached"), 1, err)
+        self.assertIn("-I, -E or -S", err)
+        code, _, err = run("run", *agent, "--", "true", env={"CAIRN_PYTHON": "0"})
+        self.assertEqual(code, 0)
+        self.assertIn("CAIRN_PYTHON=0", err)
+        path = self.cluster.path("run.err")
+        process = spawn([CAIRN, "run", *agent, "--", "sh", "-c", "echo ready; while :; do sleep 0.05; done"], path)
+        wait_for("the command runs", lambda: "ready" in text_of(path))
+        process.send_signal(signal.SIGALRM)  # the time after which it looks
+        wait_for("it is said", lambda: "so far no process of the command has attached" in text_of(path))
+        process.terminate()
+        self.assertEqual(process.wait(timeout=10), 128 + signal.SIGTERM)
+        self.assertEqual(text_of(path).count("has attached"), 1)  # and not again
+
+    def test_who_attaches_is_not_told(self):
+        self.cluster.start()
+        trainer = [TRAINER, "--rank", "0", "--world", "1", "--parts", "1", "--agent", self.cluster.socket(0), "--barrier",
+                   self.cluster.path("barrier"), "--steps", "3"]
+        code, out, err = run("run", "--agent", self.cluster.socket(0), "--", *trainer)
+        self.assertEqual(code, 0, err)
+        self.assertIn("begun 3", out)
+        self.assertNotIn("has attached", err)
+        self.cluster.kill_agent(0)  # nor where nobody can tell
+        self.cluster.start()
+        path = self.cluster.path("late.err")
+        process = spawn([CAIRN, "run", "--agent", self.cluster.socket(0), "--", "sh", "-c", "echo ready; sleep 1"], path)
+        wait_for("the command runs", lambda: "ready" in text_of(path))
+        self.cluster.kill_agent(0)
+        self.assertEqual(process.wait(timeout=20), 0)
+        self.assertNotIn("has attached", text_of(path))
+
     def test_without_an_agent_the_command_runs(self):
         os.chmod(self.runtime, 0o700)
         os.mkdir(os.path.join(self.runtime, "cairn"), 0o700)
@@ -461,6 +498,7 @@ class Run(unittest.TestCase):
         code, _, err = run("run", "--agent", self.cluster.socket(0), "--", "/nonexistent/train")
         self.assertEqual(code, 127)
         self.assertIn("/nonexistent/train", err)
+        self.assertNotIn("has attached", err)
 
 
 if __name__ == "__main__":
