@@ -1,6 +1,7 @@
 /* tools/status.c - `cairn status` on one screen, and `cairn snapshots`. */
 #include "tools/ask.h"
 #include "tools/common.h"
+#include "tools/metrics.h"
 #include "tools/usage.h"
 #include "tools/verb.h"
 
@@ -303,23 +304,25 @@ cairn_verb_status(int argc, char **argv)
     const struct cairn_flag flags[] = {
         {"job", 'j', "JOB", "only if the agent serves this job", &job, NULL},
         {"agent", 'a', "SOCKET", "the agent to ask (default $CAIRN_AGENT)", &agent, NULL},
-        {"output", 'o', "table|json", "form of the output", &output, NULL},
+        {"output", 'o', "table|json|metrics", "form of the output; metrics: Prometheus' text", &output, NULL},
     };
     const struct cairn_usage usage = {
-        "status",     "[--job JOB] [--agent SOCKET] [-o table|json]",
-        status_about, "  cairn status\n  cairn status -o json | python3 -m json.tool\n",
+        "status",     "[--job JOB] [--agent SOCKET] [-o table|json|metrics]",
+        status_about, "  cairn status\n  cairn status -o json | python3 -m json.tool\n"
+                      "  cairn status -o metrics > /var/lib/node_exporter/cairn.prom\n",
         flags,        sizeof flags / sizeof *flags,
         false};
     struct cairn_question question = {.verb = "status", .timeout_ms = ANSWER_MS};
     struct cairn_answer answer;
     char served[128], what[256];
     int exit_code;
-    bool json;
+    bool json = false, metrics;
 
     if (!cairn_usage_parse(&usage, argc, argv, NULL, &exit_code))
         return exit_code;
-    if (!cairn_output_parse(output, &json))
-        return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
+    metrics = output && strcmp(output, "metrics") == 0;
+    if (!metrics && !cairn_output_parse(output, &json))
+        return cairn_usage_error(&usage, "-o takes table or json or metrics, not \"%s\"", output);
     question.socket = agent;
     exit_code = cairn_ask_or_say(&question, &answer);
     if (exit_code)
@@ -333,6 +336,8 @@ cairn_verb_status(int argc, char **argv)
                  cairn_agent_socket(agent), served, job);
         cairn_tool_error("status", what, NULL, "name that job's agent with --agent");
         exit_code = CAIRN_EXIT_PEER;
+    } else if (metrics) {
+        cairn_metrics_print(stdout, &answer.tree);
     } else if (json) {
         printf("%s\n", answer.text);
     } else {

@@ -3,6 +3,7 @@
  *
  *   cairn_client_open        find the agent (or not: training goes on without)
  *   cairn_client_register    the rank's tensors, in the order in which the update touches them
+ *   cairn_client_report_coverage  what of the job is not among them, for `cairn status`
  *   cairn_client_restore     after a failure: fill the registered tensors
  *   per step:
  *     … forward, backward …

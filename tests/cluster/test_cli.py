@@ -186,12 +186,23 @@ class Job(unittest.TestCase):
         self.assertEqual(answer["protection"]["missing_parts"], 0)
         self.assertTrue(answer["protection"]["survives_any_one_domain"])
         self.assertEqual((answer["trainers"], len(answer["nodes"])), (3, 3))
+        coverage = answer["coverage"]  # of the other nodes too
+        self.assertEqual([coverage[f"ranks_{which}"] for which in ("known", "reporting", "refusing")], [3, 3, 0])
+        self.assertEqual(coverage["tensors"], {"parameter": 3, "optimizer": 3, "buffer": 0, "opaque": 3})
+        self.assertEqual((coverage["uncovered"], sorted(rank["rank"] for rank in coverage["ranks"])), ([], [0, 1, 2]))
+        self.assertEqual(coverage["bytes"]["optimizer"], 8 * 5000)  # what all hold is captured once
         self.assertGreater(answer["newest"]["bytes"], 0)
         self.assertLess(answer["newest"]["age_ns"], 30e9)
         code, out, _ = run("status", *self.agent)
         self.assertEqual(code, OK)
         self.assertLessEqual(out.count("\n"), 24)
         self.assertNotIn("\033", out)
+        self.assertIn("covered    parameters 3 (", out)
+        self.assertIn("uncovered  nothing that the trainers know of", out)
+        code, out, _ = run("status", "-o", "metrics", *self.agent)
+        self.assertEqual(code, OK)
+        self.assertIn('cairn_covered_bytes{job="cluster",kind="optimizer"} 40000\n', out)
+        self.assertIn('cairn_ranks{job="cluster",state="reporting"} 3\n', out)
         self.assertEqual(run("status", "--job", "another", *self.agent)[0], PEER)
         listed = cairn("snapshots", *self.agent)[1]["generations"]
         self.assertTrue(any(g["state"] == "committed" for g in listed), listed)

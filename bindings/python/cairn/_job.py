@@ -34,6 +34,7 @@ RESTORE_TRIES = 3
 LAST_GRANT_MS = 500  # that the end of a process waits for the agent,
 LAST_LINGER_MS = 300  # and for the other ranks
 NEVER_WITHOUT_ATTACH = "schedulers, data loaders and the script's own state", "the script does not call cairn.attach"
+CHANGED_BEHIND = "something other than the optimizer changes it between two updates: snapshots of such steps are refused"
 ONLY_ATTACHED = "it belongs to no module that was called: it is captured, but comes back only where the script calls cairn.attach"
 
 
@@ -212,7 +213,8 @@ class Job:
             return False  # inside the step of an optimizer that wraps it
         self.saw_optimizer(optimizer)
         if not any(known.optimizer() is optimizer for known in self._known):
-            self.leave_out(_lib.OPTIMIZER, f"the {type(optimizer).__name__} that takes steps", "it was not given to cairn.attach")
+            name = f"the {type(optimizer).__name__} that takes steps"
+            self.leave_out(_lib.OPTIMIZER, name, "it was not given to cairn.attach")
         if id(optimizer) in self._stepped:  # the first one is back: those since were all there are
             self._cycle = set(self._stepped)
             self._stepped = set()
@@ -259,8 +261,7 @@ class Job:
         behind = [entry for entry in changed if entry.kind != _lib.BUFFER]
         others = [entry.name for entry in behind]
         for entry in behind[: _lib.UNCOVERED_MAX]:
-            self._coverage.add(entry.kind, entry.name, "something other than the optimizer changes it between two updates: "
-                               "snapshots of such steps are refused")
+            self._coverage.add(entry.kind, entry.name, CHANGED_BEHIND)
         if others:
             self.say(
                 "a snapshot was refused: between two updates something other than the optimizer changed "
@@ -464,7 +465,9 @@ class Job:
             except Exception as error:
                 self.end(f"{type(error).__name__}: {error}")
         if self._client is None or not self._client.stats()["attached"]:
-            self.say("no agent serves this process: job.step is 0, so the loop starts at the beginning, whatever was snapshot before")
+            self.say(
+                "no agent serves this process: job.step is 0, so the loop starts at the beginning, whatever was snapshot before"
+            )
 
     def _list(self) -> bool:
         """Learns what there is to restore; False: nothing."""

@@ -302,8 +302,10 @@ class Client:
         """
         array = (_Uncovered * max(len(items), 1))()
         for into, item in zip(array, items):
-            into.kind, into.name, into.reason = item.kind, item.name.encode("utf-8", "replace"), item.reason.encode("utf-8", "replace")
-        self._check(self._library.cairn_client_report_coverage(self._handle, refusal.encode("utf-8", "replace"), array, len(items)))
+            into.kind = item.kind
+            into.name, into.reason = item.name.encode("utf-8", "replace"), item.reason.encode("utf-8", "replace")
+        why = refusal.encode("utf-8", "replace")
+        self._check(self._library.cairn_client_report_coverage(self._handle, why, array, len(items)))
 
     def stats(self) -> Dict[str, int]:
         """The counters of struct cairn_client_stats, by name."""

@@ -461,7 +461,8 @@ def collect(
         if missing:
             why = "but holds no moments of it, or only some"
             problems.lines.append(f"the optimizer has updated {few(missing)}, {why}")
-            problems.uncovered += [_lib.Uncovered(_lib.OPTIMIZER, name, f"the optimizer has updated it, {why}") for name in missing]
+            whole = f"the optimizer has updated it, {why}"
+            problems.uncovered += [_lib.Uncovered(_lib.OPTIMIZER, name, whole) for name in missing]
         each.leave_out_what_is_not_plain(problems)
     if unnamed:
         problems.notes.append(
