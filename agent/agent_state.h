@@ -112,6 +112,7 @@ struct session {
     struct cairn_session_grant held_back; /* a grant for a slot that a left-over may still write; step 0: none */
     uint64_t held_back_ns;                /* since when */
     struct cairn_client_stats stats;
+    struct cairn_session_coverage *coverage; /* owned; NULL: it has told nothing */
 
     struct fetcher *fetcher; /* a restore under way */
 };
@@ -180,6 +181,7 @@ struct cairn_agent {
     uint64_t shard_blocks; /* of all registered regions */
     uint64_t layout_bytes_max; /* of names and shapes in one member's manifest */
     uint32_t registered_ranks;
+    uint64_t attached_total; /* trainers since the start */
 
     struct cairn_generation first_grant; /* of the generation being captured */
     uint64_t first_grant_ns;

@@ -161,7 +161,8 @@ enum cairn_skip {
     CAIRN_SKIP_NOT_DUE = 1,
     CAIRN_SKIP_BUSY = 2,
     CAIRN_SKIP_NOT_READY = 3,
-    CAIRN_SKIP_STALE = 4
+    CAIRN_SKIP_STALE = 4, /* the job holds a later generation: the trainer began anew without restoring it */
+    CAIRN_SKIP_BEGUN = 5  /* trainers that are gone had begun the step too */
 };
 
 struct cairn_action {

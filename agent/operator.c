@@ -50,6 +50,8 @@ request_find(struct cairn_agent *agent, uint64_t number)
 static void
 request_end(struct request *request)
 {
+    for (uint32_t i = 0; i < request->node_count; i++)
+        operator_node_fini(&request->nodes[i]);
     free(request->nodes);
     free(request->files);
     memset(request, 0, sizeof *request);

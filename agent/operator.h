@@ -5,6 +5,7 @@
  *   operator_gather.c  asking the other agents, and a worker that reads the spill directory
  *   operator_restore.c the stages of a restore, its export, and a verify
  *   operator_node.c    one node's view of itself, and its JSON between agents
+ *   operator_coverage.c what its ranks cover of the job and what not, there and for the whole job
  *   operator_health.c  what all nodes' views say together: protected against what, what is wrong.
  * Pure operator_report.c  the answers' JSON. Pure operator_files.c   reading the directory of
  * spilled generations, in a worker
@@ -53,6 +54,7 @@ struct operator_holding {
     X(unkept)       /* no keeper holds its memory */                                               \
     X(denied_peers) /* that hold another key, belong to another job or are not who they should be */ \
     X(trainers)    /* attached and registered */                                                   \
+    X(attached_total) /* trainers since the agent's start */                                       \
     X(local_ranks) /* that the job runs on this node, 0 unknown */                                 \
     X(last_step)                                                                                   \
     X(committed_epoch)                                                                             \
@@ -72,6 +74,44 @@ struct operator_holding {
     X(fence_ns_p99)                                                                                \
     X(fence_ns_max)
 
+enum {
+    OPERATOR_KINDS = CAIRN_OPAQUE + 1, /* by enum cairn_kind */
+    OPERATOR_UNCOVERED_MAX = 32,
+    OPERATOR_RANKS_LISTED_MAX = 1024
+};
+
+/* What one rank covers; in JSON between agents an array of these numbers in this order. */
+struct operator_rank {
+    uint64_t rank;
+    uint64_t reports;                 /* 1: it tells what it does not cover */
+    uint64_t refuses;                 /* 1: it takes no snapshots */
+    uint64_t uncovered;               /* things that it does not cover */
+    uint64_t tensors[OPERATOR_KINDS]; /* registered; [0] is not used, here and below */
+    uint64_t bytes[OPERATOR_KINDS];   /* that it captures of them */
+};
+
+/* Something that ranks do not cover. Texts are plain (base/text.h). */
+struct operator_uncovered {
+    uint64_t kind;  /* enum cairn_kind; 0: everything, they take no snapshots */
+    uint64_t rank;  /* the first that says so */
+    uint64_t ranks; /* how many do */
+    char name[CAIRN_NAME_BYTES_MAX];
+    char reason[CAIRN_REASON_BYTES_MAX];
+};
+
+/* Sorted by kind: what matters most is kept where there is more. */
+struct operator_uncovered_list {
+    uint32_t count;
+    uint64_t left_out; /* further ones, a thing once per rank */
+    struct operator_uncovered items[OPERATOR_UNCOVERED_MAX];
+};
+
+struct operator_coverage {
+    uint32_t rank_count;
+    struct operator_rank ranks[CAIRN_RANKS_PER_NODE_MAX];
+    struct operator_uncovered_list uncovered;
+};
+
 struct operator_node {
     bool known; /* it answered */
     bool alive; /* the agent that was asked hears it */
@@ -80,6 +120,7 @@ struct operator_node {
 #undef OPERATOR_NODE_FIELD
     uint32_t holding_count;
     struct operator_holding holdings[CAIRN_HOLDINGS_MAX];
+    struct operator_coverage *coverage; /* owned; NULL: of no rank anything is known */
 };
 
 enum { OPERATOR_SPILLED_MAX = 64, OPERATOR_REPORT_BYTES = 512 };
@@ -152,6 +193,10 @@ struct operator_health {
     bool survives_domain; /* the loss of any one failure domain */
     uint64_t restore_estimate_ns;
     const struct operator_spilled *spilled; /* the newest committed one; NULL none */
+    uint32_t ranks, ranks_reporting, ranks_refusing;
+    uint64_t tensors[OPERATOR_KINDS]; /* sums over the ranks, as the next */
+    uint64_t tensor_bytes[OPERATOR_KINDS];
+    struct operator_uncovered_list uncovered;
 };
 
 /* What a restore or a dry run did. */
@@ -185,12 +230,27 @@ struct operator_verified {
 };
 
 /* ---- operator_node.c ---- */
+/* Ended by operator_node_fini, as what operator_node_read gives. */
 void operator_node_fill(struct cairn_agent *agent, struct operator_node *out);
+void operator_node_fini(struct operator_node *node); /* all zero is allowed */
 /* Writes the view as one object. */
 void operator_node_write(struct cairn_json_writer *writer, const struct operator_node *node);
 /* Reads one that operator_node_write made; false (and *out untouched) where it is not one. Numbers
  * that it does not know are passed over. */
 bool operator_node_read(struct cairn_json_reader *reader, struct operator_node *out);
+
+/* ---- operator_coverage.c ---- */
+/* What this node's trainers registered and told. */
+void operator_coverage_fill(const struct cairn_agent *agent, struct operator_node *out);
+/* One value in JSON between agents, and back; a reading that fails is the reader's failure. */
+void operator_coverage_write(struct cairn_json_writer *writer,
+                             const struct operator_coverage *coverage);
+void operator_coverage_read(struct cairn_json_reader *reader, struct operator_node *node);
+/* Sums all nodes up. */
+void operator_coverage_sum(const struct operator_job *job, struct operator_health *health);
+/* The status' "coverage". */
+void operator_coverage_report(struct cairn_json_writer *writer, const struct operator_job *job,
+                              const struct operator_health *health);
 
 /* ---- operator_health.c ---- */
 /* The newest generation that any node knows committed or ready. */

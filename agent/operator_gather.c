@@ -55,6 +55,9 @@ request_gather(struct cairn_agent *agent, struct request *request)
         request->nodes = calloc(agent->config.node_count, sizeof *request->nodes);
     if (!request->nodes)
         return false;
+    request->node_count = agent->config.node_count;
+    for (uint32_t i = 0; i < agent->config.node_count; i++)
+        operator_node_fini(&request->nodes[i]);
     memset(request->nodes, 0, agent->config.node_count * sizeof *request->nodes);
     request->waiting |= WAIT_PEERS;
     request->gather_until_ns = agent_now_ns(agent) + GATHER_MS * CAIRN_NS_PER_MS;
@@ -93,6 +96,7 @@ answer_peer(struct cairn_agent *agent, const struct cairn_message *ask)
         send_service(agent, ask->from, ANSWER, ask->request, text, len);
     free(text);
     cairn_json_writer_fini(&writer);
+    operator_node_fini(&node);
 }
 
 void
@@ -112,9 +116,14 @@ operator_message(struct cairn_agent *agent, const struct cairn_message *message)
         message->from >= agent->config.node_count)
         return;
     cairn_json_reader_init(&reader, message->bytes, message->bytes_len);
-    if (!operator_node_read(&reader, &node) || cairn_json_reader_done(&reader) != CAIRN_OK)
+    if (!operator_node_read(&reader, &node))
         return;
+    if (cairn_json_reader_done(&reader) != CAIRN_OK) {
+        operator_node_fini(&node);
+        return;
+    }
     node.alive = true;
+    operator_node_fini(&request->nodes[message->from]);
     request->nodes[message->from] = node;
     if ((request->waiting & WAIT_PEERS) && request_gathered(agent, request)) {
         request->waiting &= ~(uint32_t)WAIT_PEERS;

@@ -341,13 +341,47 @@ check_rest(const struct operator_job *job, struct operator_health *health)
                   cairn_err_text(job->files->err));
 }
 
+/* What a rank takes along into no snapshot is gone after a failure: of the model that is a warning, of the rest worth knowing. */
+static void
+check_coverage(struct operator_health *health)
+{
+    const struct operator_uncovered *refusal = NULL, *model = NULL;
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < health->uncovered.count; i++) {
+        const struct operator_uncovered *item = &health->uncovered.items[i];
+
+        if (item->kind == 0 && !refusal)
+            refusal = item;
+        if (item->kind != CAIRN_PARAM && item->kind != CAIRN_OPTIMIZER)
+            continue;
+        if (!model)
+            model = item;
+        count++;
+    }
+    if (refusal)
+        add_check(health, OPERATOR_WARN, "snapshots-refused",
+                  "mend what the reason names; the README of bindings/python says what can be covered",
+                  "%u rank%s take%s no snapshots; rank %" PRIu64 ": %s", health->ranks_refusing,
+                  health->ranks_refusing == 1 ? "" : "s", health->ranks_refusing == 1 ? "s" : "",
+                  refusal->rank, refusal->reason);
+    if (model)
+        add_check(health, OPERATOR_WARN, "not-covered",
+                  "mend what the reason names: what is not covered does not come back; `cairn status -o json` lists it all",
+                  "%u%s tensor%s of model or optimizer %s not covered; %.100s: %s", count,
+                  health->uncovered.left_out ? " or more" : "", count == 1 ? "" : "s",
+                  count == 1 ? "is" : "are", model->name, model->reason);
+}
+
 void
 operator_health_find(const struct operator_job *job, struct operator_health *out)
 {
     memset(out, 0, sizeof *out);
     sum_nodes(job, out);
+    operator_coverage_sum(job, out);
     find_protection(job, out);
     check_nodes(job, out);
     check_generation(job, out);
+    check_coverage(out);
     check_rest(job, out);
 }

@@ -4,6 +4,7 @@
 #include "agent/agent_state.h"
 
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { HOLDING_NUMBERS = 8 };
@@ -119,8 +120,17 @@ operator_node_fill(struct cairn_agent *agent, struct operator_node *out)
     (void)commit_age_ns(agent, view.committed, &out->protect_ns);
     out->reserved_bytes = cairn_memory_reserved_bytes(agent->memory);
     out->state_bytes = agent->shard_blocks * CAIRN_BLOCK_BYTES;
+    out->attached_total = agent->attached_total;
     fill_trainers(agent, out);
+    operator_coverage_fill(agent, out);
     fill_holdings(agent, out);
+}
+
+void
+operator_node_fini(struct operator_node *node)
+{
+    free(node->coverage);
+    node->coverage = NULL;
 }
 
 static void
@@ -156,6 +166,10 @@ operator_node_write(struct cairn_json_writer *writer, const struct operator_node
         cairn_json_write_array_end(writer);
     }
     cairn_json_write_array_end(writer);
+    if (node->coverage) {
+        cairn_json_write_key(writer, "coverage");
+        operator_coverage_write(writer, node->coverage);
+    }
     cairn_json_write_object_end(writer);
 }
 
@@ -204,13 +218,19 @@ operator_node_read(struct cairn_json_reader *reader, struct operator_node *out)
                 read_holding(reader, &node);
             continue;
         }
+        if (strcmp(key, "coverage") == 0) {
+            operator_coverage_read(reader, &node);
+            continue;
+        }
         value = cairn_json_read_u64(reader, UINT64_MAX);
         for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
             if (strcmp(key, fields[i].name) == 0)
                 memcpy((char *)&node + fields[i].offset, &value, sizeof value);
     }
-    if (cairn_json_reader_failed(reader))
+    if (cairn_json_reader_failed(reader)) {
+        operator_node_fini(&node);
         return false;
+    }
     *out = node;
     return true;
 }

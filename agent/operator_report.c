@@ -207,6 +207,7 @@ put_node(struct cairn_json_writer *writer, const struct operator_job *job, uint3
     put_bool(writer, "alive", node->alive);
     if (node->known) {
         put_u64(writer, "trainers", node->trainers);
+        put_u64(writer, "trainers_attached_total", node->attached_total);
         put_u64(writer, "local_ranks", node->local_ranks);
         put_u64(writer, "epoch", node->active >> OPERATOR_EPOCH_SHIFT);
         put_u64(writer, "last_step", node->last_step);
@@ -234,6 +235,8 @@ operator_write_status(struct cairn_json_writer *writer, const struct operator_jo
     put_generations(writer, job, health);
     put_protection(writer, health);
     put_numbers(writer, job, health);
+    cairn_json_write_key(writer, "coverage");
+    operator_coverage_report(writer, job, health);
     put_checks(writer, health);
     cairn_json_write_key(writer, "nodes");
     cairn_json_write_array_begin(writer);

@@ -29,7 +29,8 @@ struct request {
     uint32_t
         retries;   /* of an export whose generation was replaced before all nodes could keep it */
     uint64_t step; /* of a snapshot */
-    struct operator_node *nodes; /* [node_count] */
+    struct operator_node *nodes; /* [node_count], each ended by operator_node_fini */
+    uint32_t node_count;         /* 0 before nodes are there */
     struct operator_files *files;
     struct operator_restored restored; /* also what a verify's core part found */
 };

@@ -433,8 +433,10 @@ save_begin(struct cairn_core *core, const struct cairn_event *event)
     core->began_anew |= core->ready.step != 0 && event->step <= core->ready.step;
     if (core->began_anew || event->step <= core->passed_step) {
         /* A trainer that began anew without restoring: capturing it would replace what the job has
-         * by less. */
-        reply_skip(core, event->rank, event->step, CAIRN_SKIP_STALE);
+         * by less. One that restored is for some steps where others were before: parts of theirs
+         * may lie on other nodes, and may not be mixed with its own. */
+        reply_skip(core, event->rank, event->step,
+                   core->began_anew ? CAIRN_SKIP_STALE : CAIRN_SKIP_BEGUN);
         return;
     }
     give_up_passed(core, event->rank, event->step);

@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/socket.h>
@@ -56,6 +57,7 @@ session_end(struct cairn_agent *agent, struct session *session)
         close(session->pid_fd);
     cairn_session_reader_fini(&session->reader);
     cairn_session_writer_fini(&session->writer);
+    free(session->coverage);
     if (trainer)
         CAIRN_LOG_AT(INFO, "session: trainer left rank=%u pid=%" PRIu64, session->hello.rank,
                      session->hello.pid);
@@ -243,7 +245,8 @@ session_skip(struct cairn_agent *agent, const struct cairn_action *action)
     static const uint32_t reasons[] = {[CAIRN_SKIP_NOT_DUE] = CAIRN_REASON_NOT_DUE,
                                        [CAIRN_SKIP_BUSY] = CAIRN_REASON_BUSY,
                                        [CAIRN_SKIP_NOT_READY] = CAIRN_REASON_NOT_READY,
-                                       [CAIRN_SKIP_STALE] = CAIRN_REASON_OTHER};
+                                       [CAIRN_SKIP_STALE] = CAIRN_REASON_OTHER,
+                                       [CAIRN_SKIP_BEGUN] = CAIRN_REASON_BUSY};
     struct session *session = find_rank(agent, action->rank);
     struct cairn_session_skip skip = {.step = action->step, .reason = reasons[action->reason]};
 
@@ -254,6 +257,10 @@ session_skip(struct cairn_agent *agent, const struct cairn_action *action)
                  "a restore is under way, or this node is no member: a spare, or not found by the last restore");
     if (action->reason == CAIRN_SKIP_BUSY)
         snprintf(skip.text, sizeof skip.text, "an earlier generation is still being protected, or steps follow faster than commits");
+    if (action->reason == CAIRN_SKIP_BEGUN)
+        snprintf(skip.text, sizeof skip.text,
+                 "the trainers before this one had begun this step too, and parts of theirs may not be mixed with its own: the "
+                 "first step after theirs is taken again");
     if (action->reason == CAIRN_SKIP_STALE)
         snprintf(skip.text, sizeof skip.text,
                  "the job holds a later generation than this step: restore it before training (--resume), or give it up "

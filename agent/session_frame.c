@@ -136,6 +136,7 @@ take_hello(struct cairn_agent *agent, struct session *session,
         session->state = SESSION_CLOSING;
     if (!session->trainer)
         return;
+    agent->attached_total++;
     watch_process(agent, session);
     CAIRN_LOG_AT(INFO, "session: trainer attached rank=%u world=%u pid=%" PRIu64, hello.rank,
                  hello.world, hello.pid);
@@ -305,6 +306,24 @@ take_fetch(struct cairn_agent *agent, struct session *session,
 }
 
 static void
+take_coverage(struct session *session, const struct cairn_session_frame *frame)
+{
+    struct cairn_session_coverage *coverage = malloc(sizeof *coverage);
+    bool refused_before = session->coverage && session->coverage->refusal[0];
+
+    if (!session->trainer || !coverage || cairn_session_take_coverage(frame, coverage) != CAIRN_OK) {
+        free(coverage);
+        session->state = SESSION_CLOSING;
+        return;
+    }
+    if (coverage->refusal[0] && !refused_before)
+        CAIRN_LOG_AT(WARN, "session: rank=%u takes no snapshots: %s", session->hello.rank,
+                     coverage->refusal);
+    free(session->coverage);
+    session->coverage = coverage;
+}
+
+static void
 take_frame(struct cairn_agent *agent, struct session *session,
            const struct cairn_session_frame *frame)
 {
@@ -337,6 +356,9 @@ take_frame(struct cairn_agent *agent, struct session *session,
     case CAIRN_SESSION_STATS:
         if (cairn_session_take_stats(frame, &session->stats) != CAIRN_OK)
             session->state = SESSION_CLOSING;
+        break;
+    case CAIRN_SESSION_COVERAGE:
+        take_coverage(session, frame);
         break;
     case CAIRN_SESSION_OPERATOR:
         if (!session->trainer && cairn_session_take_operator(frame, &request) == CAIRN_OK)

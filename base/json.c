@@ -1,6 +1,8 @@
 /* base/json.c - the JSON writer; the reader is in json_reader.c. */
 #include "base/json.h"
 
+#include "base/text.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -9,40 +11,13 @@
 
 enum { ROOM_BYTES_MIN = 256 };
 
-/* Bytes of the UTF-8 character at text[0 … left), 0 where there is none (overlong, surrogate, cut,
- * beyond U+10FFFF). */
-static size_t
-utf8_bytes(const unsigned char *text, size_t left)
-{
-    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    uint32_t value;
-    size_t bytes;
-
-    if (left == 0)
-        return 0;
-    if (text[0] < 0x80)
-        return 1;
-    bytes = text[0] >= 0xf0 ? 4 : text[0] >= 0xe0 ? 3 : 2;
-    if (text[0] < 0xc2 || text[0] > 0xf4 || left < bytes)
-        return 0;
-    value = text[0] & (0x7fu >> bytes);
-    for (size_t i = 1; i < bytes; i++) {
-        if ((text[i] & 0xc0) != 0x80)
-            return 0;
-        value = value << 6 | (text[i] & 0x3fu);
-    }
-    if (value < least[bytes] || value > 0x10ffff || (value >= 0xd800 && value <= 0xdfff))
-        return 0;
-    return bytes;
-}
-
 bool
 cairn_utf8_valid(const char *text, size_t bytes_len)
 {
     size_t at = 0;
 
     while (at < bytes_len) {
-        size_t bytes = utf8_bytes((const unsigned char *)text + at, bytes_len - at);
+        size_t bytes = cairn_utf8_bytes(text + at, bytes_len - at);
 
         if (bytes == 0)
             return false;
@@ -167,7 +142,7 @@ quote(struct cairn_json_writer *writer, const char *text)
 
     append(writer, "\"", 1);
     while (left > 0) {
-        size_t bytes = utf8_bytes((const unsigned char *)text, left);
+        size_t bytes = cairn_utf8_bytes(text, left);
         unsigned char c = (unsigned char)text[0];
         char escape[8];
 

@@ -216,6 +216,7 @@ destroy(struct cairn_client *client, bool has_locks, bool has_service)
     cairn_capture_destroy(client->capture);
     cairn_session_writer_fini(&client->writer);
     client_tensors_free(client->tensors);
+    free(client->coverage);
     if (client->wake >= 0)
         close(client->wake);
     if (has_locks) {

@@ -157,6 +157,7 @@ take_welcome(struct cairn_client *client, const struct cairn_session_frame *fram
     }
     client->link = CLIENT_LINK_ATTACHED;
     client->epoch = welcome.epoch;
+    client->coverage_wanted = client->coverage != NULL;
     client->refusal = CAIRN_OK;
     client->said_silent = false;
     pthread_cond_broadcast(&client->changed);
@@ -354,6 +355,17 @@ put_register(struct cairn_client *client)
     client->registration = CLIENT_REGISTER_SENT;
 }
 
+/* Lock held. */
+static void
+put_coverage(struct cairn_client *client)
+{
+    cairn_err err = cairn_session_put_coverage(&client->writer, client->coverage);
+
+    client->coverage_wanted = err == CAIRN_AGAIN;
+    if (err && err != CAIRN_AGAIN)
+        client->broken = true;
+}
+
 /* Queues everything that is due and sends what the socket takes. Lock held. */
 static cairn_err
 serve(struct cairn_client *client, bool stats_due, const struct cairn_client_stats *stats)
@@ -363,6 +375,8 @@ serve(struct cairn_client *client, bool stats_due, const struct cairn_client_sta
         if (client->registration == CLIENT_REGISTER_WANTED && client->tensors &&
             !client->report.active)
             put_register(client);
+        if (client->coverage_wanted)
+            put_coverage(client);
         /* What does not fit now is said a second later. */
         if (stats_due && cairn_session_put_stats(&client->writer, stats) == CAIRN_NOMEM)
             client->broken = true;

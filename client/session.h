@@ -24,7 +24,7 @@
  * - RESTORE → RESTORE_INFO. If that says CAIRN_OK: FETCH → FETCHED any number of times, several at
  *   once, then RESTORED. The agent holds the generation and the window until RESTORED or the end of
  *   the connection.
- * - STATS at any time. OPERATOR → OPERATOR_REPLY once or more, the last with `final`.
+ * - STATS and COVERAGE at any time; each replaces the one before. OPERATOR → OPERATOR_REPLY once or more, the last with `final`.
  *
  * The end of the connection is the end of the trainer, or its detachment: it stops copying before
  * it closes. But a trainer that forked leaves its socket in the child, so an agent that wants to
@@ -40,7 +40,7 @@
 #include "cairn/client.h"
 
 enum {
-    CAIRN_SESSION_PROTOCOL = 1, /* in HELLO and WELCOME */
+    CAIRN_SESSION_PROTOCOL = 2, /* in HELLO and WELCOME */
     CAIRN_SESSION_FRAMING = 1,  /* in every header */
     CAIRN_SESSION_HEADER_BYTES = 8,
     CAIRN_SESSION_PAYLOAD_BYTES_MAX = 1 << 20,
@@ -65,6 +65,7 @@ enum cairn_session_type {
     CAIRN_SESSION_RESTORED = 9,
     CAIRN_SESSION_STATS = 10,
     CAIRN_SESSION_OPERATOR = 11,
+    CAIRN_SESSION_COVERAGE = 12,
     /* agent to client */
     CAIRN_SESSION_WELCOME = 64,
     CAIRN_SESSION_REFUSED = 65,
@@ -164,6 +165,20 @@ struct cairn_session_restored {
     struct cairn_generation generation;
     uint64_t bytes;
     cairn_err err;
+};
+
+/* Something that no snapshot of the rank holds. Both texts are plain (base/text.h). */
+struct cairn_session_uncovered {
+    uint32_t kind; /* enum cairn_kind */
+    char name[CAIRN_NAME_BYTES_MAX];
+    char reason[CAIRN_REASON_BYTES_MAX];
+};
+
+struct cairn_session_coverage {
+    char refusal[CAIRN_REASON_BYTES_MAX]; /* plain; why no snapshots are taken, empty: they are */
+    uint32_t left_out;                    /* things beyond those in items */
+    uint32_t count;                       /* 0 … CAIRN_UNCOVERED_MAX */
+    struct cairn_session_uncovered items[CAIRN_UNCOVERED_MAX];
 };
 
 /* STATS carries a struct cairn_client_stats. OPERATOR carries text: */
@@ -372,6 +387,7 @@ CAIRN_SESSION_PUT(restore, struct cairn_session_restore);
 CAIRN_SESSION_PUT(fetch, struct cairn_session_fetch);
 CAIRN_SESSION_PUT(restored, struct cairn_session_restored);
 CAIRN_SESSION_PUT(stats, struct cairn_client_stats);
+CAIRN_SESSION_PUT(coverage, struct cairn_session_coverage);
 CAIRN_SESSION_PUT(operator, struct cairn_session_operator);
 CAIRN_SESSION_PUT(welcome, struct cairn_session_welcome);
 CAIRN_SESSION_PUT(refused, struct cairn_session_refused);
@@ -408,6 +424,7 @@ CAIRN_SESSION_TAKE(restore, struct cairn_session_restore);
 CAIRN_SESSION_TAKE(fetch, struct cairn_session_fetch);
 CAIRN_SESSION_TAKE(restored, struct cairn_session_restored);
 CAIRN_SESSION_TAKE(stats, struct cairn_client_stats);
+CAIRN_SESSION_TAKE(coverage, struct cairn_session_coverage);
 CAIRN_SESSION_TAKE(operator, struct cairn_session_operator);
 CAIRN_SESSION_TAKE(welcome, struct cairn_session_welcome);
 CAIRN_SESSION_TAKE(refused, struct cairn_session_refused);

@@ -3,6 +3,8 @@
 
 #include "client/session_part.h"
 
+#include "base/text.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -288,6 +290,54 @@ unpack_stats(struct cairn_reader *reader, struct cairn_client_stats *stats)
 }
 
 static void
+write_plain(struct cairn_writer *writer, const char *text, size_t text_bytes)
+{
+    if (!cairn_text_plain(text, strnlen(text, text_bytes)))
+        writer->failed = true;
+    write_text(writer, text, text_bytes);
+}
+
+static void
+read_plain(struct cairn_reader *reader, char *text, size_t text_bytes)
+{
+    cairn_read_string(reader, text, text_bytes);
+    if (!reader->failed && !cairn_text_plain(text, strlen(text)))
+        reader->failed = true;
+}
+
+static void
+pack_coverage(struct cairn_writer *writer, const void *value)
+{
+    const struct cairn_session_coverage *coverage = value;
+
+    write_plain(writer, coverage->refusal, sizeof coverage->refusal);
+    cairn_write_u32(writer, coverage->left_out);
+    write_range(writer, coverage->count, 0, CAIRN_UNCOVERED_MAX);
+    for (uint32_t i = 0; !writer->failed && i < coverage->count; i++) {
+        const struct cairn_session_uncovered *item = &coverage->items[i];
+
+        write_range(writer, item->kind, CAIRN_PARAM, CAIRN_OPAQUE);
+        write_plain(writer, item->name, sizeof item->name);
+        write_plain(writer, item->reason, sizeof item->reason);
+    }
+}
+
+static void
+unpack_coverage(struct cairn_reader *reader, struct cairn_session_coverage *coverage)
+{
+    read_plain(reader, coverage->refusal, sizeof coverage->refusal);
+    coverage->left_out = cairn_read_u32(reader);
+    coverage->count = read_range(reader, 0, CAIRN_UNCOVERED_MAX);
+    for (uint32_t i = 0; !reader->failed && i < coverage->count; i++) {
+        struct cairn_session_uncovered *item = &coverage->items[i];
+
+        item->kind = read_range(reader, CAIRN_PARAM, CAIRN_OPAQUE);
+        read_plain(reader, item->name, sizeof item->name);
+        read_plain(reader, item->reason, sizeof item->reason);
+    }
+}
+
+static void
 pack_operator(struct cairn_writer *writer, const void *value)
 {
     const struct cairn_session_operator *operator= value;
@@ -321,5 +371,7 @@ DEFINE_PUT(restored, CAIRN_SESSION_RESTORED, struct cairn_session_restored)
 DEFINE_TAKE(restored, CAIRN_SESSION_RESTORED, struct cairn_session_restored)
 DEFINE_PUT(stats, CAIRN_SESSION_STATS, struct cairn_client_stats)
 DEFINE_TAKE(stats, CAIRN_SESSION_STATS, struct cairn_client_stats)
+DEFINE_PUT(coverage, CAIRN_SESSION_COVERAGE, struct cairn_session_coverage)
+DEFINE_TAKE(coverage, CAIRN_SESSION_COVERAGE, struct cairn_session_coverage)
 DEFINE_PUT(operator, CAIRN_SESSION_OPERATOR, struct cairn_session_operator)
 DEFINE_TAKE(operator, CAIRN_SESSION_OPERATOR, struct cairn_session_operator)

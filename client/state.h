@@ -165,6 +165,8 @@ struct cairn_client {
     void *stream;
     struct client_mail mail;
     uint32_t next_request;
+    struct cairn_session_coverage *coverage; /* NULL: nothing was told */
+    bool coverage_wanted;                    /* to be sent */
     struct cairn_client_stats stats;
     uint64_t fences_ns[CLIENT_FENCES_KEPT];
     struct cairn_session_piece piece; /* room to build one */

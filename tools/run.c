@@ -6,6 +6,9 @@
  * on PYTHONPATH by which Python loads the binding (it acts when torch is imported), and
  * NCCL_PROFILER_PLUGIN where the plugin lies beside this program. Signals that ask us to end are
  * handed on; if we are killed, so is the command.
+ *
+ * A command none of whose processes ever attaches would train unprotected in silence, so that is
+ * said: after a while, else at its end. The agent's count of trainers tells.
  */
 #include "agent/config.h"
 #include "base/clock.h"
@@ -26,9 +29,18 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { HELLO_MS = 2000, STATUS_MS = 10000, RESTORE_MS = 3600 * 1000, TRIES_MAX = 120 };
+enum {
+    HELLO_MS = 2000,
+    STATUS_MS = 10000,
+    LOOK_MS = 3000, /* for a look at the end, which nobody should have to wait for */
+    RESTORE_MS = 3600 * 1000,
+    TRIES_MAX = 120,
+    UNATTACHED_SECONDS = 600, /* a first step may take minutes */
+    CANNOT_START = 126,       /* exit codes of a shell, of a command that did not run */
+    NOT_FOUND = 127
+};
 
-static volatile sig_atomic_t child_pid;
+static volatile sig_atomic_t child_pid, overdue;
 
 /* What the terminal sends (SI_KERNEL) has reached the command already: it is in our process group.
  */
@@ -38,6 +50,14 @@ hand_on(int signal_number, siginfo_t *info, void *context)
     (void)context;
     if (child_pid > 0 && info->si_code != SI_KERNEL)
         kill(child_pid, signal_number);
+}
+
+/* Ends a wait once, to look whether anybody has attached. */
+static void
+on_alarm(int signal_number)
+{
+    (void)signal_number;
+    overdue = 1;
 }
 
 /* ---- the agent ---- */
@@ -75,19 +95,65 @@ attach(const char *given, const struct cairn_embedded *embedded, char *socket_pa
     return true;
 }
 
-/* The job that the agent serves, which is what the trainer must ask for. */
-static bool
-served_job(const char *socket_path, char *job, size_t job_bytes)
+/* What the agent of this node says of itself. */
+struct look {
+    char job[CAIRN_CONFIG_JOB_BYTES_MAX]; /* that it serves, which is what the trainer must ask for */
+    uint64_t attached; /* trainers since its start; UINT64_MAX: unknown */
+};
+
+/* All unknown where the agent does not answer. */
+static struct look
+look_at_agent(const char *socket_path, uint32_t timeout_ms)
 {
     struct cairn_question question = {
-        .verb = "status", .socket = socket_path, .timeout_ms = STATUS_MS};
+        .verb = "status", .socket = socket_path, .timeout_ms = timeout_ms};
+    const struct cairn_tree_value *nodes, *node = NULL;
+    struct look look = {.job = "", .attached = UINT64_MAX};
     struct cairn_answer answer;
+    uint64_t self;
 
     if (cairn_ask(&question, &answer) != CAIRN_OK)
-        return false;
-    cairn_tree_text(&answer.tree, NULL, "job", job, job_bytes);
+        return look;
+    cairn_tree_text(&answer.tree, NULL, "job", look.job, sizeof look.job);
+    self = cairn_tree_u64(&answer.tree, NULL, "node", UINT64_MAX);
+    nodes = cairn_tree_find(&answer.tree, NULL, "nodes");
+    while ((node = cairn_tree_next(&answer.tree, nodes, node)))
+        if (cairn_tree_u64(&answer.tree, node, "node", UINT64_MAX - 1) == self)
+            look.attached =
+                cairn_tree_u64(&answer.tree, node, "trainers_attached_total", UINT64_MAX);
     cairn_answer_fini(&answer);
-    return job[0] != '\0';
+    return look;
+}
+
+/* How the command gets its protection, as far as it is known beforehand. */
+struct attachment {
+    const char *socket_path;
+    uint64_t attached_before; /* UINT64_MAX: unknown */
+    bool has_binding;         /* Python finds our hooks */
+};
+
+/* Says that nobody has attached, where that is so; true where it was said. */
+static bool
+say_unattached(const struct attachment *attachment, const char *when)
+{
+    const char *off = getenv("CAIRN_PYTHON");
+    const char *why;
+    struct look now;
+
+    if (attachment->attached_before == UINT64_MAX)
+        return false;
+    now = look_at_agent(attachment->socket_path, LOOK_MS);
+    if (now.attached != attachment->attached_before) /* or unknown, or the agent began anew */
+        return false;
+    if (!attachment->has_binding)
+        why = "the Python binding is not installed beside this program";
+    else if (off && strcmp(off, "0") == 0)
+        why = "CAIRN_PYTHON=0 turns PyTorch's hooks off";
+    else
+        why = "a PyTorch script attaches with its second step, unless it has no torch.optim optimizer, or Python was started "
+              "with -I, -E or -S and so does not read PYTHONPATH (then call cairn.attach); any other trainer must use libcairn";
+    fprintf(stderr, "cairn run: %s no process of the command has attached: it is NOT protected. Likely: %s\n", when, why);
+    return true;
 }
 
 /*
@@ -181,8 +247,9 @@ set_plugin(void)
         set("NCCL_PROFILER_PLUGIN", path);
 }
 
-/* Python runs the sitecustomize of our folder at its start; the folder is put before those that are there. */
-static void
+/* Python runs the sitecustomize of our folder at its start; the folder is put before those that are there. False where it is
+ * not found. */
+static bool
 set_python(void)
 {
     static const char *const packages[PLACES_MAX] = {"/bindings/python/", "/../../bindings/python/",
@@ -197,22 +264,46 @@ set_python(void)
     if (!getenv("CAIRN_LIBRARY") && find_beside(libraries, "libcairn.so", path))
         set("CAIRN_LIBRARY", path);
     if (!find_beside(packages, "cairn/autoload/sitecustomize.py", path))
-        return;
+        return false;
     path[strlen(path) - strlen(file)] = '\0';
     if (asprintf(&all, "%s%s%s", path, before && before[0] ? ":" : "", before ? before : "") < 0)
-        return;
+        return false;
     set("PYTHONPATH", all);
     free(all);
+    return true;
+}
+
+/* Waits for the command, and tells once where it is not protected. `attachment` NULL: that was said. */
+static int
+wait_command(pid_t child, const struct attachment *attachment)
+{
+    struct sigaction action = {.sa_handler = on_alarm}; /* it interrupts the wait */
+    bool said = !attachment;
+    int status = 0, exit_code;
+
+    sigaction(SIGALRM, &action, NULL);
+    if (!said)
+        alarm(UNATTACHED_SECONDS);
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+        if (overdue && !said)
+            said = say_unattached(attachment, "so far");
+        overdue = 0;
+    }
+    alarm(0);
+    child_pid = 0;
+    exit_code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    if (!said && exit_code != CANNOT_START && exit_code != NOT_FOUND)
+        (void)say_unattached(attachment, "it has ended, and");
+    return exit_code;
 }
 
 static int
-run_command(char **command)
+run_command(char **command, const struct attachment *attachment)
 {
     static const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
     struct sigaction action = {.sa_sigaction = hand_on, .sa_flags = SA_RESTART | SA_SIGINFO};
     pid_t parent = getpid(), child;
     sigset_t held, before;
-    int status = 0;
 
     sigemptyset(&held);
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
@@ -228,7 +319,7 @@ run_command(char **command)
             _exit(CAIRN_EXIT_FAILED);
         execvp(command[0], command);
         fprintf(stderr, "cairn run: %s cannot be started: %s\n", command[0], strerror(errno));
-        _exit(errno == ENOENT ? 127 : 126);
+        _exit(errno == ENOENT ? NOT_FOUND : CANNOT_START);
     }
     if (child < 0) {
         fprintf(stderr, "cairn run: no process can be started: %s\n", strerror(errno));
@@ -238,10 +329,7 @@ run_command(char **command)
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
         sigaction(signals[i], &action, NULL);
     sigprocmask(SIG_SETMASK, &before, NULL);
-    while (waitpid(child, &status, 0) < 0 && errno == EINTR)
-        ;
-    child_pid = 0;
-    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    return wait_command(child, attachment);
 }
 
 static bool
@@ -284,7 +372,10 @@ cairn_verb_run(int argc, char **argv)
         sizeof flags / sizeof *flags,
         true};
     struct cairn_embedded embedded;
-    char socket_path[CAIRN_CONFIG_PATH_BYTES_MAX], job[CAIRN_CONFIG_JOB_BYTES_MAX] = "";
+    char socket_path[CAIRN_CONFIG_PATH_BYTES_MAX];
+    struct attachment attachment = {.socket_path = socket_path};
+    struct look look;
+    bool attached;
     uint64_t state_bytes;
     int operand, exit_code;
 
@@ -308,11 +399,14 @@ cairn_verb_run(int argc, char **argv)
     }
     embedded = (struct cairn_embedded){
         .job = named && named[0] ? named : "default", .every = every, .state = state};
-    if (attach(agent, &embedded, socket_path, sizeof socket_path)) {
+    attached = attach(agent, &embedded, socket_path, sizeof socket_path);
+    if (attached) {
         set("CAIRN_AGENT", socket_path);
-        set_python();
-        if (!(named && named[0]) && served_job(socket_path, job, sizeof job))
-            set("CAIRN_JOB", job);
+        attachment.has_binding = set_python();
+        look = look_at_agent(socket_path, STATUS_MS);
+        attachment.attached_before = look.attached;
+        if (!(named && named[0]) && look.job[0])
+            set("CAIRN_JOB", look.job);
         if (resumed)
             resume(socket_path);
     } else {
@@ -321,5 +415,5 @@ cairn_verb_run(int argc, char **argv)
     if (resumed)
         set("CAIRN_RESUME", "1");
     set_plugin();
-    return run_command(argv + operand);
+    return run_command(argv + operand, attached ? &attachment : NULL);
 }

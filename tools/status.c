@@ -1,6 +1,7 @@
 /* tools/status.c - `cairn status` on one screen, and `cairn snapshots`. */
 #include "tools/ask.h"
 #include "tools/common.h"
+#include "tools/metrics.h"
 #include "tools/usage.h"
 #include "tools/verb.h"
 
@@ -8,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SCREEN_LINES = 24, CHECKS_SHOWN = 4, ANSWER_MS = 10000 };
+enum { SCREEN_LINES = 24, CHECKS_SHOWN = 4, UNCOVERED_SHOWN = 3, NODE_LINES_MIN = 2, ANSWER_MS = 10000 };
 
 /* ---- status ---- */
 
@@ -112,6 +113,88 @@ print_numbers(const struct cairn_tree *tree)
 }
 
 static void
+print_covered(const struct cairn_tree *tree)
+{
+    static const struct {
+        const char *tensors, *bytes, *name;
+    } kinds[] = {{"coverage.tensors.parameter", "coverage.bytes.parameter", "parameters"},
+                 {"coverage.tensors.optimizer", "coverage.bytes.optimizer", "optimizer state"},
+                 {"coverage.tensors.buffer", "coverage.bytes.buffer", "buffers"},
+                 {"coverage.tensors.opaque", "coverage.bytes.opaque", "other"}};
+    uint64_t ranks = cairn_tree_u64(tree, NULL, "coverage.ranks_known", 0);
+    bool any = false;
+
+    printf("covered   ");
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        uint64_t tensors = cairn_tree_u64(tree, NULL, kinds[i].tensors, 0);
+        char bytes[CAIRN_SHOWN_BYTES];
+
+        if (tensors == 0)
+            continue;
+        printf("%s %s %" PRIu64 " (%s)", any ? "," : "", kinds[i].name, tensors,
+               cairn_show_bytes(cairn_tree_u64(tree, NULL, kinds[i].bytes, 0), bytes));
+        any = true;
+    }
+    printf("%s on %" PRIu64 " rank%s\n", any ? "" : " nothing", ranks, ranks == 1 ? "" : "s");
+}
+
+/* One thing; `label` is "uncovered" on the first line. */
+static void
+print_uncovered_item(const struct cairn_tree *tree, const struct cairn_tree_value *item,
+                     const char *label)
+{
+    uint64_t ranks = cairn_tree_u64(tree, item, "ranks", 1);
+    char kind[16], name[256], reason[256], where[48];
+
+    if (ranks == 1)
+        snprintf(where, sizeof where, "rank %" PRIu64, cairn_tree_u64(tree, item, "rank", 0));
+    else
+        snprintf(where, sizeof where, "%" PRIu64 " ranks", ranks);
+    cairn_tree_text(tree, item, "reason", reason, sizeof reason);
+    if (!cairn_tree_find(tree, item, "kind"))
+        printf("%-10s everything on %s, no snapshots are taken: %s\n", label, where, reason);
+    else
+        printf("%-10s %s %s (%s): %s\n", label,
+               cairn_tree_text(tree, item, "kind", kind, sizeof kind),
+               cairn_tree_text(tree, item, "name", name, sizeof name), where, reason);
+}
+
+/* What the job's snapshots hold and what not, in at most `room` (3 or more) lines; returns how many they are. */
+static uint32_t
+print_coverage(const struct cairn_tree *tree, uint32_t room)
+{
+    const struct cairn_tree_value *refusals = cairn_tree_find(tree, NULL, "coverage.refusals");
+    const struct cairn_tree_value *uncovered = cairn_tree_find(tree, NULL, "coverage.uncovered");
+    const struct cairn_tree_value *lists[] = {refusals, uncovered}, *item;
+    uint64_t ranks = cairn_tree_u64(tree, NULL, "coverage.ranks_known", 0);
+    uint64_t reporting = cairn_tree_u64(tree, NULL, "coverage.ranks_reporting", 0);
+    uint64_t more = cairn_tree_u64(tree, NULL, "coverage.left_out", 0);
+    uint32_t shown = 0, most = room - 2 < UNCOVERED_SHOWN ? room - 2 : UNCOVERED_SHOWN;
+
+    if (ranks == 0)
+        return 0;
+    print_covered(tree);
+    for (size_t i = 0; i < 2; i++)
+        for (item = NULL; (item = cairn_tree_next(tree, lists[i], item)) != NULL;)
+            if (shown < most)
+                print_uncovered_item(tree, item, shown++ ? "" : "uncovered");
+            else
+                more++;
+    if (more) {
+        printf("%-10s %" PRIu64 " more: cairn status -o json\n", shown ? "" : "uncovered", more);
+        return shown + 2;
+    }
+    if (shown)
+        return shown + 1;
+    if (reporting == ranks)
+        printf("uncovered  nothing that the trainers know of\n");
+    else
+        printf("uncovered  unknown: %" PRIu64 " of %" PRIu64 " ranks do not say\n",
+               ranks - reporting, ranks);
+    return 2;
+}
+
+static void
 print_checks(const struct cairn_tree *tree)
 {
     const struct cairn_tree_value *checks = cairn_tree_find(tree, NULL, "checks"), *check = NULL;
@@ -204,6 +287,7 @@ print_status(const struct cairn_tree *tree)
     print_newest(tree);
     print_protection(tree);
     print_numbers(tree);
+    taken += print_coverage(tree, SCREEN_LINES - taken - NODE_LINES_MIN);
     print_checks(tree);
     print_nodes(tree, SCREEN_LINES - taken);
 }
@@ -220,23 +304,25 @@ cairn_verb_status(int argc, char **argv)
     const struct cairn_flag flags[] = {
         {"job", 'j', "JOB", "only if the agent serves this job", &job, NULL},
         {"agent", 'a', "SOCKET", "the agent to ask (default $CAIRN_AGENT)", &agent, NULL},
-        {"output", 'o', "table|json", "form of the output", &output, NULL},
+        {"output", 'o', "table|json|metrics", "form of the output; metrics: Prometheus' text", &output, NULL},
     };
     const struct cairn_usage usage = {
-        "status",     "[--job JOB] [--agent SOCKET] [-o table|json]",
-        status_about, "  cairn status\n  cairn status -o json | python3 -m json.tool\n",
+        "status",     "[--job JOB] [--agent SOCKET] [-o table|json|metrics]",
+        status_about, "  cairn status\n  cairn status -o json | python3 -m json.tool\n"
+                      "  cairn status -o metrics > /var/lib/node_exporter/cairn.prom\n",
         flags,        sizeof flags / sizeof *flags,
         false};
     struct cairn_question question = {.verb = "status", .timeout_ms = ANSWER_MS};
     struct cairn_answer answer;
     char served[128], what[256];
     int exit_code;
-    bool json;
+    bool json = false, metrics;
 
     if (!cairn_usage_parse(&usage, argc, argv, NULL, &exit_code))
         return exit_code;
-    if (!cairn_output_parse(output, &json))
-        return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
+    metrics = output && strcmp(output, "metrics") == 0;
+    if (!metrics && !cairn_output_parse(output, &json))
+        return cairn_usage_error(&usage, "-o takes table or json or metrics, not \"%s\"", output);
     question.socket = agent;
     exit_code = cairn_ask_or_say(&question, &answer);
     if (exit_code)
@@ -250,6 +336,8 @@ cairn_verb_status(int argc, char **argv)
                  cairn_agent_socket(agent), served, job);
         cairn_tool_error("status", what, NULL, "name that job's agent with --agent");
         exit_code = CAIRN_EXIT_PEER;
+    } else if (metrics) {
+        cairn_metrics_print(stdout, &answer.tree);
     } else if (json) {
         printf("%s\n", answer.text);
     } else {

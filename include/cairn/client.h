@@ -3,6 +3,7 @@
  *
  *   cairn_client_open        find the agent (or not: training goes on without)
  *   cairn_client_register    the rank's tensors, in the order in which the update touches them
+ *   cairn_client_report_coverage  what of the job is not among them, for `cairn status`
  *   cairn_client_restore     after a failure: fill the registered tensors
  *   per step:
  *     … forward, backward …
@@ -169,6 +170,32 @@ cairn_err cairn_snapshot_fence(struct cairn_client *client, uint32_t slice_index
  * copy. NULL is the default stream.
  */
 cairn_err cairn_client_set_stream(struct cairn_client *client, void *stream);
+
+/* Something of the job that no snapshot of this rank holds. */
+struct cairn_uncovered {
+    enum cairn_kind kind;
+    const char *name;   /* a tensor's, or of what else it is; UTF-8, < CAIRN_NAME_BYTES_MAX */
+    const char *reason; /* one line, UTF-8, < CAIRN_REASON_BYTES_MAX */
+};
+
+enum {
+    CAIRN_REASON_BYTES_MAX = 256, /* of a reason, its terminating NUL included */
+    CAIRN_UNCOVERED_MAX = 32      /* things that the agent is told of one by one */
+};
+
+/*
+ * Tells the agent, for `cairn status`, what of the job this rank does not cover, replacing what was
+ * told before: items[count], which may be 0, that everything is covered as far as this rank knows. `refusal`
+ * is why it takes no snapshots at all; NULL or "" where it does. Everything is borrowed for the
+ * call. Longer texts are cut, and characters that a terminal would obey are replaced by "?". Of more
+ * than CAIRN_UNCOVERED_MAX things parameters and optimizer state are told first, and of the rest how
+ * many there are. Needs nothing to be registered and returns at once; without an agent it is told to
+ * the one that comes. CAIRN_OK; CAIRN_INVAL for an unknown kind; CAIRN_NOMEM.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_client_report_coverage(struct cairn_client *client,
+                                                        const char *refusal,
+                                                        const struct cairn_uncovered *items,
+                                                        uint32_t count);
 
 /* Reads the counters. Never blocks. */
 void cairn_client_stats_read(const struct cairn_client *client, struct cairn_client_stats *out);

@@ -11,8 +11,8 @@ import tempfile
 import time
 import unittest
 
-from harness import (AGAIN, CAIRN, CONFIG, CRITICAL, Cluster, DENIED, IO, LOST, OK, PEER, USAGE, WARN, build, cairn, free_ports,
-                     spawn, text_of, wait_for)
+from harness import (AGAIN, CAIRN, CONFIG, CRITICAL, Cluster, DENIED, IO, LOST, OK, PEER, TRAINER, USAGE, WARN, build, cairn,
+                     free_ports, spawn, text_of, wait_for)
 
 
 def run(*words, seconds=60, env=None):
@@ -186,12 +186,23 @@ class Job(unittest.TestCase):
         self.assertEqual(answer["protection"]["missing_parts"], 0)
         self.assertTrue(answer["protection"]["survives_any_one_domain"])
         self.assertEqual((answer["trainers"], len(answer["nodes"])), (3, 3))
+        coverage = answer["coverage"]  # of the other nodes too
+        self.assertEqual([coverage[f"ranks_{which}"] for which in ("known", "reporting", "refusing")], [3, 3, 0])
+        self.assertEqual(coverage["tensors"], {"parameter": 3, "optimizer": 3, "buffer": 0, "opaque": 3})
+        self.assertEqual((coverage["uncovered"], sorted(rank["rank"] for rank in coverage["ranks"])), ([], [0, 1, 2]))
+        self.assertEqual(coverage["bytes"]["optimizer"], 8 * 5000)  # what all hold is captured once
         self.assertGreater(answer["newest"]["bytes"], 0)
         self.assertLess(answer["newest"]["age_ns"], 30e9)
         code, out, _ = run("status", *self.agent)
         self.assertEqual(code, OK)
         self.assertLessEqual(out.count("\n"), 24)
         self.assertNotIn("\033", out)
+        self.assertIn("covered    parameters 3 (", out)
+        self.assertIn("uncovered  nothing that the trainers know of", out)
+        code, out, _ = run("status", "-o", "metrics", *self.agent)
+        self.assertEqual(code, OK)
+        self.assertIn('cairn_covered_bytes{job="cluster",kind="optimizer"} 40000\n', out)
+        self.assertIn('cairn_ranks{job="cluster",state="reporting"} 3\n', out)
         self.assertEqual(run("status", "--job", "another", *self.agent)[0], PEER)
         listed = cairn("snapshots", *self.agent)[1]["generations"]
         self.assertTrue(any(g["state"] == "committed" for g in listed), listed)
@@ -448,6 +459,43 @@ class Run(unittest.TestCase):
         process.terminate()
         self.assertEqual(process.wait(timeout=10), 5)
 
+    def test_who_never_attaches_is_told(self):
+        """Whoever wraps a command that does not attach hears of it: while it runs, or when it has ended; its exit code stays."""
+        self.cluster.start()
+        agent = ("--agent", self.cluster.socket(0))
+        code, out, err = run("run", *agent, "--", "sh", "-c", "echo trained; exit 3")
+        self.assertEqual((code, out), (3, "trained\n"))
+        self.assertEqual(err.count("no process of the command has attached"), 1, err)
+        self.assertIn("-I, -E or -S", err)
+        code, _, err = run("run", *agent, "--", "true", env={"CAIRN_PYTHON": "0"})
+        self.assertEqual(code, 0)
+        self.assertIn("CAIRN_PYTHON=0", err)
+        path = self.cluster.path("run.err")
+        process = spawn([CAIRN, "run", *agent, "--", "sh", "-c", "echo ready; while :; do sleep 0.05; done"], path)
+        wait_for("the command runs", lambda: "ready" in text_of(path))
+        process.send_signal(signal.SIGALRM)  # the time after which it looks
+        wait_for("it is said", lambda: "so far no process of the command has attached" in text_of(path))
+        process.terminate()
+        self.assertEqual(process.wait(timeout=10), 128 + signal.SIGTERM)
+        self.assertEqual(text_of(path).count("has attached"), 1)  # and not again
+
+    def test_who_attaches_is_not_told(self):
+        self.cluster.start()
+        trainer = [TRAINER, "--rank", "0", "--world", "1", "--parts", "1", "--agent", self.cluster.socket(0), "--barrier",
+                   self.cluster.path("barrier"), "--steps", "3"]
+        code, out, err = run("run", "--agent", self.cluster.socket(0), "--", *trainer)
+        self.assertEqual(code, 0, err)
+        self.assertIn("begun 3", out)
+        self.assertNotIn("has attached", err)
+        self.cluster.kill_agent(0)  # nor where nobody can tell
+        self.cluster.start()
+        path = self.cluster.path("late.err")
+        process = spawn([CAIRN, "run", "--agent", self.cluster.socket(0), "--", "sh", "-c", "echo ready; sleep 1"], path)
+        wait_for("the command runs", lambda: "ready" in text_of(path))
+        self.cluster.kill_agent(0)
+        self.assertEqual(process.wait(timeout=20), 0)
+        self.assertNotIn("has attached", text_of(path))
+
     def test_without_an_agent_the_command_runs(self):
         os.chmod(self.runtime, 0o700)
         os.mkdir(os.path.join(self.runtime, "cairn"), 0o700)
@@ -461,6 +509,7 @@ class Run(unittest.TestCase):
         code, _, err = run("run", "--agent", self.cluster.socket(0), "--", "/nonexistent/train")
         self.assertEqual(code, 127)
         self.assertIn("/nonexistent/train", err)
+        self.assertNotIn("has attached", err)
 
 
 if __name__ == "__main__":

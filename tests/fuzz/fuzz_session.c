@@ -7,6 +7,8 @@
  */
 #include "client/session.h"
 
+#include "base/text.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,6 +46,7 @@ try_up(const struct cairn_session_frame *frame)
 {
     static struct cairn_session_piece piece;
     static struct cairn_session_fetch fetch;
+    static struct cairn_session_coverage coverage;
     struct cairn_session_register all = {0};
     struct cairn_session_writer writer;
 
@@ -57,6 +60,17 @@ try_up(const struct cairn_session_frame *frame)
     } else if (frame->type == CAIRN_SESSION_FETCH) {
         if (cairn_session_take_fetch(frame, &fetch) == CAIRN_OK) {
             require(cairn_session_put_fetch(&writer, &fetch) == CAIRN_OK);
+            same_again(frame, &writer);
+        }
+    } else if (frame->type == CAIRN_SESSION_COVERAGE) {
+        if (cairn_session_take_coverage(frame, &coverage) == CAIRN_OK) {
+            require(coverage.count <= CAIRN_UNCOVERED_MAX);
+            require(cairn_text_plain(coverage.refusal, strlen(coverage.refusal)));
+            for (uint32_t i = 0; i < coverage.count; i++)
+                require(cairn_text_plain(coverage.items[i].name, strlen(coverage.items[i].name)) &&
+                        cairn_text_plain(coverage.items[i].reason,
+                                         strlen(coverage.items[i].reason)));
+            require(cairn_session_put_coverage(&writer, &coverage) == CAIRN_OK);
             same_again(frame, &writer);
         }
     } else if (frame->type == CAIRN_SESSION_REGISTER) {

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed here")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bindings" / "python"))
 
-from cairn import _blob, _lib, _state, _torch  # noqa: E402
+from cairn import _blob, _coverage, _lib, _state, _torch  # noqa: E402
 
 HERE = _state.Place(0, 1, 1)
 
@@ -178,3 +178,56 @@ def test_changes_are_found():
     assert [entry.name for entry in layout.changed()] == ["2.bias"]
     optimizer.load_state_dict(optimizer.state_dict())  # its tensors are new ones
     assert layout.outdated([_state.Known(lambda: optimizer, 0)])
+
+
+def test_what_is_not_covered_is_listed():
+    """Everything that is refused or noted has its kind, name and reason for the agent, each time that it is looked at."""
+    model, optimizer = trained()
+    del optimizer.state[model[2].bias]
+    model.register_buffer("phase", torch.zeros(2, dtype=torch.complex128))
+    model.register_parameter("lazy", torch.nn.Parameter(torch.empty(3, device="meta")))
+    optimizer.param_groups[0]["callback"] = print
+    problems, known = _state.Problems(), [_state.Known(lambda: optimizer, 0)]
+    known[0].note_missing()
+    for _ in range(2):
+        problems = _state.Problems()
+        _state.collect({"": model}, known, HERE, problems, set())
+    found = {(each.kind, each.name): each.reason for each in problems.uncovered}
+    assert found.pop((_lib.OPAQUE, "the hyperparameter callback of optimizer 0")).endswith("plain data")
+    assert found == {
+        (_lib.OPTIMIZER, "2.bias"): "the optimizer has updated it, but holds no moments of it, or only some",
+        (_lib.PARAM, "lazy"): "it is on the meta device",
+        (_lib.BUFFER, "phase"): "its type is torch.complex128",
+    }
+
+
+class Deaf:
+    """A client that keeps what it is told, or has no memory for it."""
+
+    def __init__(self):
+        self.told, self.fails = [], False
+
+    def report_coverage(self, refusal, items):
+        if self.fails:
+            raise _lib.CairnError(_lib.NOMEM, "out of memory")
+        self.told.append((refusal, [item.name for item in items]))
+
+
+def test_coverage_is_told_when_it_changes():
+    coverage, client = _coverage.Coverage(), Deaf()
+    coverage.add(_lib.OPAQUE, "early", "x")  # nobody is there yet
+    coverage.serve(client)
+    assert client.told == [("", ["early"])]
+    for _ in range(3):
+        coverage.add(_lib.OPAQUE, "early", "x")
+        coverage.refuse("no")
+    assert client.told[1:] == [("no", ["early"])]
+    coverage.found([_lib.Uncovered(_lib.BUFFER, "mask", "meta")])
+    coverage.found([])
+    coverage.refuse("")
+    assert client.told[2:] == [("no", ["mask", "early"]), ("no", ["early"]), ("", ["early"])]
+    client.fails = True
+    coverage.refuse("never stops training")
+    coverage.serve(None)
+    coverage.refuse("and nobody is told")
+    assert len(client.told) == 5

@@ -71,6 +71,9 @@ struct fake_agent {
         fetches_waiting_max, restoreds, stats, damaged;
     atomic_int cancel_reason, restored_err;
     atomic_uint last_slot; /* granted */
+    atomic_int coverages;
+    pthread_mutex_t coverage_lock;
+    struct cairn_session_coverage coverage; /* the last one */
     atomic_ullong hello_epoch, hello_pid, last_step, restored_bytes, stats_fences;
     atomic_ullong blocks[FAKE_CONNECTIONS];
     uint64_t crcs[FAKE_CONNECTIONS][FAKE_BLOCKS];
@@ -339,6 +342,7 @@ fake_take(struct fake_agent *agent, struct fake_connection *connection,
     struct cairn_session_done done;
     struct cairn_session_cancel cancel;
     struct cairn_client_stats stats;
+    struct cairn_session_coverage coverage;
 
     if (frame->type == CAIRN_SESSION_HELLO) {
         fake_take_hello(agent, connection, frame);
@@ -364,6 +368,12 @@ fake_take(struct fake_agent *agent, struct fake_connection *connection,
     } else if (frame->type == CAIRN_SESSION_STATS && !cairn_session_take_stats(frame, &stats)) {
         agent->stats_fences = stats.fence_count;
         agent->stats++;
+    } else if (frame->type == CAIRN_SESSION_COVERAGE &&
+               !cairn_session_take_coverage(frame, &coverage)) {
+        pthread_mutex_lock(&agent->coverage_lock);
+        agent->coverage = coverage;
+        pthread_mutex_unlock(&agent->coverage_lock);
+        agent->coverages++;
     } else {
         fake_take_restore_frame(agent, connection, frame);
     }

@@ -27,11 +27,15 @@ import weakref
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from . import _blob, _lib
+from ._coverage import Coverage
 from ._state import Entry, Extras, Known, Layout, Place, Problems, collect, few
 
 RESTORE_TRIES = 3
 LAST_GRANT_MS = 500  # that the end of a process waits for the agent,
 LAST_LINGER_MS = 300  # and for the other ranks
+NEVER_WITHOUT_ATTACH = "schedulers, data loaders and the script's own state", "the script does not call cairn.attach"
+CHANGED_BEHIND = "something other than the optimizer changes it between two updates: snapshots of such steps are refused"
+ONLY_ATTACHED = "it belongs to no module that was called: it is captured, but comes back only where the script calls cairn.attach"
 
 
 class Damaged(RuntimeError):
@@ -55,6 +59,8 @@ class Job:
         self._root_handles: List[Callable[[], None]] = []
         self._extras = Extras(None, None, None)
         self._said: Set[str] = set()
+        self._coverage = Coverage()
+        self._last_line = ""  # of the library, where it said what is wrong
         # the round
         self._stepping: List[Any] = []
         self._in_closure = False  # the step of an optimizer has begun, its update has not
@@ -88,14 +94,35 @@ class Job:
         print(f"cairn{who}: {text}", file=sys.stderr, flush=True)
 
     def _log(self, level: int, line: str) -> None:
+        if level <= _lib.WARN:
+            self._last_line = line
         if level <= _lib.WARN or os.environ.get("CAIRN_LOG") in ("info", "debug"):
             self.say(line, once=False)
 
+    def leave_out(self, kind: int, name: str, why: str) -> None:
+        """Says that something is not covered, here and to the agent."""
+        self.say(f"{name} is not covered: {why}")
+        self._coverage.add(kind, name, why)
+
+    def refuse(self, why: str) -> None:
+        """Takes no snapshots while nothing changes, and says so."""
+        self._refused = True
+        self.say(f"no snapshots are taken: {why}")
+        self._coverage.refuse(why)
+
     def end(self, why: str) -> None:
-        """Stops protecting, and says so: training goes on."""
-        if not self._ended:
-            self.say(f"this training is NOT protected from here on: {why}")
-        self._leave()
+        """Stops protecting, and says so: training goes on. The session stays, so that `cairn status` shows it."""
+        if self._ended:
+            return
+        self.say(f"this training is NOT protected from here on: {why}")
+        self._stop()
+        if self._client is not None:
+            self._coverage.refuse(why)
+            self._client.confirm(False)
+            try:
+                self._client.register([])  # nothing is read from its tensors any more
+            except _lib.CairnError:
+                pass  # a left-over of an older epoch, or too late: the library has said it
 
     def hand_over(self, to: str) -> None:
         """The script takes its snapshots with something else from here on: none are taken after updates."""
@@ -103,10 +130,14 @@ class Job:
             self.say(f"snapshots are taken by {to} from here on, and no more after each update")
         self._leave()
 
-    def _leave(self) -> None:
+    def _stop(self) -> None:
         self._ended = True
         self._pending = self._begun = False
         self._unwatch()
+
+    def _leave(self) -> None:
+        self._stop()
+        self._coverage.serve(None)
         client, self._client = self._client, None
         if client is not None:
             client.confirm(False)
@@ -182,7 +213,8 @@ class Job:
             return False  # inside the step of an optimizer that wraps it
         self.saw_optimizer(optimizer)
         if not any(known.optimizer() is optimizer for known in self._known):
-            self.say("an optimizer that was not given to cairn.attach takes steps: it is not covered")
+            name = f"the {type(optimizer).__name__} that takes steps"
+            self.leave_out(_lib.OPTIMIZER, name, "it was not given to cairn.attach")
         if id(optimizer) in self._stepped:  # the first one is back: those since were all there are
             self._cycle = set(self._stepped)
             self._stepped = set()
@@ -226,7 +258,10 @@ class Job:
         if movable:  # a large buffer that forward writes to: captured from a copy from now on
             self._staged_always |= movable
             self._layout = None
-        others = [entry.name for entry in changed if entry.kind != _lib.BUFFER]
+        behind = [entry for entry in changed if entry.kind != _lib.BUFFER]
+        others = [entry.name for entry in behind]
+        for entry in behind[: _lib.UNCOVERED_MAX]:
+            self._coverage.add(entry.kind, entry.name, CHANGED_BEHIND)
         if others:
             self.say(
                 "a snapshot was refused: between two updates something other than the optimizer changed "
@@ -316,8 +351,7 @@ class Job:
         try:
             data = self._plain_state(layout)
         except TypeError as error:
-            self._refused = True
-            self.say(f"no snapshots are taken: {error}")
+            self.refuse(str(error))
             return False
         if len(data) + 8 > layout.blob.numel():
             layout.grow_blob(2 * (len(data) + 8))
@@ -341,6 +375,7 @@ class Job:
             self.end(str(error))
             return False
         atexit.register(self._at_exit)
+        self._coverage.serve(self._client)
         return True
 
     def _send(self, pieces: Sequence[_lib.Piece]) -> bool:
@@ -363,20 +398,24 @@ class Job:
         self._layout = layout
         for note in problems.notes:
             self.say(note)
+        if not self._attached:
+            problems.uncovered += [_lib.Uncovered(_lib.PARAM, name, ONLY_ATTACHED) for name in problems.unnamed]
+            problems.uncovered.append(_lib.Uncovered(_lib.OPAQUE, *NEVER_WITHOUT_ATTACH))
+        self._coverage.found(problems.uncovered)
         if not layout.entries and not problems.lines:
             problems.lines.append("there is no optimizer with parameters")
-            self._refused = True
-        if self._refused:
-            self.say("no snapshots are taken: " + "; ".join(problems.lines[:4]))
+        if problems.lines:
+            self.refuse("; ".join(problems.lines[:4]))
             return
+        self._coverage.refuse("")
         self._agree(layout)
         layout.grow_blob(1 << 16)
         if not self._send(layout.capture_pieces()):
-            self._refused = True
-            self.say("no snapshots are taken: the agent did not take this rank's tensors")
+            self.refuse(f"the agent did not take this rank's tensors: {self._last_line}")
             return
         if self._place.rank == 0 and self.stats()["attached"]:
-            self.say("covers " + layout.summary())
+            without = "" if self._attached else f"; not {NEVER_WITHOUT_ATTACH[0]}: {NEVER_WITHOUT_ATTACH[1]}"
+            self.say(f"covers {layout.summary()}{without}")
 
     def _agree(self, layout: Layout) -> None:
         """Which plain tensors are the same on which ranks: those share the copying.
@@ -418,13 +457,17 @@ class Job:
             self._add_optimizer(optimizer)
         if not self._resume:
             self._open()
-            return
-        try:
-            self._try_restore(final=True)
-        except Damaged:
-            raise
-        except Exception as error:
-            self.end(f"{type(error).__name__}: {error}")
+        else:
+            try:
+                self._try_restore(final=True)
+            except Damaged:
+                raise
+            except Exception as error:
+                self.end(f"{type(error).__name__}: {error}")
+        if self._client is None or not self._client.stats()["attached"]:
+            self.say(
+                "no agent serves this process: job.step is 0, so the loop starts at the beginning, whatever was snapshot before"
+            )
 
     def _list(self) -> bool:
         """Learns what there is to restore; False: nothing."""
@@ -565,7 +608,11 @@ class Job:
 
     def _at_exit(self) -> None:
         """The process ends in good order: the last update is worth a snapshot too."""
-        if self._ended or self._client is None or _current is not self:  # a forked child that ends has another job
+        if self._client is None or _current is not self:  # a forked child that ends has another job
+            return
+        if self._ended:
+            self._client.close()
+            self._client = None
             return
         try:
             failed = hasattr(sys, "last_type") and sys.last_type is not None

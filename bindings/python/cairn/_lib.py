@@ -11,9 +11,10 @@ import os
 import struct
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-OK, AGAIN, INVAL, NOMEM, NOT_FOUND, STALE, VERSION = 0, 1, 2, 3, 8, 11, 13
+OK, AGAIN, INVAL, NOMEM, NOT_FOUND, PEER, STALE, VERSION = 0, 1, 2, 3, 8, 9, 11, 13
 PARAM, OPTIMIZER, BUFFER, OPAQUE = 1, 2, 3, 4
 FENCE_ALL = 0xFFFFFFFF
+UNCOVERED_MAX = 32  # things that an agent is told of one by one
 PEER_NONE = 0xFFFFFFFF
 DIMS_MAX = 8
 NAME_BYTES_MAX = 256
@@ -62,6 +63,14 @@ class Listed(NamedTuple):
     shape: Tuple[int, ...]
 
 
+class Uncovered(NamedTuple):
+    """Something that no snapshot of this rank holds; `kind` as of a Piece."""
+
+    kind: int
+    name: str
+    reason: str
+
+
 class Restored(NamedTuple):
     """What a restore did; sizes in bytes."""
 
@@ -104,6 +113,10 @@ class _Restored(ctypes.Structure):
         ("remote_bytes", ctypes.c_uint64),
         ("file_bytes", ctypes.c_uint64),
     ]
+
+
+class _Uncovered(ctypes.Structure):
+    _fields_ = [("kind", ctypes.c_int), ("name", ctypes.c_char_p), ("reason", ctypes.c_char_p)]
 
 
 class _Stats(ctypes.Structure):
@@ -161,6 +174,7 @@ _SIGNATURES = {
     "cairn_snapshot_confirm": (ctypes.c_int, [_Client, ctypes.c_bool]),
     "cairn_snapshot_fence": (ctypes.c_int, [_Client, ctypes.c_uint32]),
     "cairn_client_set_stream": (ctypes.c_int, [_Client, ctypes.c_void_p]),
+    "cairn_client_report_coverage": (ctypes.c_int, [_Client, ctypes.c_char_p, ctypes.POINTER(_Uncovered), ctypes.c_uint32]),
     "cairn_client_stats_read": (None, [_Client, ctypes.POINTER(_Stats)]),
     "cairn_timing_open": (ctypes.c_int, [ctypes.c_uint32, ctypes.POINTER(ctypes.c_void_p)]),
     "cairn_timing_write": (ctypes.c_bool, [ctypes.c_void_p, ctypes.c_char_p]),
@@ -280,6 +294,18 @@ class Client:
     def set_stream(self, stream: int) -> None:
         """The CUDA stream (its address) after whose work the next snapshot may read."""
         self._library.cairn_client_set_stream(self._handle, stream)
+
+    def report_coverage(self, refusal: str, items: Sequence[Uncovered]) -> None:
+        """Tells the agent what is not covered, instead of what it was told before; `refusal`: why no snapshots are taken, or "".
+
+        The library cuts what is too long and counts what is too much. Without an agent it is kept for the one that comes.
+        """
+        array = (_Uncovered * max(len(items), 1))()
+        for into, item in zip(array, items):
+            into.kind = item.kind
+            into.name, into.reason = item.name.encode("utf-8", "replace"), item.reason.encode("utf-8", "replace")
+        why = refusal.encode("utf-8", "replace")
+        self._check(self._library.cairn_client_report_coverage(self._handle, why, array, len(items)))
 
     def stats(self) -> Dict[str, int]:
         """The counters of struct cairn_client_stats, by name."""

@@ -27,6 +27,16 @@ class Problems:
     def __init__(self) -> None:
         self.lines: List[str] = []
         self.notes: List[str] = []
+        self.uncovered: List[_lib.Uncovered] = []  # of both, for the agent
+        self.unnamed: List[str] = []  # parameters of no module: captured, but not found again without cairn.attach
+
+    def refuse(self, kind: int, name: str, why: str, line: str) -> None:
+        self.lines.append(line)
+        self.uncovered.append(_lib.Uncovered(kind, name, why))
+
+    def note(self, kind: int, name: str, why: str, line: str) -> None:
+        self.notes.append(line)
+        self.uncovered.append(_lib.Uncovered(kind, name, why))
 
 
 def few(names: Sequence[str]) -> str:
@@ -112,19 +122,21 @@ class Known:
         self.optimizer, self.number = optimizer, number
         self.without_moments: List[Any] = []  # parameters that were updated and have none, though others have
         self._made: List[Tuple[Dict[str, Any], str]] = []
-        self._left_out: Set[str] = set()  # keys of the groups that hold no plain data
+        self._left_out: Dict[str, str] = {}  # keys of the groups that hold no plain data, and why
 
     def leave_out_what_is_not_plain(self, problems: Problems) -> None:
-        """Looks once whether the hyperparameters can be kept."""
+        """Looks once at each hyperparameter whether it can be kept; says all that cannot."""
         from . import _blob, _torch
 
         for group in self.optimizer().param_groups:
-            for key in group.keys() - {"params"} - self._left_out:
+            for key in group.keys() - {"params"} - self._left_out.keys():
                 try:
                     _blob.encode(group[key], _torch.pack)
                 except TypeError as error:
-                    self._left_out.add(key)
-                    problems.notes.append(f"the hyperparameter {key} of optimizer {self.number} is not covered: {error}")
+                    self._left_out[key] = str(error)
+        for key, why in self._left_out.items():
+            name = f"the hyperparameter {key} of optimizer {self.number}"
+            problems.note(_lib.OPAQUE, name, why, f"{name} is not covered: {why}")
 
     def parameters(self) -> Iterable[Any]:
         optimizer = self.optimizer()
@@ -382,7 +394,7 @@ def _add_parameter(layout: Layout, name: str, tensor: Any, problems: Problems) -
 
     why = _torch.uncovered(tensor)
     if why:
-        problems.lines.append(f"parameter {name} cannot be captured: {why}")
+        problems.refuse(_lib.PARAM, name, why, f"parameter {name} cannot be captured: {why}")
         return False
     layout.entries.append(Entry(name, _lib.PARAM, tensor))
     return True
@@ -399,14 +411,14 @@ def _add_state(layout: Layout, known: Known, name: str, parameter: Any, taken: S
                 _blob.encode(value, _torch.pack)
                 plain.add(key)
             except TypeError as error:
-                problems.lines.append(f"{key}.{name} cannot be captured: {error}")
+                problems.refuse(_lib.OPTIMIZER, f"{key}.{name}", str(error), f"{key}.{name} cannot be captured: {error}")
             continue
         why = _torch.uncovered(value)
         moment = f"{key}.{name}"
         if why:
-            problems.lines.append(f"{moment} cannot be captured: {why}")
+            problems.refuse(_lib.OPTIMIZER, moment, why, f"{moment} cannot be captured: {why}")
         elif moment in taken:
-            problems.lines.append(f"two optimizers have {moment}")
+            problems.refuse(_lib.OPTIMIZER, moment, "two optimizers have it", f"two optimizers have {moment}")
         else:
             taken.add(moment)
             layout.entries.append(Entry(moment, _lib.OPTIMIZER, value, state, key, parameter))
@@ -432,7 +444,7 @@ def collect(
             names.setdefault(id(parameter), prefix + name)
     added: Set[int] = set()
     taken: Set[str] = set()
-    unnamed: List[str] = []
+    unnamed = problems.unnamed
     for each in known:
         for number, index, _group, parameter in _torch.grouped(each.optimizer()):
             name = names.get(id(parameter), "")
@@ -447,7 +459,10 @@ def collect(
             _add_state(layout, each, name, parameter, taken, problems)
         missing = [names.get(id(parameter), "a parameter without a name") for parameter in each.incomplete()]
         if missing:
-            problems.lines.append(f"the optimizer has updated {few(missing)}, but holds no moments of it, or only some")
+            why = "but holds no moments of it, or only some"
+            problems.lines.append(f"the optimizer has updated {few(missing)}, {why}")
+            whole = f"the optimizer has updated it, {why}"
+            problems.uncovered += [_lib.Uncovered(_lib.OPTIMIZER, name, whole) for name in missing]
         each.leave_out_what_is_not_plain(problems)
     if unnamed:
         problems.notes.append(
@@ -462,7 +477,7 @@ def collect(
             full = prefix + name
             why = _torch.uncovered(buffer)
             if why and why != "it is not contiguous":
-                problems.notes.append(f"buffer {full} is not covered: {why}")
+                problems.note(_lib.BUFFER, full, why, f"buffer {full} is not covered: {why}")
                 continue
             staged = bool(why) or _torch.local(buffer).nbytes <= STAGED_BYTES_MAX or fitting(full) in staged_always
             layout.entries.append(Entry(full, _lib.BUFFER, buffer, staged=staged))
@@ -506,7 +521,7 @@ class Extras:
             if why:
                 states.pop(name, None)
                 del values[name]
-                job.say(f"{name} is not covered: {why}")
+                job.leave_out(_lib.OPAQUE, name, why)
         return states
 
     def has_late(self) -> bool:

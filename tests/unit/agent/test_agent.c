@@ -236,6 +236,150 @@ test_a_slot_waits_for_its_old_writer(void **state)
 }
 
 static void
+expect_skip(struct trainer *trainer, uint64_t step, uint32_t reason, const char *text)
+{
+    struct cairn_session_begin frame = {.step = step};
+    struct cairn_session_skip skip;
+
+    assert_int_equal(cairn_session_put_begin(&trainer->writer, &frame), CAIRN_OK);
+    expect(trainer, CAIRN_SESSION_SKIP);
+    assert_int_equal(cairn_session_take_skip(&trainer->frame, &skip), CAIRN_OK);
+    assert_int_equal(skip.step, step);
+    assert_int_equal(skip.reason, reason);
+    if (!strstr(skip.text, text))
+        fail_msg("skipped with \"%s\", which does not say \"%s\"", skip.text, text);
+}
+
+/* The steps between the restored one and the last that its predecessors had begun are told from those of a trainer that
+ * restored nothing. */
+static void
+test_steps_that_were_begun_before(void **state)
+{
+    struct cairn_session_grant grant;
+    struct trainer trainer;
+
+    attach(*state, &trainer, 0, 1);
+    enlist(&trainer, 0);
+    grant = begin(&trainer, 5);
+    capture(&trainer, &grant, 0x11);
+    await_ready(*state, 5);
+    grant = begin(&trainer, 6);
+    hang_up(&trainer); /* dies in the middle of step 6 */
+
+    attach(*state, &trainer, 0, 1); /* has restored step 5 */
+    enlist(&trainer, 0);
+    expect_skip(&trainer, 6, CAIRN_REASON_BUSY, "had begun this step too");
+    grant = begin(&trainer, 7);
+    capture(&trainer, &grant, 0x22);
+    await_ready(*state, 7);
+    hang_up(&trainer);
+
+    attach(*state, &trainer, 0, 1); /* has restored nothing */
+    enlist(&trainer, 0);
+    expect_skip(&trainer, 1, CAIRN_REASON_OTHER, "holds a later generation than this step");
+    expect_skip(&trainer, 8, CAIRN_REASON_OTHER, "holds a later generation than this step");
+    hang_up(&trainer);
+}
+
+/* ---- what trainers do not cover ---- */
+
+/* The answer to `cairn status`, in text[text_bytes]. */
+static void
+ask_status(const struct node *node, char *text, size_t text_bytes)
+{
+    static const char question[] = "{\"verb\":\"status\"}";
+    struct cairn_session_hello hello = {.protocol = CAIRN_SESSION_PROTOCOL, .role = CAIRN_ROLE_OPERATOR};
+    struct cairn_session_operator request = {.text = question, .text_bytes = sizeof question - 1};
+    struct cairn_session_operator_reply reply = {0};
+    struct trainer operator;
+    size_t used = 0;
+
+    greet(node, &operator, &hello);
+    expect(&operator, CAIRN_SESSION_WELCOME);
+    assert_int_equal(cairn_session_put_operator(&operator.writer, &request), CAIRN_OK);
+    while (!reply.final) {
+        expect(&operator, CAIRN_SESSION_OPERATOR_REPLY);
+        assert_int_equal(cairn_session_take_operator_reply(&operator.frame, &reply), CAIRN_OK);
+        assert_true(reply.text_bytes < text_bytes - used);
+        memcpy(text + used, reply.text, reply.text_bytes);
+        used += reply.text_bytes;
+    }
+    text[used] = '\0';
+    hang_up(&operator);
+}
+
+static void
+await_status(const struct node *node, const char *part, bool there)
+{
+    static char text[1 << 16];
+
+    for (uint64_t end = now_ms() + TIMEOUT_MS; now_ms() < end; usleep(20000)) {
+        ask_status(node, text, sizeof text);
+        if ((strstr(text, part) != NULL) == there)
+            return;
+    }
+    fail_msg("the status %s: %s\n%s", there ? "never says" : "still says", part, text);
+}
+
+static void
+test_what_is_not_covered_is_in_the_status(void **state)
+{
+    struct cairn_session_coverage coverage = {
+        "", 2, 2, {{CAIRN_OPTIMIZER, "exp_avg.w", "its layout is sparse"}, {CAIRN_BUFFER, "mask \xc3\xbc", "meta"}}};
+    struct trainer trainer;
+
+    attach(*state, &trainer, 0, 1);
+    enlist(&trainer, 0);
+    await_status(*state, "\"reports\":false", true);
+    await_status(*state, "\"tensors\":{\"parameter\":1,\"optimizer\":0,\"buffer\":0,\"opaque\":0},"
+                         "\"bytes\":{\"parameter\":196608,",
+                 true);
+    assert_int_equal(cairn_session_put_coverage(&trainer.writer, &coverage), CAIRN_OK);
+    assert_int_equal(cairn_session_writer_send(&trainer.writer, trainer.fd), CAIRN_OK);
+    await_status(*state, "{\"kind\":\"optimizer\",\"name\":\"exp_avg.w\",\"reason\":\"its layout is sparse\"", true);
+    await_status(*state, "\"left_out\":2", true);
+    await_status(*state, "\"not-covered\"", true);
+    await_status(*state, "\"snapshots-refused\"", false);
+    memset(&coverage, 0, sizeof coverage); /* replaced as a whole */
+    snprintf(coverage.refusal, sizeof coverage.refusal, "LBFGS keeps one state");
+    assert_int_equal(cairn_session_put_coverage(&trainer.writer, &coverage), CAIRN_OK);
+    assert_int_equal(cairn_session_writer_send(&trainer.writer, trainer.fd), CAIRN_OK);
+    await_status(*state, "\"not-covered\"", false);
+    await_status(*state, "1 rank takes no snapshots; rank 0: LBFGS keeps one state", true);
+    await_log(*state, "takes no snapshots: LBFGS keeps one state");
+    hang_up(&trainer); /* and goes with its session */
+    await_status(*state, "LBFGS", false);
+    await_status(*state, "\"trainers_attached_total\":1", true);
+}
+
+/* Texts that would steer a terminal, or that have no end, cost the session that sends them. */
+static void
+test_hostile_coverage_ends_its_session(void **state)
+{
+    static const struct {
+        const char *refusal;
+        uint32_t says, bytes;
+    } hostile[] = {{"\x1b]0;owned\x07", 10, 10}, {"a\0b", 3, 3},       {"\xff\xff", 2, 2},
+                   {"x", 1 << 30, 1},           {"\xc2\x9b" "2J", 4, 4}, {"two\nlines", 9, 9}};
+
+    for (size_t i = 0; i < sizeof hostile / sizeof *hostile; i++) {
+        uint8_t payload[64] = {0};
+        struct trainer trainer;
+
+        payload[0] = (uint8_t)hostile[i].says;
+        payload[3] = (uint8_t)(hostile[i].says >> 24);
+        memcpy(payload + 4, hostile[i].refusal, hostile[i].bytes);
+        attach(*state, &trainer, 0, 1);
+        assert_int_equal(cairn_session_put_frame(&trainer.writer, CAIRN_SESSION_COVERAGE, payload,
+                                                 4 + hostile[i].bytes + 8, NULL, 0),
+                         CAIRN_OK);
+        assert_int_equal(receive(&trainer), 0);
+        hang_up(&trainer);
+    }
+    await_status(*state, "\"refusals\":[]", true);
+}
+
+static void
 test_one_agent_per_socket(void **state)
 {
     struct node *node = *state;
@@ -293,6 +437,9 @@ main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_noise_ends_its_own_session_alone, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_a_dead_trainer_whose_child_lives, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_a_slot_waits_for_its_old_writer, start_node, end_node),
+        cmocka_unit_test_setup_teardown(test_steps_that_were_begun_before, start_node, end_node),
+        cmocka_unit_test_setup_teardown(test_what_is_not_covered_is_in_the_status, start_node, end_node),
+        cmocka_unit_test_setup_teardown(test_hostile_coverage_ends_its_session, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_one_agent_per_socket, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_what_stops_the_start, make_node, end_node),
     };

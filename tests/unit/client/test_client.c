@@ -223,6 +223,7 @@ train_without(struct cairn_client *client, cairn_err restore)
 
     model_init(&model);
     assert_int_equal(cairn_client_register(client, model.slices, TENSORS), CAIRN_OK);
+    assert_int_equal(cairn_client_report_coverage(client, "none", NULL, 0), CAIRN_OK);
     assert_int_equal(cairn_client_restore(client, &restored), restore);
     for (uint64_t step = 1; step <= 20; step++) {
         assert_int_equal(cairn_snapshot_fence(client, CAIRN_FENCE_ALL), CAIRN_OK);
@@ -326,6 +327,99 @@ test_refused(void **state)
     wait_attached(client, 1);
     cairn_client_close(client);
     assert_int_equal(count_lines("busy or full"), 1);
+    fake_agent_stop(agent);
+    fake_agent_destroy(agent);
+}
+
+/* ---- what is not covered ---- */
+
+/* Waits for the n-th report, and returns the last one. */
+static struct cairn_session_coverage
+await_coverage(struct fake_agent *agent, int count)
+{
+    uint64_t until_ms = fake_now_ms() + 10000;
+    struct cairn_session_coverage coverage;
+
+    while (agent->coverages < count) {
+        assert_true(fake_now_ms() < until_ms);
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+    }
+    pthread_mutex_lock(&agent->coverage_lock);
+    coverage = agent->coverage;
+    pthread_mutex_unlock(&agent->coverage_lock);
+    return coverage;
+}
+
+static void
+test_coverage(void **state)
+{
+    struct fake_agent *agent = fake_agent_create(CAIRN_BLOCK_BYTES);
+    struct cairn_uncovered items[CAIRN_UNCOVERED_MAX + 8], one = {CAIRN_OPTIMIZER, "m", "sparse"};
+    struct cairn_session_coverage told;
+    struct cairn_client *client;
+    char huge[5000];
+
+    (void)state;
+    fake_agent_start(agent);
+    client = open_client(agent);
+    assert_int_equal(cairn_client_report_coverage(client, NULL, &one, 1), CAIRN_OK);
+    told = await_coverage(agent, 1);
+    assert_int_equal(told.count, 1);
+    assert_int_equal(told.items[0].kind, CAIRN_OPTIMIZER);
+    assert_string_equal(told.items[0].name, "m");
+    assert_string_equal(told.items[0].reason, "sparse");
+    assert_string_equal(told.refusal, "");
+    assert_int_equal(cairn_client_report_coverage(client, "", &one, 1), CAIRN_OK); /* no news */
+
+    memset(huge, 'y', sizeof huge - 1);
+    huge[sizeof huge - 1] = '\0';
+    for (uint32_t i = 0; i < CAIRN_UNCOVERED_MAX + 8; i++)
+        items[i] = (struct cairn_uncovered){i < 10 ? CAIRN_BUFFER : CAIRN_PARAM, huge, "\x1b[2J\xff\n"};
+    assert_int_equal(cairn_client_report_coverage(client, huge, items, CAIRN_UNCOVERED_MAX + 8), CAIRN_OK);
+    told = await_coverage(agent, 2);
+    assert_int_equal(told.count, CAIRN_UNCOVERED_MAX);
+    assert_int_equal(told.left_out, 8);
+    assert_int_equal(strlen(told.refusal), CAIRN_REASON_BYTES_MAX - 1);
+    assert_int_equal(strlen(told.items[0].name), CAIRN_NAME_BYTES_MAX - 1);
+    assert_string_equal(told.items[0].reason, "?[2J??");
+    for (uint32_t i = 0; i < 30; i++) /* what matters most is told first */
+        assert_int_equal(told.items[i].kind, CAIRN_PARAM);
+    assert_int_equal(told.items[30].kind, CAIRN_BUFFER);
+
+    fake_agent_stop(agent); /* the next agent is told what holds now */
+    wait_attached(client, 0);
+    assert_int_equal(cairn_client_report_coverage(client, NULL, NULL, 0), CAIRN_OK);
+    fake_agent_start(agent);
+    wait_attached(client, 1);
+    told = await_coverage(agent, 3);
+    assert_int_equal(told.count, 0);
+    assert_int_equal(told.left_out, 0);
+    assert_string_equal(told.refusal, "");
+
+    one.kind = (enum cairn_kind)9;
+    assert_int_equal(cairn_client_report_coverage(client, NULL, &one, 1), CAIRN_INVAL);
+    assert_int_equal(cairn_client_report_coverage(client, NULL, NULL, 1), CAIRN_INVAL);
+    assert_int_equal(cairn_client_report_coverage(NULL, NULL, NULL, 0), CAIRN_INVAL);
+    cairn_client_close(client);
+    assert_int_equal(agent->coverages, 3);
+    assert_int_equal(agent->damaged, 0);
+    fake_agent_stop(agent);
+    fake_agent_destroy(agent);
+}
+
+/* What is told just before the end is still heard. */
+static void
+test_coverage_at_close(void **state)
+{
+    struct fake_agent *agent = fake_agent_create(CAIRN_BLOCK_BYTES);
+    struct cairn_client *client;
+
+    (void)state;
+    fake_agent_start(agent);
+    client = open_client(agent);
+    assert_int_equal(cairn_client_report_coverage(client, "the end", NULL, 0), CAIRN_OK);
+    cairn_client_close(client);
+    assert_string_equal(await_coverage(agent, 1).refusal, "the end");
     fake_agent_stop(agent);
     fake_agent_destroy(agent);
 }
@@ -829,6 +923,8 @@ main(void)
         cmocka_unit_test_setup(test_no_agent_answers, reset),
         cmocka_unit_test_setup(test_environment, reset),
         cmocka_unit_test_setup(test_refused, reset),
+        cmocka_unit_test_setup(test_coverage, reset),
+        cmocka_unit_test_setup(test_coverage_at_close, reset),
         cmocka_unit_test_setup(test_snapshots, reset),
         cmocka_unit_test_setup(test_close_reports, reset),
         cmocka_unit_test_setup(test_fence_before_grant, reset),

@@ -3,6 +3,7 @@
 #include "client/session.h"
 
 #include "base/limits.h"
+#include "base/wire.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -163,6 +164,20 @@ CHECK_FRAME(operator_reply, CAIRN_SESSION_OPERATOR_REPLY, struct cairn_session_o
                 memcmp(out.text, "text", 4) == 0,
             {-3, 1, "text", 4})
 
+CHECK_FRAME(coverage, CAIRN_SESSION_COVERAGE, struct cairn_session_coverage, CAIRN_SESSION_CLIENT,
+            strcmp(out.refusal, "no optimizer") == 0 && out.left_out == 4 && out.count == 2 &&
+                out.items[0].kind == CAIRN_OPTIMIZER &&
+                strcmp(out.items[0].name, "exp_avg.w") == 0 &&
+                strcmp(out.items[0].reason, "it is on the meta device") == 0 &&
+                out.items[1].kind == CAIRN_OPAQUE && strcmp(out.items[1].name, "\xc3\xbc") == 0 &&
+                out.items[1].reason[0] == '\0',
+            {"no optimizer",
+             4,
+             2,
+             {{CAIRN_OPTIMIZER, "exp_avg.w", "it is on the meta device"},
+              {CAIRN_OPAQUE, "\xc3\xbc", ""}}})
+
+CHECK_STRICT(coverage, struct cairn_session_coverage)
 CHECK_STRICT(hello, struct cairn_session_hello)
 CHECK_STRICT(begin, struct cairn_session_begin)
 CHECK_STRICT(piece, struct cairn_session_piece)
@@ -185,6 +200,8 @@ test_strict(void **state)
     (void)state;
     strict_hello(&(struct cairn_session_hello){1, 1, "j", 0, 1, 1, 2, 0}, CAIRN_SESSION_CLIENT);
     strict_begin(&(struct cairn_session_begin){1}, CAIRN_SESSION_CLIENT);
+    strict_coverage(&(struct cairn_session_coverage){"r", 0, 1, {{CAIRN_PARAM, "name", "why"}}},
+                    CAIRN_SESSION_CLIENT);
     strict_piece(&piece, CAIRN_SESSION_CLIENT);
     strict_fetch(&fetch, CAIRN_SESSION_CLIENT);
     strict_restored(&(struct cairn_session_restored){{1, 2}, 3, CAIRN_OK}, CAIRN_SESSION_CLIENT);
@@ -710,6 +727,71 @@ test_headers(void **state)
                      CAIRN_CORRUPT);
 }
 
+/* A COVERAGE of one thing with these texts, as whoever does not use our writer may send it. */
+static cairn_err
+take_coverage_of(const char *text, uint32_t text_bytes, int field, uint32_t kind, uint32_t count)
+{
+    uint8_t payload[1024];
+    struct cairn_writer writer;
+    struct cairn_session_frame frame = {.type = CAIRN_SESSION_COVERAGE, .payload = payload};
+    struct cairn_session_coverage out;
+
+    cairn_writer_init(&writer, payload, sizeof payload);
+    for (int i = 0; i < 3; i++) {
+        if (i == 1) {
+            cairn_write_u32(&writer, 0);
+            cairn_write_u32(&writer, count);
+            cairn_write_u32(&writer, kind);
+        }
+        cairn_write_u32(&writer, i == field ? text_bytes : 2);
+        cairn_write_bytes(&writer, i == field ? text : "ok", i == field ? text_bytes : 2);
+    }
+    assert_int_equal(cairn_writer_done(&writer), CAIRN_OK);
+    frame.payload_bytes = writer.used_bytes;
+    return cairn_session_take_coverage(&frame, &out);
+}
+
+static void
+test_hostile_coverage(void **state)
+{
+    static const struct {
+        const char *text;
+        uint32_t bytes;
+    } hostile[] = {{"a\0b", 3},     {"\x1b]0;title\x07", 10}, {"\x1b[2J", 4}, {"line\nbreak", 10},
+                   {"\xff\xfe", 2}, {"\xc3", 1},              {"\xc2\x9b" "31m", 5}};
+    static struct cairn_session_coverage value;
+    struct cairn_session_writer writer;
+    char longest[CAIRN_NAME_BYTES_MAX];
+
+    (void)state;
+    memset(longest, 'x', sizeof longest);
+    for (int field = 0; field < 3; field++) {
+        assert_int_equal(take_coverage_of("fine", 4, field, CAIRN_PARAM, 1), CAIRN_OK);
+        for (size_t i = 0; i < sizeof hostile / sizeof *hostile; i++)
+            assert_int_equal(
+                take_coverage_of(hostile[i].text, hostile[i].bytes, field, CAIRN_PARAM, 1),
+                CAIRN_CORRUPT);
+        assert_int_equal(take_coverage_of(longest, sizeof longest - 1, field, CAIRN_PARAM, 1),
+                         CAIRN_OK);
+        assert_int_equal(take_coverage_of(longest, sizeof longest, field, CAIRN_PARAM, 1),
+                         CAIRN_CORRUPT); /* no room for its NUL */
+    }
+    assert_int_equal(take_coverage_of("ok", 2, 0, 0, 1), CAIRN_CORRUPT);
+    assert_int_equal(take_coverage_of("ok", 2, 0, CAIRN_OPAQUE + 1, 1), CAIRN_CORRUPT);
+    assert_int_equal(take_coverage_of("ok", 2, 0, CAIRN_PARAM, 0), CAIRN_CORRUPT); /* bytes left */
+    assert_int_equal(take_coverage_of("ok", 2, 0, CAIRN_PARAM, CAIRN_UNCOVERED_MAX + 1),
+                     CAIRN_CORRUPT);
+    assert_int_equal(take_coverage_of("ok", 2, 0, CAIRN_PARAM, UINT32_MAX), CAIRN_CORRUPT);
+    cairn_session_writer_init(&writer, 1 << 20); /* nor does our own side send such a thing */
+    value.count = 1;
+    value.items[0].kind = CAIRN_PARAM;
+    strcpy(value.items[0].reason, "\x1b[31m");
+    assert_int_equal(cairn_session_put_coverage(&writer, &value), CAIRN_INVAL);
+    memset(value.items[0].reason, 'x', sizeof value.items[0].reason);
+    assert_int_equal(cairn_session_put_coverage(&writer, &value), CAIRN_INVAL);
+    cairn_session_writer_fini(&writer);
+}
+
 static void
 test_fd_check(void **state)
 {
@@ -748,6 +830,7 @@ main(void)
         cmocka_unit_test(test_restore_info), cmocka_unit_test(test_large),
         cmocka_unit_test(test_bounded),      cmocka_unit_test(test_peer_gone),
         cmocka_unit_test(test_headers),      cmocka_unit_test(test_fd_check),
+        cmocka_unit_test(test_coverage),     cmocka_unit_test(test_hostile_coverage),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -314,6 +314,200 @@ views_travel(void **state)
     free(text);
 }
 
+/* ---- what is covered ---- */
+
+static struct operator_uncovered
+thing(uint64_t kind, uint64_t rank, const char *name, const char *reason)
+{
+    struct operator_uncovered item = {.kind = kind, .rank = rank, .ranks = 1};
+
+    snprintf(item.name, sizeof item.name, "%s", name);
+    snprintf(item.reason, sizeof item.reason, "%s", reason);
+    return item;
+}
+
+/* A node whose two ranks hold a parameter and two moments each. */
+static void
+cover(struct scene *scene, uint32_t node)
+{
+    struct operator_coverage *coverage = calloc(1, sizeof *coverage);
+
+    assert_non_null(coverage);
+    for (uint32_t r = 0; r < 2; r++)
+        coverage->ranks[r] = (struct operator_rank){.rank = 2 * node + r,
+                                                    .reports = 1,
+                                                    .tensors = {0, 1, 2, 0, 0},
+                                                    .bytes = {0, 100, 200, 0, 0}};
+    coverage->rank_count = 2;
+    scene->nodes[node].coverage = coverage;
+}
+
+static void
+uncover(struct scene *scene, uint32_t node, const struct operator_uncovered *item)
+{
+    struct operator_uncovered_list *list = &scene->nodes[node].coverage->uncovered;
+
+    list->items[list->count++] = *item;
+    scene->nodes[node].coverage->ranks[0].uncovered += item->kind != 0;
+    scene->nodes[node].coverage->ranks[0].refuses |= item->kind == 0;
+}
+
+static void
+end_coverage(struct scene *scene)
+{
+    for (uint32_t i = 0; i < NODES; i++)
+        operator_node_fini(&scene->nodes[i]);
+}
+
+static void
+what_is_not_covered_warns(void **state)
+{
+    struct scene *scene = *state;
+    struct operator_uncovered buffer = thing(CAIRN_BUFFER, 0, "mask", "it is on the meta device");
+    struct operator_uncovered moment = thing(CAIRN_OPTIMIZER, 2, "m.w", "its layout is sparse");
+
+    cover(scene, 0);
+    cover(scene, 1);
+    assert_int_equal(look(scene)->level, OPERATOR_OK);
+    assert_int_equal(scene->health.ranks, 4);
+    assert_int_equal(scene->health.tensors[CAIRN_OPTIMIZER], 8);
+    assert_int_equal(scene->health.tensor_bytes[CAIRN_PARAM], 400);
+    uncover(scene, 0, &buffer);
+    assert_int_equal(look(scene)->level, OPERATOR_OK); /* worth knowing, no more */
+    assert_int_equal(scene->health.uncovered.count, 1);
+    uncover(scene, 1, &moment);
+    moment.rank = 1;
+    uncover(scene, 0, &moment);
+    assert_int_equal(look(scene)->level, OPERATOR_WARN);
+    assert_non_null(strstr(check_of(&scene->health, "not-covered")->what, "1 tensor of model or optimizer is not covered; m.w: its layout is sparse"));
+    assert_int_equal(scene->health.uncovered.count, 2); /* two nodes say the same of one tensor */
+    assert_int_equal(scene->health.uncovered.items[0].kind, CAIRN_OPTIMIZER);
+    assert_int_equal(scene->health.uncovered.items[0].ranks, 2);
+    assert_int_equal(scene->health.uncovered.items[0].rank, 1);
+    end_coverage(scene);
+}
+
+static void
+a_refusal_warns(void **state)
+{
+    struct scene *scene = *state;
+    struct operator_uncovered refusal = thing(0, 5, "", "LBFGS keeps one state");
+
+    cover(scene, 2);
+    uncover(scene, 2, &refusal);
+    assert_int_equal(look(scene)->level, OPERATOR_WARN);
+    assert_non_null(strstr(check_of(&scene->health, "snapshots-refused")->what,
+                           "1 rank takes no snapshots; rank 5: LBFGS keeps one state"));
+    assert_null(check_of(&scene->health, "not-covered"));
+    end_coverage(scene);
+}
+
+/* More than there is room for: the refusal and the model's tensors are kept, the others counted. */
+static void
+the_worst_is_kept(void **state)
+{
+    struct scene *scene = *state;
+    char name[32];
+
+    cover(scene, 0);
+    cover(scene, 1);
+    for (uint32_t i = 0; i < OPERATOR_UNCOVERED_MAX; i++) {
+        struct operator_uncovered item;
+
+        snprintf(name, sizeof name, "b%u", i);
+        item = thing(CAIRN_BUFFER, 0, name, "x");
+        uncover(scene, 0, &item);
+    }
+    for (uint32_t i = 0; i < 3; i++) {
+        struct operator_uncovered item;
+
+        snprintf(name, sizeof name, "p%u", i);
+        item = thing(i ? CAIRN_PARAM : 0, 2, name, "x");
+        uncover(scene, 1, &item);
+    }
+    look(scene);
+    assert_int_equal(scene->health.uncovered.count, OPERATOR_UNCOVERED_MAX);
+    assert_int_equal(scene->health.uncovered.left_out, 3);
+    assert_int_equal(scene->health.uncovered.items[0].kind, 0);
+    assert_int_equal(scene->health.uncovered.items[2].kind, CAIRN_PARAM);
+    assert_int_equal(scene->health.uncovered.items[3].kind, CAIRN_BUFFER);
+    end_coverage(scene);
+}
+
+static bool
+reads(const char *text, struct operator_node *out)
+{
+    struct cairn_json_reader reader;
+
+    memset(out, 0, sizeof *out);
+    cairn_json_reader_init(&reader, text, strlen(text));
+    if (!operator_node_read(&reader, out))
+        return false;
+    if (cairn_json_reader_done(&reader) == CAIRN_OK)
+        return true;
+    operator_node_fini(out);
+    return false;
+}
+
+static void
+coverage_travels(void **state)
+{
+    struct scene *scene = *state;
+    struct operator_uncovered moment = thing(CAIRN_OPTIMIZER, 0, "m \"q\"", "\xc3\xbc");
+    struct operator_uncovered refusal = thing(0, 0, "", "why");
+    struct cairn_json_writer writer;
+    struct operator_node out;
+    char *text, *cut;
+    size_t len;
+
+    cover(scene, 0);
+    uncover(scene, 0, &refusal);
+    uncover(scene, 0, &moment);
+    scene->nodes[0].coverage->uncovered.left_out = 7;
+    cairn_json_writer_init(&writer);
+    operator_node_write(&writer, &scene->nodes[0]);
+    assert_int_equal(cairn_json_writer_done(&writer, &text, &len), CAIRN_OK);
+    assert_true(reads(text, &out));
+    assert_memory_equal(out.coverage, scene->nodes[0].coverage, sizeof *out.coverage);
+    operator_node_fini(&out);
+    cut = strdup(text);
+    assert_non_null(cut);
+    for (size_t at = 0; at < len; at++) { /* half a view is none, and leaves nothing behind */
+        memcpy(cut, text, len);
+        cut[at] = '\0';
+        assert_false(reads(cut, &out));
+    }
+    free(cut);
+    free(text);
+    end_coverage(scene);
+}
+
+/* A peer that is not what it should be. */
+static void
+hostile_coverage_is_refused(void **state)
+{
+    static const char *const hostile[] = {
+        "{\"coverage\":{\"ranks\":[[1,2]]}}",
+        "{\"coverage\":5}",
+        "{\"coverage\":{\"uncovered\":[{\"kind\":5}]}}",
+        "{\"coverage\":{\"uncovered\":[{\"kind\":1,\"name\":\"a\\u001b[31m\"}]}}",
+        "{\"coverage\":{\"uncovered\":[{\"kind\":1,\"reason\":\"a\\nb\"}]}}",
+        "{\"coverage\":{\"uncovered\":[{\"kind\":1,\"reason\":\"\\u009b\"}]}}",
+        "{\"coverage\":{\"uncovered\":[{\"kind\":1,\"name\":7}]}}",
+        "{\"coverage\":{},\"coverage\":{}}"};
+    struct operator_node out;
+    char longer[1024];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof hostile / sizeof *hostile; i++)
+        assert_false(reads(hostile[i], &out));
+    snprintf(longer, sizeof longer, "{\"coverage\":{\"uncovered\":[{\"kind\":1,\"name\":\"%0300d\"}]}}", 1);
+    assert_false(reads(longer, &out));
+    assert_true(reads("{\"coverage\":{\"uncovered\":[{\"kind\":1,\"name\":\"a\",\"of_tomorrow\":3}]}}", &out));
+    assert_int_equal(out.coverage->uncovered.count, 1);
+    operator_node_fini(&out);
+}
+
 static struct cairn_tree
 parse(struct cairn_json_writer *writer, char **text)
 {
@@ -348,6 +542,48 @@ status_is_json(void **state)
     assert_null(cairn_tree_find(&tree, NULL, "spilled"));
     cairn_tree_fini(&tree);
     free(text);
+}
+
+static void
+status_shows_coverage(void **state)
+{
+    struct scene *scene = *state;
+    struct operator_uncovered buffer = thing(CAIRN_BUFFER, 0, "mask", "it is on the meta device");
+    struct operator_uncovered refusal = thing(0, 1, "", "why");
+    const struct cairn_tree_value *list, *entry;
+    struct cairn_json_writer writer;
+    struct cairn_tree tree;
+    char *text, out[64];
+
+    cover(scene, 0);
+    uncover(scene, 0, &refusal);
+    uncover(scene, 0, &buffer);
+    look(scene);
+    cairn_json_writer_init(&writer);
+    operator_write_status(&writer, &scene->job, &scene->health, 0);
+    tree = parse(&writer, &text);
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "coverage.ranks_known", 0), 2);
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "coverage.ranks_refusing", 0), 1);
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "coverage.tensors.optimizer", 0), 4);
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "coverage.bytes.parameter", 0), 200);
+    list = cairn_tree_find(&tree, NULL, "coverage.uncovered");
+    assert_int_equal(list->count, 1);
+    entry = cairn_tree_next(&tree, list, NULL);
+    assert_string_equal(cairn_tree_text(&tree, entry, "kind", out, sizeof out), "buffer");
+    assert_string_equal(cairn_tree_text(&tree, entry, "name", out, sizeof out), "mask");
+    assert_string_equal(cairn_tree_text(&tree, entry, "reason", out, sizeof out), "it is on the meta device");
+    list = cairn_tree_find(&tree, NULL, "coverage.refusals");
+    assert_int_equal(list->count, 1);
+    assert_string_equal(cairn_tree_text(&tree, cairn_tree_next(&tree, list, NULL), "reason", out, sizeof out), "why");
+    list = cairn_tree_find(&tree, NULL, "coverage.ranks");
+    assert_int_equal(list->count, 2);
+    entry = cairn_tree_next(&tree, list, NULL);
+    assert_true(cairn_tree_bool(&tree, entry, "refuses", false));
+    assert_int_equal(cairn_tree_u64(&tree, entry, "uncovered", 0), 1);
+    assert_int_equal(cairn_tree_u64(&tree, entry, "bytes.optimizer", 0), 200);
+    cairn_tree_fini(&tree);
+    free(text);
+    end_coverage(scene);
 }
 
 static void
@@ -473,6 +709,12 @@ main(void)
                                        SCENE(nothing_committed_warns),
                                        SCENE(views_travel),
                                        SCENE(status_is_json),
+                                       SCENE(what_is_not_covered_warns),
+                                       SCENE(a_refusal_warns),
+                                       SCENE(the_worst_is_kept),
+                                       SCENE(coverage_travels),
+                                       SCENE(hostile_coverage_is_refused),
+                                       SCENE(status_shows_coverage),
                                        SCENE(snapshots_are_listed_newest_first),
                                        cmocka_unit_test(restores_say_what_and_why),
                                        cmocka_unit_test(files_that_are_not_there)};

@@ -1,0 +1,27 @@
+/*
+ * base/text.h - text from outside that people will read: UTF-8, and nothing that steers a terminal.
+ *
+ * Plain text is UTF-8 without control characters: no NUL, line break, escape or delete, nor the
+ * second set of controls at U+0080 … U+009F.
+ */
+#ifndef CAIRN_BASE_TEXT_H
+#define CAIRN_BASE_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Bytes of the UTF-8 character that text[bytes_left] begins with; 0 where there is none (overlong,
+ * surrogate, cut, beyond U+10FFFF). Thread: any. */
+size_t cairn_utf8_bytes(const char *text, size_t bytes_left);
+
+/* True where text[text_bytes] is plain. Thread: any. */
+bool cairn_text_plain(const char *text, size_t text_bytes);
+
+/*
+ * Copies a text (ended by NUL; NULL is the empty one) into out[out_bytes], out_bytes > 0, ended by
+ * NUL: each byte that is not plain becomes "?", and what is too long is cut between two characters.
+ * Thread: any.
+ */
+void cairn_text_clean(char *out, size_t out_bytes, const char *text);
+
+#endif

@@ -1,0 +1,52 @@
+"""What of the job no snapshot holds, and why none are taken where that is so: kept here, and told to the agent for its status.
+
+What is found when everything is looked at anew replaces what was found before; what shows itself while the script runs stays.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, List, Optional, Sequence, Tuple
+
+from . import _lib
+
+
+class Coverage:
+    """The report of this rank."""
+
+    def __init__(self) -> None:
+        self._refusal = ""
+        self._found: List[_lib.Uncovered] = []
+        self._lasting: Dict[Tuple[int, str], _lib.Uncovered] = {}
+        self._client: Optional[_lib.Client] = None
+
+    def serve(self, client: Optional[_lib.Client]) -> None:
+        """From now on this client's agent is told; None: nobody is."""
+        self._client = client
+        self._tell()
+
+    def refuse(self, reason: str) -> None:
+        """Why no snapshots are taken; "": they are."""
+        if reason != self._refusal:
+            self._refusal = reason
+            self._tell()
+
+    def found(self, items: Sequence[_lib.Uncovered]) -> None:
+        """What a look at everything has found, instead of what the one before had."""
+        self._found = list(items)
+        self._tell()
+
+    def add(self, kind: int, name: str, reason: str) -> None:
+        """Something that stays uncovered."""
+        item = _lib.Uncovered(kind, name, reason)
+        if self._lasting.get((kind, name)) != item:
+            self._lasting[kind, name] = item
+            self._tell()
+
+    def _tell(self) -> None:
+        """The library sends it only where it has changed, and again to an agent that comes later."""
+        if self._client is None:
+            return
+        try:
+            self._client.report_coverage(self._refusal, [*self._found, *self._lasting.values()])
+        except _lib.CairnError:
+            pass  # no memory: standard error has it all

@@ -1,0 +1,83 @@
+/* tests/unit/tools/test_metrics.c - a status in Prometheus' text format. */
+#include "tools/metrics.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static char *
+page_of(const char *status)
+{
+    struct cairn_tree tree;
+    char *text = NULL;
+    size_t text_bytes = 0;
+    FILE *stream = open_memstream(&text, &text_bytes);
+
+    assert_non_null(stream);
+    assert_int_equal(cairn_tree_parse(status, strlen(status), &tree), CAIRN_OK);
+    cairn_metrics_print(stream, &tree);
+    assert_int_equal(fclose(stream), 0);
+    cairn_tree_fini(&tree);
+    return text;
+}
+
+static void
+has(const char *page, const char *line)
+{
+    if (!strstr(page, line))
+        fail_msg("the page lacks \"%s\":\n%s", line, page);
+}
+
+static void
+test_a_status(void **state)
+{
+    char *page = page_of(
+        "{\"job\":\"a \\\"job\\\"\",\"health\":\"WARN\",\"checks\":[{\"code\":\"not-covered\"},{\"code\":\"no-parity\"}],"
+        "\"newest\":{\"step\":30,\"age_ns\":2500000000},\"lost_now\":{\"steps\":1},"
+        "\"protection\":{\"survives_nodes_per_group\":-1},"
+        "\"stall\":{\"snapshots_captured\":30,\"snapshots_skipped\":2,\"snapshots_failed\":0},"
+        "\"coverage\":{\"ranks_known\":2,\"ranks_reporting\":1,\"ranks_refusing\":1,"
+        "\"bytes\":{\"parameter\":4294967297,\"optimizer\":8,\"buffer\":0,\"opaque\":9},"
+        "\"tensors\":{\"parameter\":4,\"optimizer\":12,\"buffer\":0,\"opaque\":1},"
+        "\"uncovered\":[{\"kind\":\"optimizer\"},{\"kind\":\"optimizer\"},{\"kind\":\"buffer\"}],\"left_out\":7}}");
+
+    (void)state;
+    has(page, "# TYPE cairn_health gauge\ncairn_health{job=\"a \\\"job\\\"\"} 1\n");
+    has(page, "cairn_check{job=\"a \\\"job\\\"\",code=\"not-covered\"} 1\n");
+    has(page, "cairn_newest_age_seconds{job=\"a \\\"job\\\"\"} 2.5\n");
+    has(page, "cairn_survives_nodes{job=\"a \\\"job\\\"\"} -1\n");
+    has(page, "cairn_snapshots_total{job=\"a \\\"job\\\"\",result=\"skipped\"} 2\n");
+    has(page, "cairn_covered_bytes{job=\"a \\\"job\\\"\",kind=\"parameter\"} 4294967297\n");
+    has(page, "cairn_covered_tensors{job=\"a \\\"job\\\"\",kind=\"optimizer\"} 12\n");
+    has(page, "cairn_uncovered{job=\"a \\\"job\\\"\",kind=\"optimizer\"} 2\n");
+    has(page, "cairn_uncovered{job=\"a \\\"job\\\"\",kind=\"parameter\"} 0\n");
+    has(page, "cairn_uncovered{job=\"a \\\"job\\\"\",kind=\"not listed\"} 7\n");
+    has(page, "cairn_ranks{job=\"a \\\"job\\\"\",state=\"refusing\"} 1\n");
+    free(page);
+}
+
+/* What is not known is not a number. */
+static void
+test_nothing_yet(void **state)
+{
+    char *page = page_of("{\"job\":\"j\",\"health\":\"OK\",\"checks\":[],\"newest\":null,\"protection\":null}");
+
+    (void)state;
+    has(page, "cairn_health{job=\"j\"} 0\n");
+    assert_null(strstr(page, "cairn_newest_step{"));
+    assert_null(strstr(page, "cairn_check{"));
+    assert_null(strstr(page, "nan"));
+    assert_null(strstr(page, "coverage"));
+    free(page);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_status), cmocka_unit_test(test_nothing_yet)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

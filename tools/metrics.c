@@ -1,0 +1,139 @@
+/* tools/metrics.c - a status as metrics in Prometheus' text format. */
+#include "tools/metrics.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+struct page {
+    FILE *stream;
+    const struct cairn_tree *status;
+    char job[256]; /* escaped */
+};
+
+static void
+begin(const struct page *page, const char *name, const char *type, const char *help)
+{
+    fprintf(page->stream, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+/* One sample; `label` NULL: that of the job alone. Labels but the job's need no escaping: they are ours. */
+static void
+put(const struct page *page, const char *name, const char *label, const char *value, double number)
+{
+    if (!isfinite(number))
+        return;
+    if (label)
+        fprintf(page->stream, "%s{job=\"%s\",%s=\"%s\"} %.17g\n", name, page->job, label, value, number);
+    else
+        fprintf(page->stream, "%s{job=\"%s\"} %.17g\n", name, page->job, number);
+}
+
+/* The number at a path, NaN where there is none. */
+static double
+number_at(const struct page *page, const char *path)
+{
+    return cairn_tree_double(page->status, NULL, path, NAN);
+}
+
+static void
+escape(const char *text, char *out, size_t out_bytes)
+{
+    size_t used = 0;
+
+    for (; *text && used + 3 < out_bytes; text++) {
+        if (*text == '"' || *text == '\\' || *text == '\n')
+            out[used++] = '\\';
+        out[used++] = *text == '\n' ? 'n' : *text;
+    }
+    out[used] = '\0';
+}
+
+static void
+put_health(const struct page *page)
+{
+    const struct cairn_tree_value *checks = cairn_tree_find(page->status, NULL, "checks"), *check = NULL;
+    char health[16], code[64];
+
+    cairn_tree_text(page->status, NULL, "health", health, sizeof health);
+    begin(page, "cairn_health", "gauge", "0 OK, 1 WARN, 2 CRITICAL, as cairn status says.");
+    put(page, "cairn_health", NULL, NULL,
+        strcmp(health, "OK") == 0 ? 0 : strcmp(health, "WARN") == 0 ? 1 : 2);
+    begin(page, "cairn_check", "gauge", "1 for each check of cairn status that found something.");
+    while ((check = cairn_tree_next(page->status, checks, check)))
+        put(page, "cairn_check", "code", cairn_tree_text(page->status, check, "code", code, sizeof code), 1);
+}
+
+static void
+put_generation(const struct page *page)
+{
+    static const char *const results[] = {"captured", "skipped", "failed"};
+    static const char *const paths[] = {"stall.snapshots_captured", "stall.snapshots_skipped",
+                                        "stall.snapshots_failed"};
+
+    begin(page, "cairn_newest_step", "gauge", "Step of the newest committed generation.");
+    put(page, "cairn_newest_step", NULL, NULL, number_at(page, "newest.step"));
+    begin(page, "cairn_newest_age_seconds", "gauge", "Age of the newest committed generation.");
+    put(page, "cairn_newest_age_seconds", NULL, NULL, number_at(page, "newest.age_ns") / 1e9);
+    begin(page, "cairn_lost_now_steps", "gauge", "Steps that would be lost if all trainers died now.");
+    put(page, "cairn_lost_now_steps", NULL, NULL, number_at(page, "lost_now.steps"));
+    begin(page, "cairn_survives_nodes", "gauge", "Further nodes of every group that may be lost now.");
+    put(page, "cairn_survives_nodes", NULL, NULL, number_at(page, "protection.survives_nodes_per_group"));
+    begin(page, "cairn_snapshots_total", "counter", "Snapshots of the trainers that are attached.");
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
+        put(page, "cairn_snapshots_total", "result", results[i], number_at(page, paths[i]));
+}
+
+/* Things by kind, each once however many ranks have it. */
+static double
+uncovered_of(const struct page *page, const char *kind)
+{
+    const struct cairn_tree_value *list = cairn_tree_find(page->status, NULL, "coverage.uncovered"), *item = NULL;
+    uint32_t count = 0;
+    char its[16];
+
+    while ((item = cairn_tree_next(page->status, list, item)))
+        count += strcmp(cairn_tree_text(page->status, item, "kind", its, sizeof its), kind) == 0;
+    return count;
+}
+
+static void
+put_coverage(const struct page *page)
+{
+    static const char *const kinds[] = {"parameter", "optimizer", "buffer", "opaque"};
+    static const char *const ranks[] = {"known", "reporting", "refusing"};
+    char path[64];
+
+    begin(page, "cairn_covered_bytes", "gauge", "Bytes that the ranks capture of a snapshot.");
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        snprintf(path, sizeof path, "coverage.bytes.%s", kinds[i]);
+        put(page, "cairn_covered_bytes", "kind", kinds[i], number_at(page, path));
+    }
+    begin(page, "cairn_covered_tensors", "gauge", "Tensors that are registered, summed up over the ranks.");
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        snprintf(path, sizeof path, "coverage.tensors.%s", kinds[i]);
+        put(page, "cairn_covered_tensors", "kind", kinds[i], number_at(page, path));
+    }
+    begin(page, "cairn_uncovered", "gauge", "Things that no snapshot holds, as the trainers tell.");
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        put(page, "cairn_uncovered", "kind", kinds[i], uncovered_of(page, kinds[i]));
+    put(page, "cairn_uncovered", "kind", "not listed", number_at(page, "coverage.left_out"));
+    begin(page, "cairn_ranks", "gauge", "Ranks that are known, that tell what they do not cover, that refuse snapshots.");
+    for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++) {
+        snprintf(path, sizeof path, "coverage.ranks_%s", ranks[i]);
+        put(page, "cairn_ranks", "state", ranks[i], number_at(page, path));
+    }
+}
+
+void
+cairn_metrics_print(FILE *stream, const struct cairn_tree *status)
+{
+    struct page page = {.stream = stream, .status = status};
+    char job[sizeof page.job];
+
+    escape(cairn_tree_text(status, NULL, "job", job, sizeof job), page.job, sizeof page.job);
+    put_health(&page);
+    put_generation(&page);
+    if (cairn_tree_find(status, NULL, "coverage"))
+        put_coverage(&page);
+}
