@@ -26,7 +26,7 @@ TEST_PACKAGES := libcmocka-dev clang-14 libclang-rt-14-dev python3 python3-venv 
 
 LIBS_base      := -lisal -lcrypto -lyaml
 LIBS_erasure   := -lisal
-LIBS_transport := -lfabric
+LIBS_transport := -ldl
 LIBS_snapshot  := -lrocksdb -ldl -lm
 LIBS_ALL       := $(LIBS_transport) $(LIBS_snapshot) $(LIBS_base)
 
@@ -55,6 +55,8 @@ $(BUILD)/flags: FORCE
 	$(Q)mkdir -p $(@D) && echo '$(CC) $(CPPFLAGS) $(CFLAGS)' | cmp -s - $@ || echo '$(CC) $(CPPFLAGS) $(CFLAGS)' > $@
 $(BUILD)/%.o: %.c $(BUILD)/flags
 	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS) $(CFLAGS) $(CFLAGS_EXTRA) -MMD -MP -c -o $@ $<
+# libfabric is opened at run time, with the symbols' version that linking it would have taken.
+$(BUILD)/transport/fabric.o: CFLAGS_EXTRA = -DFABRIC_ABI='"$(shell nm -D --with-symbol-versions "$$($(CC) -print-file-name=libfabric.so)" | sed -n 's/.* fi_getinfo@@//p')"'
 define archive_rule
 $(BUILD)/lib$(1).a: $(call OBJ_OF,$(1))
 	$$(Q)rm -f $$@ && ar rcs $$@ $$^

@@ -42,7 +42,8 @@ enum {
     SCRATCH_ITEMS_MAX = 4,
     LAYOUT_SHARE = 2048, /* room for names and shapes is this part of state_bytes, LAYOUT_BYTES_MIN at least */
     COMMIT_TIMES_MAX = 64,
-    RESTORE_WINDOW_BLOCKS = 256 /* of a restoring trainer */
+    RESTORE_WINDOW_BLOCKS = 256, /* of a restoring trainer */
+    REPAIR_WINDOW_BLOCKS = 16    /* of one that finds everything in this node's memory */
 };
 
 /* A message on its way to a peer: queued, or with the transport (`flying`) until on_sent. */

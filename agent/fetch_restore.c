@@ -55,6 +55,18 @@ find_own_container(const struct fetcher *fetcher, struct cairn_session_restore_i
     }
 }
 
+/*
+ * The window's pages are made before the trainer hears of it, and it waits for that. Where everything
+ * lies in this node's slot only blocks that are damaged there come through it.
+ */
+static uint32_t
+window_blocks(const struct fetcher *fetcher, const struct cairn_session_restore_info *info)
+{
+    bool all_here = fetcher->container_count == 1 && info->own_container != CAIRN_CONTAINER_NONE;
+
+    return all_here ? REPAIR_WINDOW_BLOCKS : RESTORE_WINDOW_BLOCKS;
+}
+
 static void
 restore_ready(void *context, cairn_err err, const char *text)
 {
@@ -67,10 +79,12 @@ restore_ready(void *context, cairn_err err, const char *text)
 
     if (!session)
         return;
-    if (!err)
-        err = cairn_arena_create("cairn-window",
-                                 (uint64_t)RESTORE_WINDOW_BLOCKS * CAIRN_BLOCK_BYTES, &options,
-                                 &fetcher->window, report, sizeof report);
+    if (!err) {
+        find_own_container(fetcher, &info);
+        info.window_bytes = (uint64_t)window_blocks(fetcher, &info) * CAIRN_BLOCK_BYTES;
+        err = cairn_arena_create("cairn-window", info.window_bytes, &options, &fetcher->window,
+                                 report, sizeof report);
+    }
     info.manifests = err ? NULL : calloc(fetcher->container_count, sizeof *info.manifests);
     if (!err && !info.manifests)
         err = CAIRN_NOMEM;
@@ -80,8 +94,6 @@ restore_ready(void *context, cairn_err err, const char *text)
     }
     info.generation = fetcher->generation;
     info.source = fetcher->from_files ? CAIRN_SOURCE_FILES : CAIRN_SOURCE_MEMORY;
-    info.window_bytes = (uint64_t)RESTORE_WINDOW_BLOCKS * CAIRN_BLOCK_BYTES;
-    find_own_container(fetcher, &info);
     info.count = fetcher->container_count;
     for (uint32_t c = 0; c < fetcher->container_count; c++) {
         info.manifests[c].bytes = fetcher->containers[c].packed;

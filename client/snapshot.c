@@ -221,6 +221,8 @@ accept_grant(struct cairn_client *client, const struct cairn_session_grant *gran
             break;
         }
     job->region = client->slots[grant->slot].region;
+    job->region_is_new = !client->slots[grant->slot].is_written;
+    client->slots[grant->slot].is_written = true;
     job->region_bytes = tensors->region_bytes;
     job->on_blocks = blocks_captured;
     job->on_done = capture_ended;

@@ -73,6 +73,7 @@ struct client_slot {
     void *map;
     size_t map_bytes;
     uint8_t *region; /* this rank's, inside the map */
+    bool is_written; /* a capture has been let into it since it was mapped */
 };
 
 enum client_snapshot_state {

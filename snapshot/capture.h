@@ -54,6 +54,7 @@ struct cairn_capture_job {
     void *stream;    /* device runs wait for the work issued on it; NULL: each default stream */
     uint8_t *region; /* 64-byte aligned, borrowed until the capture has ended */
     uint64_t region_bytes;              /* a multiple of CAIRN_BLOCK_BYTES, > 0 */
+    bool region_is_new;                 /* not written through this mapping yet: mapped ahead */
     cairn_capture_blocks_fn *on_blocks; /* may be NULL */
     cairn_capture_done_fn *on_done;     /* may be NULL */
     void *context;                      /* of both */

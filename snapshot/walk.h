@@ -50,6 +50,7 @@ struct cairn_walk {
     /* ---- the walk's own ---- */
     uint32_t run;        /* first run that does not end before the block at hand */
     uint64_t next_block; /* first that no span has */
+    uint64_t mapped_bytes; /* of the region, from its beginning: mapped ahead */
     uint64_t open_first; /* spans [open_first, open_next) are fetched and not reported */
     uint64_t open_next;
     struct cairn_walk_span spans[CAIRN_WALK_SPANS];

@@ -237,6 +237,8 @@ check_network(struct doctor *doctor, const struct cairn_config *config, bool age
         doctor_find(doctor, DOCTOR_CRITICAL, err == CAIRN_IO ? "port" : "network",
                     err == CAIRN_IO
                         ? "end what holds the port, or set another in `nodes` on every node"
+                    : err == CAIRN_NOT_FOUND
+                        ? "install libfabric's package"
                         : "set `provider` to one that this node has (tcp is everywhere)",
                     "%s: %s", addresses[0], line[0] ? line : cairn_err_text(err));
     cairn_transport_close(transport);

@@ -71,26 +71,10 @@ finish(int exit_code)
     return exit_code == CAIRN_EXIT_OK ? CAIRN_EXIT_IO : exit_code;
 }
 
-/*
- * The PSM libraries that libfabric links set handlers when they are loaded: a crash would write a trace file into the working directory
- * and could hang in there instead of ending, so that no other agent takes over.
- */
-static void
-crash_plainly(void)
-{
-#ifndef __SANITIZE_ADDRESS__
-    static const int numbers[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
-
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        signal(numbers[i], SIG_DFL);
-#endif
-}
-
 int
 main(int argc, char **argv)
 {
     signal(SIGPIPE, SIG_IGN);
-    crash_plainly();
     if (argc < 2) {
         print_help(stderr);
         return CAIRN_EXIT_USAGE;

@@ -128,7 +128,7 @@ struct cairn_transport_stats {
  * and the context until close). CAIRN_DENIED: bind_address is not loopback and there is no key.
  * CAIRN_CONFIG: an address or the provider is wrong (the log says what is wrong and lists the
  * providers there are), or a number is out of range. CAIRN_IO: the address cannot be bound, such as
- * a port in use. CAIRN_NOMEM. On success the caller owns *out and ends it with cairn_transport_close.
+ * a port in use. CAIRN_NOT_FOUND: libfabric is not installed. CAIRN_NOMEM. On success the caller owns *out and ends it with cairn_transport_close.
  */
 CAIRN_MUST_CHECK cairn_err cairn_transport_open(const struct cairn_transport_options *options,
                                                 struct cairn_transport **out);

@@ -21,6 +21,7 @@
 #include "transport/backend.h"
 
 #include "transport/address.h"
+#include "transport/fabric.h"
 #include "transport/frame.h"
 
 #include "base/log.h"
@@ -71,6 +72,7 @@ struct ofi {
     uint32_t keys_left;
     char *bind_address; /* for log lines */
 
+    struct cairn_fabric library;
     struct fi_info *info;
     struct fid_fabric *fabric;
     struct fid_domain *domain;
@@ -97,9 +99,9 @@ translate(ssize_t code)
 
 /* Names each provider that could serve, once. */
 static void
-providers_log(const char *provider)
+providers_log(const struct ofi *ofi, const char *provider)
 {
-    struct fi_info *hints = fi_allocinfo();
+    struct fi_info *hints = ofi->library.dupinfo(NULL);
     struct fi_info *list = NULL;
     char names[512] = "";
 
@@ -110,7 +112,7 @@ providers_log(const char *provider)
     hints->domain_attr->mr_mode =
         FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
     hints->mode = FI_CONTEXT | FI_CONTEXT2;
-    if (fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &list) == 0) {
+    if (ofi->library.getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &list) == 0) {
         for (struct fi_info *info = list; info; info = info->next) {
             const char *name = info->fabric_attr->prov_name;
             size_t used = strlen(names);
@@ -120,9 +122,9 @@ providers_log(const char *provider)
             if (!strstr(names, quoted) && used + strlen(quoted) + 3 < sizeof names)
                 snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", quoted);
         }
-        fi_freeinfo(list);
+        ofi->library.freeinfo(list);
     }
-    fi_freeinfo(hints);
+    ofi->library.freeinfo(hints);
     CAIRN_LOG_AT(ERROR, "transport: there is no provider \"%s\"; libfabric offers %s", provider,
                  names[0] ? names : "none");
 }
@@ -130,7 +132,7 @@ providers_log(const char *provider)
 static struct fi_info *
 hints_make(const struct ofi *ofi, const char *provider, uint64_t order)
 {
-    struct fi_info *hints = fi_allocinfo();
+    struct fi_info *hints = ofi->library.dupinfo(NULL);
 
     if (!hints)
         return NULL;
@@ -151,7 +153,7 @@ hints_make(const struct ofi *ofi, const char *provider, uint64_t order)
         hints->addr_format =
             ofi->addresses[ofi->node].ss_family == AF_INET6 ? FI_SOCKADDR_IN6 : FI_SOCKADDR_IN;
     if (!hints->fabric_attr->prov_name) {
-        fi_freeinfo(hints);
+        ofi->library.freeinfo(hints);
         return NULL;
     }
     return hints;
@@ -177,16 +179,16 @@ info_get(const struct ofi *ofi, const char *provider, uint64_t order, struct fi_
     if (hints->addr_format == FI_ADDR_STR) {
         /* From node and service libfabric makes the name that endpoint_name makes. */
         snprintf(port, sizeof port, "%u", cairn_address_port(&ofi->addresses[ofi->node]));
-        code = fi_getinfo(FI_VERSION(1, 17), "cairn", port, FI_SOURCE, hints, out);
+        code = ofi->library.getinfo(FI_VERSION(1, 17), "cairn", port, FI_SOURCE, hints, out);
     } else {
         hints->src_addrlen = cairn_address_len(&ofi->addresses[ofi->node]);
         hints->src_addr = malloc(hints->src_addrlen);
         if (hints->src_addr)
             memcpy(hints->src_addr, &ofi->addresses[ofi->node], hints->src_addrlen);
-        code = hints->src_addr ? fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, out)
+        code = hints->src_addr ? ofi->library.getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, out)
                                : -FI_ENOMEM;
     }
-    fi_freeinfo(hints);
+    ofi->library.freeinfo(hints);
     return code;
 }
 
@@ -195,12 +197,12 @@ provider_exists(const struct ofi *ofi, const char *provider)
 {
     struct fi_info *hints = hints_make(ofi, provider, 0);
     struct fi_info *list = NULL;
-    bool exists = hints && fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &list) == 0;
+    bool exists = hints && ofi->library.getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &list) == 0;
 
     if (list)
-        fi_freeinfo(list);
+        ofi->library.freeinfo(list);
     if (hints)
-        fi_freeinfo(hints);
+        ofi->library.freeinfo(hints);
     return exists;
 }
 
@@ -217,11 +219,11 @@ info_find(struct ofi *ofi, const struct cairn_transport_options *options)
     if (code == -FI_ENOMEM)
         return CAIRN_NOMEM;
     if (!provider_exists(ofi, provider)) {
-        providers_log(provider);
+        providers_log(ofi, provider);
         return CAIRN_CONFIG;
     }
     CAIRN_LOG_AT(ERROR, "transport: provider \"%s\" cannot listen on %s: %s", provider,
-                 options->bind_address, fi_strerror(-code));
+                 options->bind_address, ofi->library.strerror(-code));
     return CAIRN_CONFIG;
 }
 
@@ -314,7 +316,7 @@ endpoint_steps(struct ofi *ofi, const char **step)
     int code;
 
     *step = "fi_fabric";
-    code = fi_fabric(ofi->info->fabric_attr, &ofi->fabric, NULL);
+    code = ofi->library.fabric(ofi->info->fabric_attr, &ofi->fabric, NULL);
     if (code)
         return code;
     *step = "fi_domain";
@@ -364,7 +366,7 @@ endpoint_open(struct ofi *ofi)
 
     if (code) {
         CAIRN_LOG_AT(ERROR, "transport: cannot listen on %s: %s (provider %s, %s)", ofi->bind_address,
-                     fi_strerror(-code), ofi->info->fabric_attr->prov_name, step);
+                     ofi->library.strerror(-code), ofi->info->fabric_attr->prov_name, step);
         endpoint_close(ofi);
         return code == -FI_ENOMEM ? CAIRN_NOMEM : CAIRN_IO;
     }
@@ -384,7 +386,7 @@ ofi_close(struct cairn_backend *backend)
 
     endpoint_close(ofi);
     if (ofi->info)
-        fi_freeinfo(ofi->info);
+        ofi->library.freeinfo(ofi->info);
     if (ofi->fd >= 0)
         close(ofi->fd);
     free(ofi->bind_address);
@@ -449,7 +451,7 @@ completion_error(struct ofi *ofi)
     if (got <= 0)
         return;
     CAIRN_LOG_AT(DEBUG, "transport: completion error code=%d text=\"%s\" provider_code=%d",
-                 entry.err, fi_strerror(abs(entry.err)), entry.prov_errno);
+                 entry.err, ofi->library.strerror(abs(entry.err)), entry.prov_errno);
     completion(ofi, entry.op_context, 0, CAIRN_PEER);
 }
 
@@ -591,7 +593,7 @@ ofi_region(struct cairn_backend *backend, uint32_t index, struct cairn_backend_r
     }
     if (code) {
         CAIRN_LOG_AT(WARN, "transport: cannot open a receive buffer for writing: %s",
-                     fi_strerror(-code));
+                     ofi->library.strerror(-code));
         return code == -FI_ENOMEM ? CAIRN_NOMEM : CAIRN_IO;
     }
     out->key = fi_mr_key(ofi->regions[index]);
@@ -612,7 +614,7 @@ static const struct cairn_transport_ops ofi_ops = {
 };
 
 /*
- * libfabric reads its settings at its first call. The trainer's (for NCCL's network, say) are not ours:
+ * libfabric reads its settings when it is loaded, and at its first call. The trainer's (for NCCL's network, say) are not ours:
  * they would print to our stderr or hide the provider that was asked for.
  */
 static void
@@ -699,6 +701,9 @@ cairn_backend_ofi_open(const struct cairn_backend_options *options, struct cairn
     if (err)
         goto done;
     environment_set();
+    err = cairn_fabric_open(NULL, &ofi->library);
+    if (err)
+        goto done;
     err = info_find(ofi, transport);
     if (err)
         goto done;

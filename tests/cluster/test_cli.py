@@ -51,13 +51,19 @@ class Usage(unittest.TestCase):
             self.assertIn(said, err)
         self.assertEqual(run()[0], USAGE)
 
-    def test_a_crash_ends_the_process_and_leaves_no_file(self):
-        with tempfile.TemporaryDirectory() as folder:
-            process = subprocess.Popen([CAIRN, "bench", "capture"], cwd=folder, stdin=subprocess.DEVNULL,
-                                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            wait_for("it is at work", lambda: int(re.search(r"VmRSS:\s+(\d+)", text_of(f"/proc/{process.pid}/status"))[1]) > 100000)
-            process.send_signal(signal.SIGSEGV)
-            self.assertEqual(process.wait(timeout=20), -signal.SIGSEGV)
+    def test_only_agents_load_libfabric(self):
+        """Its load takes 0.2 s, which every start of every verb would pay for."""
+        listed = subprocess.run([CAIRN], env={**os.environ, "LD_TRACE_LOADED_OBJECTS": "1"}, stdout=subprocess.PIPE, text=True)
+        self.assertIn("librocksdb", listed.stdout)
+        self.assertNotIn("libfabric", listed.stdout)
+
+    def test_a_crash_ends_the_agent_and_leaves_no_file(self):
+        with tempfile.TemporaryDirectory() as folder, Cluster(nodes=1, parity=0, prefixes=[("env", "-C", folder)]) as cluster:
+            agent = cluster.start().agents[0]
+            self.assertIn("libfabric", text_of(f"/proc/{agent.pid}/maps"))
+            self.assertEqual(os.readlink(f"/proc/{agent.pid}/cwd"), folder)
+            agent.send_signal(signal.SIGSEGV)
+            self.assertEqual(agent.wait(timeout=20), -signal.SIGSEGV)
             self.assertEqual(os.listdir(folder), [])
 
     def test_no_agent_is_69_and_says_what_to_do(self):

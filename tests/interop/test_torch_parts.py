@@ -1,17 +1,20 @@
 """The parts of the PyTorch binding that need no agent: plain state as bytes, the forms of tensors, names, what is refused."""
 
 import collections
+import copy
 import math
 import pathlib
+import pickle
 import random
 import sys
+import threading
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed here")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bindings" / "python"))
 
-from cairn import _blob, _coverage, _lib, _state, _torch  # noqa: E402
+from cairn import _blob, _coverage, _lib, _moments, _state, _torch  # noqa: E402
 
 HERE = _state.Place(0, 1, 1)
 
@@ -231,3 +234,63 @@ def test_coverage_is_told_when_it_changes():
     coverage.serve(None)
     coverage.refuse("and nobody is told")
     assert len(client.told) == 5
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda optimizer, p: optimizer.state[p]["exp_avg"],
+        lambda optimizer, p: optimizer.state.get(p)["exp_avg"],
+        lambda optimizer, p: dict(optimizer.state.items())[p]["exp_avg"],
+        lambda optimizer, p: [p in optimizer.state, len(optimizer.state), optimizer.state[p]][2]["exp_avg"],
+        lambda optimizer, p: optimizer.state_dict()["state"][0]["exp_avg"],
+        lambda optimizer, p: list(copy.deepcopy(optimizer.state).values())[0]["exp_avg"],
+        lambda optimizer, p: list(copy.copy(optimizer.state).values())[0]["exp_avg"],
+        lambda optimizer, p: list(pickle.loads(pickle.dumps(optimizer.state)).values())[0]["exp_avg"],
+        lambda optimizer, p: next(iter(copy.deepcopy(optimizer).state.values()))["exp_avg"],
+    ],
+)
+def test_nobody_sees_half_filled_moments(use):
+    model = torch.nn.Linear(2, 2, bias=False)
+    optimizer = torch.optim.AdamW(model.parameters())
+    state = optimizer.state
+    state[model.weight] = {"step": torch.tensor(1.0), "exp_avg": torch.zeros(2, 2)}
+    begun, may_end = threading.Event(), threading.Event()
+
+    def fill():
+        begun.set()
+        assert may_end.wait(30)
+        state[model.weight]["exp_avg"].fill_(7)
+
+    filling = _moments.Filling(fill, [optimizer])
+    assert begun.wait(30) and optimizer.state is not state
+    optimizer.zero_grad()  # looks at no state, and does not wait
+    threading.Timer(0.1, may_end.set).start()
+    assert use(optimizer, model.weight).eq(7).all()
+    assert optimizer.state is state and type(state) is collections.defaultdict
+    filling.finish()  # again
+
+
+def test_what_goes_wrong_behind_the_first_forward_is_raised():
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def fill():
+        raise _torch._job.Damaged("half-way")
+
+    filling = _moments.Filling(fill, [optimizer])
+    for _ in range(2):
+        with pytest.raises(_torch._job.Damaged, match="half-way"):
+            optimizer.state_dict()
+        with pytest.raises(_torch._job.Damaged, match="half-way"):
+            filling.finish()
+
+
+def test_a_state_that_the_script_replaces_stays():
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    filling = _moments.Filling(lambda: None, [optimizer])
+    optimizer.state = collections.defaultdict(dict)
+    replaced = optimizer.state
+    filling.finish()
+    assert optimizer.state is replaced

@@ -48,9 +48,10 @@ def attach(
     Generators and the data loader are captured as they are right after an update, the rest as it is when the next forward begins.
 
     When resuming, all of it has its restored values on return, and `job.step` is the step of the snapshot; else it is 0 and
-    nothing was touched. A model that does not fit the snapshot is said, by name, and starts afresh. Without an agent it returns a
+    nothing was touched. Moments on the CPU are still coming in then, behind the first forward and backward: whoever looks at
+    `optimizer.state` waits for them, and so does the first update. A model that does not fit the snapshot is said, by name, and starts afresh. Without an agent it returns a
     job that protects nothing, and says so. Raises TypeError for a model or optimizer that is none, and RuntimeError when the
-    snapshot turned out to be damaged after tensors had been overwritten.
+    snapshot turned out to be damaged after tensors had been overwritten (of moments: where they are first waited for).
     """
     from . import _torch
 

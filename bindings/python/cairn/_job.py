@@ -28,6 +28,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 
 from . import _blob, _lib
 from ._coverage import Coverage
+from ._moments import Filling
 from ._state import Entry, Extras, Known, Layout, Place, Problems, collect, few
 
 RESTORE_TRIES = 3
@@ -81,6 +82,7 @@ class Job:
         self._listed_step = 0
         self._restored: Set[str] = set()
         self._tried: Tuple[int, int] = (-1, -1)
+        self._filling: Optional[Filling] = None  # moments, behind the first forward and backward
         self.snapshots_refused = 0  # begun, and found changed behind the optimizer's back
 
     # ---- messages ----
@@ -116,7 +118,11 @@ class Job:
             return
         self.say(f"this training is NOT protected from here on: {why}")
         self._stop()
-        if self._client is not None:
+        if self._client is None:
+            return
+        try:
+            self._await_moments()
+        finally:
             self._coverage.refuse(why)
             self._client.confirm(False)
             try:
@@ -137,11 +143,14 @@ class Job:
 
     def _leave(self) -> None:
         self._stop()
-        self._coverage.serve(None)
-        client, self._client = self._client, None
-        if client is not None:
-            client.confirm(False)
-            client.close()
+        try:
+            self._await_moments()
+        finally:
+            self._coverage.serve(None)
+            client, self._client = self._client, None
+            if client is not None:
+                client.confirm(False)
+                client.close()
 
     # ---- what there is ----
 
@@ -231,6 +240,7 @@ class Job:
             return
         if self._resume:
             self._try_restore(final=True)
+        self._await_moments()
         if self._pending:
             self._pending = False
             self._begins_at_once = True
@@ -495,6 +505,7 @@ class Job:
         if not final and state == self._tried:
             return
         self._tried = state
+        self._await_moments()
         if final:
             self._resume = False
         if not self._list():
@@ -552,18 +563,18 @@ class Job:
         assert self._client is not None and self._listed is not None and self._place is not None
         first = not self._restored
         blob = layout.blob_to_restore(self._listed, self._place) if first else None
-        pieces = [entry.piece(self._place, as_named=name, into_staged=False) for entry, name in todo]
-        self._send([each for each in pieces if each] + ([blob[1]] if blob else []))
+        later = {name for entry, name in todo if entry.kind == _lib.OPTIMIZER and entry.is_on_host()}
+        pieces = {name: entry.piece(self._place, as_named=name, into_staged=False) for entry, name in todo}
+        self._send([piece for name, piece in pieces.items() if piece and name not in later] + ([blob[1]] if blob else []))
         self._client_restore()
         for entry, name in todo:
-            entry.unstage()
+            if name not in later:
+                entry.unstage()
         self._restored |= {name for _, name in todo}
         for known in self._known:
             known.keep_state()
         self._layout = None
         self.step = self._listed_step
-        if first and self._place.rank == 0:
-            self.say(f"resumed: the state after update {self.step}")
         if blob:
             data = _torch.read_bytes(blob[0])
             value = _blob.decode(data[8 : 8 + int.from_bytes(data[:8], "little")], _torch.unpack)
@@ -571,21 +582,46 @@ class Job:
                 known.load_plain(plain, self._names(), with_groups=self._attached)
             self._extras.load({**value["early"], **value["late"]}, self)
             _torch.set_random_state(value["random"])
+        moments = [piece for name, piece in pieces.items() if piece and name in later]
+        if moments:
+            optimizers = [known.optimizer() for known in self._live()]
+            self._filling = Filling(lambda: self._fill_moments(moments), optimizers)
+        if first and self._place.rank == 0:
+            self.say(f"resumed: the state after update {self.step}")
+
+    def _fill_moments(self, pieces: Sequence[_lib.Piece]) -> None:
+        """In a thread of its own, while no other uses the client."""
+        try:
+            self._send(pieces)
+            self._client_restore()
+        except _lib.CairnError as error:
+            raise self._damaged(error) from error
+
+    def _await_moments(self) -> None:
+        """Before anything that needs them, or the client."""
+        if self._filling is not None:
+            self._filling.finish()
+            self._filling = None
 
     def _client_restore(self) -> None:
         assert self._client is not None
         for attempt in range(RESTORE_TRIES):
             try:
-                self._client.restore()
-                return
+                restored = self._client.restore()
+                break
             except _lib.CairnError as error:
                 if error.code in (_lib.INVAL, _lib.NOT_FOUND):
                     raise
                 if attempt == RESTORE_TRIES - 1:
-                    raise Damaged(
-                        f"cairn: the restore of step {self._listed_step} failed half-way ({error}): this process must not "
-                        "train on what it holds now. Start it again, with --resume to try again"
-                    ) from error
+                    raise self._damaged(error) from error
+        if restored.step != self._listed_step:
+            raise self._damaged(f"step {restored.step} came instead")
+
+    def _damaged(self, why: Any) -> Damaged:
+        return Damaged(
+            f"cairn: the restore of step {self._listed_step} failed half-way ({why}): this process must not "
+            "train on what it holds now. Start it again, with --resume to try again"
+        )
 
     # ---- the end ----
 
@@ -615,6 +651,7 @@ class Job:
             self._client = None
             return
         try:
+            self._await_moments()
             failed = hasattr(sys, "last_type") and sys.last_type is not None
             if self._pending and not self._stepping and not failed:
                 self._finish()

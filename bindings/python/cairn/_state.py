@@ -107,6 +107,12 @@ class Entry:
             count,
         )
 
+    def is_on_host(self) -> bool:
+        """Its memory is the CPU's, and is filled in place."""
+        from . import _torch
+
+        return self.staged is None and _torch.local(self.tensor).device.type == "cpu"
+
     def unstage(self) -> None:
         """After a restore into the copy."""
         from . import _torch

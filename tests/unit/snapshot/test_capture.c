@@ -17,10 +17,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
+
+#ifndef MADV_POPULATE_READ /* headers older than Linux 5.14 */
+#define MADV_POPULATE_READ 22
+#endif
 
 enum {
     BLOCK = CAIRN_BLOCK_BYTES,
@@ -700,6 +705,57 @@ test_stats(void **state)
     assert_true(stats.capture_ns > 0);
 }
 
+/* Faults of this process while a capture goes into a mapping that it has not touched, of pages that exist. */
+static long
+faults_of_a_capture(uint64_t blocks, bool region_is_new)
+{
+    struct cairn_capture_job job = job_of(blocks);
+    uint8_t *touched;
+    struct rusage before, after;
+    int fd = memfd_create("region", MFD_CLOEXEC);
+
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, (off_t)(blocks * BLOCK + 4096)), 0);
+    touched = mmap(NULL, blocks * BLOCK + 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_true(touched != MAP_FAILED);
+    memset(touched, 0xdb, blocks * BLOCK + 4096);
+    job.region = mmap(NULL, blocks * BLOCK + 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_true(job.region != MAP_FAILED);
+    job.region += 64; /* regions begin anywhere in a page */
+    job.region_is_new = region_is_new;
+    seen.next_block = 0;
+    assert_int_equal(getrusage(RUSAGE_SELF, &before), 0);
+    assert_int_equal(cairn_capture_start(capture, &job), CAIRN_OK);
+    assert_int_equal(cairn_capture_finish(capture, UINT64_MAX), CAIRN_OK);
+    assert_int_equal(getrusage(RUSAGE_SELF, &after), 0);
+    assert_memory_equal(job.region, expected, blocks * BLOCK);
+    for (uint64_t i = 0; i < 64; i++)
+        assert_int_equal(touched[i], 0xdb);
+    assert_int_equal(touched[blocks * BLOCK + 64], 0xdb);
+    munmap(job.region - 64, blocks * BLOCK + 4096);
+    munmap(touched, blocks * BLOCK + 4096);
+    close(fd);
+    return after.ru_minflt - before.ru_minflt;
+}
+
+static void
+test_new_region_is_mapped_ahead(void **state)
+{
+    enum { BLOCKS = 128 };
+    long pages = BLOCKS * BLOCK / sysconf(_SC_PAGESIZE), one_by_one, ahead;
+
+    (void)state;
+    add_run(-1, 0, BLOCKS * BLOCK - 100, 0);
+    assert_int_equal(faults_of_a_capture(BLOCKS, false) > 0, true); /* and the sources are mapped now */
+    one_by_one = faults_of_a_capture(BLOCKS, false);
+    ahead = faults_of_a_capture(BLOCKS, true);
+    if (one_by_one < pages / 2 || madvise(region, BLOCK, MADV_POPULATE_READ) != 0) {
+        print_message("skip: this kernel maps pages in groups by itself, or not on request\n");
+        skip();
+    }
+    assert_true(ahead < one_by_one / 4);
+}
+
 int
 main(void)
 {
@@ -724,7 +780,8 @@ main(void)
                                        FRESH(test_device_error),
                                        FRESH(test_lost_event),
                                        FRESH(test_no_driver),
-                                       FRESH(test_stats)};
+                                       FRESH(test_stats),
+                                       FRESH(test_new_region_is_mapped_ahead)};
 
     return cmocka_run_group_tests(tests, load_fake, NULL);
 }
