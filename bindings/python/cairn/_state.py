@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import operator
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from . import _lib
@@ -238,7 +239,11 @@ class Layout:
         self.slices: List[int] = []  # of each entry in place its index among the registered pieces, -1 for none
         self.slice_bytes: List[int] = []  # of each registered piece
         self._staged: List[Entry] = []
-        self._owned: List[Tuple[Dict[str, Any], str, Any]] = []
+        self._owners: List[Any] = []  # the optimizers' mappings that hold the tensors of state,
+        self._keys: List[str] = []  # under these keys,
+        self._owned: List[Any] = []  # and what they held
+        self._local: List[Any] = []  # of the entries in place what lies here
+        self._sharded: List[int] = []  # which of them are DTensors
         self._addresses: List[int] = []
         self._versions: List[int] = []
 
@@ -263,8 +268,20 @@ class Layout:
         self._counts = {each.number: each.count() for each in known}
         self.in_place = [entry for entry in self.entries if entry.staged is None]
         self._staged = [entry for entry in self.entries if entry.staged is not None]
-        self._owned = [(entry.owner, entry.key, entry.tensor) for entry in self.entries if entry.owner is not None]
-        self._addresses = _torch.addresses([entry.tensor for entry in self.in_place])
+        owned = [entry for entry in self.entries if entry.owner is not None]
+        self._owners, self._keys = [entry.owner for entry in owned], [entry.key for entry in owned]
+        self._owned = [entry.tensor for entry in owned]
+        self._local = [_torch.local(entry.tensor) for entry in self.in_place]
+        self._sharded = [i for i, entry in enumerate(self.in_place) if _torch.is_sharded(entry.tensor)]
+        self._addresses = _torch.addresses(self._local)
+
+    def _here(self) -> List[Any]:
+        """What lies here of the entries in place; the local part of a DTensor may be another one each time."""
+        from . import _torch
+
+        for i in self._sharded:
+            self._local[i] = _torch.local(self.in_place[i].tensor)
+        return self._local
 
     def has_grown(self, known: Known) -> bool:
         """Parameters or state of one optimizer were added or taken away since it was made."""
@@ -280,8 +297,8 @@ class Layout:
 
         return (
             self.grown(known)
-            or any(owner.get(key) is not tensor for owner, key, tensor in self._owned)
-            or _torch.addresses([entry.tensor for entry in self.in_place]) != self._addresses
+            or any(map(operator.is_not, map(dict.get, self._owners, self._keys), self._owned))
+            or _torch.addresses(self._here()) != self._addresses
         )
 
     def prepare(self) -> None:
@@ -290,37 +307,36 @@ class Layout:
 
         for entry in self._staged:
             _torch.stage(entry.tensor, entry.staged)
-        self._versions = _torch.versions([entry.tensor for entry in self.in_place])
+        self._versions = _torch.versions(self._here())
 
     def changed(self) -> List[Entry]:
         """What was written to, or moved, since prepare."""
         from . import _torch
 
-        tensors = [entry.tensor for entry in self.in_place]
-        versions, places = _torch.versions(tensors), _torch.addresses(tensors)
-        if versions == self._versions and places == self._addresses:
+        here = self._here()
+        if _torch.versions(here) == self._versions and _torch.addresses(here) == self._addresses:
             return []
-        return self.changed_of(range(len(tensors)))
+        return self.changed_of(range(len(here)))
 
     def changed_of(self, positions: Sequence[int]) -> List[Entry]:
         """The same, of some of the entries in place."""
         from . import _torch
 
-        tensors = [self.in_place[position].tensor for position in positions]
-        now = zip(positions, _torch.versions(tensors), _torch.addresses(tensors))
+        here = [_torch.local(self.in_place[position].tensor) for position in positions]
+        now = zip(positions, _torch.versions(here), _torch.addresses(here))
         return [self.in_place[i] for i, version, at in now if version != self._versions[i] or at != self._addresses[i]]
 
     def storages(self) -> List[int]:
         """The block of memory of each entry in place."""
         from . import _torch
 
-        return _torch.storages([entry.tensor for entry in self.in_place])
+        return _torch.storages(self._here())
 
     def spans(self) -> List[Tuple[int, int]]:
         """(address, bytes) of each entry in place, when it was registered."""
         from . import _torch
 
-        return [(at, _torch.local(entry.tensor).nbytes) for at, entry in zip(self._addresses, self.in_place)]
+        return [(at, here.nbytes) for at, here in zip(self._addresses, self._here())]
 
     def grow_blob(self, size_bytes: int) -> None:
         from . import _torch

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import datetime
 import functools
+import operator
 import os
 import random
 import sys
 import threading
 from array import array
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 from torch.optim import Optimizer
@@ -104,23 +105,25 @@ def is_sharded(tensor: Tensor) -> bool:
     return hasattr(tensor, "_local_tensor")
 
 
-def versions(tensors: Iterable[Tensor]) -> List[int]:
-    """The version counters of what lies here: they grow with every write that goes through torch and not through .data."""
-    here = [getattr(tensor, "_local_tensor", tensor) for tensor in tensors]
+_version_of = operator.attrgetter("_version")
+
+
+def versions(here: Sequence[Tensor]) -> List[int]:
+    """The version counters of local tensors: they grow with every write that goes through torch and not through .data."""
     try:
-        return [tensor._version for tensor in here]
+        return list(map(_version_of, here))
     except RuntimeError:  # a tensor of inference mode has none
         return [0 if tensor.is_inference() else tensor._version for tensor in here]
 
 
-def storages(tensors: Iterable[Tensor]) -> List[int]:
-    """Where the memory begins that what lies here is a part of: equal for views of one block, which have one version counter."""
-    return [getattr(tensor, "_local_tensor", tensor).untyped_storage().data_ptr() for tensor in tensors]
+def storages(here: Sequence[Tensor]) -> List[int]:
+    """Where the memory begins that local tensors are parts of: equal for views of one block, which have one version counter."""
+    return [tensor.untyped_storage().data_ptr() for tensor in here]
 
 
-def addresses(tensors: Iterable[Tensor]) -> List[int]:
-    """Where what lies here begins."""
-    return [getattr(tensor, "_local_tensor", tensor).data_ptr() for tensor in tensors]
+def addresses(here: Sequence[Tensor]) -> List[int]:
+    """Where local tensors begin."""
+    return list(map(Tensor.data_ptr, here))
 
 
 def memory_order(tensor: Tensor) -> Optional[Tuple[int, ...]]:
