@@ -6,6 +6,7 @@ and torch are real; agent and library are replaced by that capture.
 
 import ctypes
 import pathlib
+import re
 import sys
 
 import pytest
@@ -14,7 +15,10 @@ torch = pytest.importorskip("torch", reason="torch is not installed here")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bindings" / "python"))
 
 from cairn import _fence, _job, _lib, _state, _torch  # noqa: E402
+from test_torch import ROOT, Run, harness, newest, under  # noqa: E402
 
+GATED = ROOT / "build" / "plain" / "libcairn_gated.so"
+TRAINER = str(ROOT / "tests" / "interop" / "gated_trainer.py")
 STEPS = 4
 
 
@@ -482,3 +486,22 @@ def test_the_same_bits(job):
             train(model, [optimizer])
             results.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
     assert torch.equal(results[0], results[2]) and torch.equal(results[1], results[3])
+
+
+@pytest.mark.skipif(not GATED.exists(), reason=f"{GATED} is not built")
+def test_half_captured(tmp_path):
+    """With the real library and agent: the first layers are updated while the last are not captured, and it comes back whole."""
+    with harness.Cluster(nodes=1, parity=0, state="64MiB") as cluster:
+        cluster.start()
+        run = Run(tmp_path, ["half"], 1, under(cluster), env={"CAIRN_LIBRARY": str(GATED)}, script=TRAINER)
+        harness.wait_for("the update", lambda: "held" in run.text() or run.process.poll() is not None, 120)
+        said = run.text() + run.errors()
+        step = int(re.search(r"^state (\d+)", run.text(), re.M).group(1))
+        # Two layers and a half were captured: two are updated, of the third the parameter at most, of the rest nothing.
+        assert re.search(r"^updated 33[01]000 waits$", run.text(), re.M), said
+        assert "updated 333333 in the end" in run.text(), said
+        harness.wait_for("the snapshot is committed", lambda: newest(cluster) >= step, 20)
+        run.kill()
+        resumed = Run(tmp_path, ["show"], 1, under(cluster, "--resume"), script=TRAINER)
+        assert resumed.wait() == 0, resumed.errors()
+        assert re.findall(r"^state .*$", resumed.text(), re.M) == re.findall(r"^state .*$", run.text(), re.M), said + resumed.errors()
