@@ -122,6 +122,10 @@ demo: deps
 CLUSTER_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/cluster/*.c))
 $(BUILD)/tests/cluster/%: $(BUILD)/tests/cluster/%.o $(BUILD)/libcairn.so
 	$(Q)$(CC) $(LDFLAGS) -o $@ $< -L$(BUILD) -lcairn -Wl,-rpath,$(abspath $(BUILD))
+# The library with a capture that a test can stop half-way; all its symbols are seen.
+$(BUILD)/libcairn_gated.so: $(BUILD)/tests/interop/gated_copy.o $(call ARCHIVES_FOR,client)
+	$(Q)$(CC) $(LDFLAGS) -shared -Wl,--wrap=cairn_copy_crc -o $@ $< -Wl,--whole-archive $(BUILD)/libclient.a -Wl,--no-whole-archive \
+	    -Wl,--start-group $(filter %.a,$^) -Wl,--end-group -lisal -ldl -lm
 .PHONY: cluster-bins
 cluster-bins: $(CLUSTER_BIN)
 cluster:

@@ -164,6 +164,7 @@ client_tensors_free(struct client_tensors *tensors)
     free(tensors->entries);
     free(tensors->runs);
     free(tensors->ends);
+    free(tensors->reaches);
     free(tensors->crcs);
     free(tensors->names);
     free(tensors);
@@ -232,13 +233,14 @@ plan_runs(struct client_tensors *tensors)
         struct cairn_capture_run *run = &tensors->runs[tensors->run_count];
         uint64_t bytes = cairn_capture_bytes(entry);
 
+        tensors->reaches[i] = i > 0 ? tensors->reaches[i - 1] : 0;
         if (bytes == 0)
             continue;
         run->source = entry->slice.address;
         run->bytes = bytes;
         run->offset = entry->offset_bytes;
         run->device = entry->slice.device;
-        tensors->ends[i] = entry->offset_bytes + bytes;
+        tensors->ends[i] = tensors->reaches[i] = entry->offset_bytes + bytes;
         tensors->share_bytes += bytes;
         tensors->run_count++;
         if (note_device(tensors, run->device))
@@ -266,10 +268,11 @@ tensors_create(const struct cairn_client *client, const struct cairn_slice *slic
     tensors->entries = calloc(room, sizeof *tensors->entries);
     tensors->runs = calloc(room, sizeof *tensors->runs);
     tensors->ends = calloc(room, sizeof *tensors->ends);
+    tensors->reaches = calloc(room, sizeof *tensors->reaches);
     tensors->names = malloc(names_bytes);
     err = CAIRN_NOMEM;
     if (!tensors->slices || !tensors->entries || !tensors->runs || !tensors->ends ||
-        !tensors->names)
+        !tensors->reaches || !tensors->names)
         goto done;
     copy_slices(tensors, slices);
     err =

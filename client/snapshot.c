@@ -205,7 +205,6 @@ accept_grant(struct cairn_client *client, const struct cairn_session_grant *gran
     client->snapshot.state = CLIENT_SNAPSHOT_COPYING;
     client->snapshot.stop_err = CAIRN_OK;
     client->engine_busy = true;
-    client->engine_started = false;
     client->capture_start_ns = client_now_ns();
     memset(&client->report, 0, sizeof client->report);
     client->report.active = true;
@@ -368,6 +367,7 @@ begin(struct cairn_client *client, uint64_t step, bool held)
         client->stats.snapshots_skipped++;
     } else {
         memset(snapshot, 0, sizeof *snapshot);
+        client->engine_started = false; /* before anybody can see COPYING */
         snapshot->state = CLIENT_SNAPSHOT_ASKED;
         snapshot->step = step;
         snapshot->begin_wanted = true;
@@ -504,4 +504,39 @@ cairn_snapshot_fence(struct cairn_client *client, uint32_t slice_index)
             client, CAIRN_LOG_INFO,
             "client: the agent had not answered by the fence, a snapshot is skipped (said once)");
     return err;
+}
+
+/*
+ * Without the lock: this thread's begin has made the state ASKED and engine_started false, so
+ * what is seen here as COPYING and started is the copy of this snapshot, and so is its watermark.
+ */
+uint32_t
+cairn_snapshot_captured(const struct cairn_client *client)
+{
+    const struct client_tensors *tensors;
+    enum client_snapshot_state state;
+    uint64_t watermark;
+    uint32_t low = 0, high;
+
+    if (!client)
+        return CAIRN_FENCE_ALL;
+    state = client->snapshot.state;
+    if (state == CLIENT_SNAPSHOT_NONE || state == CLIENT_SNAPSHOT_ENDED)
+        return CAIRN_FENCE_ALL;
+    if (state == CLIENT_SNAPSHOT_ASKED || !client->engine_started)
+        return 0;
+    watermark = cairn_capture_watermark(client->capture);
+    tensors = client->tensors;
+    if (watermark >= tensors->region_bytes)
+        return CAIRN_FENCE_ALL;
+    high = tensors->count;
+    while (low < high) { /* the first that reaches further than the watermark */
+        uint32_t middle = low + (high - low) / 2;
+
+        if (tensors->reaches[middle] <= watermark)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
 }

@@ -24,6 +24,7 @@
 #include "snapshot/manifest.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <sys/types.h>
 
 enum {
@@ -39,6 +40,7 @@ struct client_tensors {
     struct cairn_manifest_entry *entries;
     struct cairn_capture_run *runs; /* of the entries that are not empty */
     uint64_t *ends; /* [count] end of each slice's share in the region, 0 for an empty one */
+    uint64_t *reaches; /* [count] the largest end of the slices up to this one */
     uint64_t *crcs; /* [block_count] of the running capture */
     char *names;
     int32_t devices[CAIRN_RANKS_PER_NODE_MAX]; /* that the runs name, each once */
@@ -84,7 +86,7 @@ enum client_snapshot_state {
 };
 
 struct client_snapshot {
-    enum client_snapshot_state state;
+    _Atomic(enum client_snapshot_state) state; /* read without the lock by what never waits */
     uint64_t step;
     cairn_err result;     /* when ENDED */
     cairn_err stop_err;   /* why the copy is to be cancelled, CAIRN_OK: it is not */
@@ -158,8 +160,8 @@ struct cairn_client {
     struct client_snapshot snapshot;
     struct client_report report;
     bool engine_busy;    /* from GRANT to the end of the copy */
-    bool engine_started; /* the watermark is that of the running copy, and no longer the one before
-                          */
+    atomic_bool engine_started; /* the watermark is that of the running copy, and no longer the one
+                                   before */
     uint64_t capture_start_ns;
     bool said_silent; /* that the agent does not answer */
     bool said_refused; /* that the agent will not protect this trainer; said once per attachment */

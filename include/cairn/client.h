@@ -8,6 +8,7 @@
  *   per step:
  *     … forward, backward …
  *     cairn_snapshot_fence(client, CAIRN_FENCE_ALL)   before the update overwrites what is captured
+ *                                                     (or of one tensor before each is updated)
  *     … optimizer update …
  *     cairn_snapshot_begin(client, step)              after the update of `step`
  *   cairn_client_close
@@ -164,6 +165,15 @@ cairn_err cairn_snapshot_confirm(struct cairn_client *client, bool good);
  * given up, failed. Training may go on after every one of them.
  */
 cairn_err cairn_snapshot_fence(struct cairn_client *client, uint32_t slice_index);
+
+/*
+ * How many of the registered slices, counted from the first, may be overwritten now: their bytes
+ * are captured. CAIRN_FENCE_ALL: all of them, as the copy has read everything or no snapshot is
+ * being taken. Never blocks and makes no system call, so it may be asked before every write; what
+ * it does not count is to be fenced. What it counts stays counted until the next begin. In a forked
+ * child it means nothing, and a fence does not wait.
+ */
+uint32_t cairn_snapshot_captured(const struct cairn_client *client);
 
 /*
  * Device tensors: the CUDA stream (a CUstream) after whose work the next snapshots may start to

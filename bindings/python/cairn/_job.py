@@ -5,8 +5,9 @@ One update of a job (of all its optimizers, once each) is a round. The life of i
     after_step      the round ends: `step` grows, random generators and data loaders are staged
     before_forward  the next training forward: everything the script did after the update (schedulers, clamps) is in place. The
                     rest is staged, the snapshot begins, and is copied behind forward and backward
-    before_update   the next update: waits until the copy is done (the fence), compares the version counters with those at the
-                    beginning, and confirms the snapshot, or refuses it where something was changed behind the optimizer's back
+    before_update   the next update: compares the version counters with those at the beginning, and confirms the snapshot, or refuses
+                    it where something was changed behind the optimizer's back. Where it is still being copied the update waits
+                    for what it is about to write to (see _fence.py), and the rest of this follows when the copy is done
 
 An optimizer that is given a closure runs forward and backward inside its step: the update begins when the closure has returned.
 Where a round has no forward between two updates (models that are no modules) it begins in after_step from then on.
@@ -23,12 +24,14 @@ import os
 import signal
 import sys
 import threading
+import time
 import weakref
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from . import _blob, _lib
 from ._coverage import Coverage
 from ._moments import Filling
+from ._fence import Fence
 from ._state import Entry, Extras, Known, Layout, Place, Problems, collect, few
 
 RESTORE_TRIES = 3
@@ -37,6 +40,9 @@ LAST_LINGER_MS = 300  # and for the other ranks
 NEVER_WITHOUT_ATTACH = "schedulers, data loaders and the script's own state", "the script does not call cairn.attach"
 CHANGED_BEHIND = "something other than the optimizer changes it between two updates: snapshots of such steps are refused"
 ONLY_ATTACHED = "it belongs to no module that was called: it is captured, but comes back only where the script calls cairn.attach"
+COPY_LONGEST_S = 60.0  # a copy that takes longer is not left running behind further updates
+WATCHED_BYTES_MIN = 1 << 20  # per parameter: with less to be captured it is quicker to wait than to look at each write
+ORDERS_LEARNED_MAX = 4
 
 
 class Damaged(RuntimeError):
@@ -54,6 +60,7 @@ class Job:
         self._client: Optional[_lib.Client] = None
         self._place: Optional[Place] = None
         self._known: List[Known] = []
+        self._alive: Dict[int, Known] = {}  # by the optimizer's id
         self._roots: Dict[str, Any] = {}  # prefix → module
         self._seen: "weakref.WeakSet[Any]" = weakref.WeakSet()  # modules that need no further look
         self._stop_watching: Optional[Callable[[], None]] = None
@@ -65,14 +72,19 @@ class Job:
         # the round
         self._stepping: List[Any] = []
         self._in_closure = False  # the step of an optimizer has begun, its update has not
-        self._stepped: Set[int] = set()
+        self._stepped: Dict[int, None] = {}  # ids of the optimizers, in the order of their steps
         self._cycle: Optional[Set[int]] = None
+        self._turns: Dict[int, int] = {}  # of the last whole round: an optimizer's id → its turn
         self._begins_at_once = False
         self._early: Dict[str, Any] = {}
         self._pending = False  # a round has ended whose snapshot has not begun
         self._begun = False
         # what is registered
         self._layout: Optional[Layout] = None
+        self._fence: Optional[Fence] = None
+        self._begun_s = 0.0
+        self._order: Dict[int, int] = {}  # id of a tensor → when it is updated, where that was seen to differ from the layout
+        self._orders_learned = 0
         self._refused = False  # the layout is incomplete: no snapshots are taken
         self._staged_always: Set[str] = set()
         self._agreed: Tuple[Tuple[str, ...], Dict[str, Tuple[str, int, int]]] = ((), {})
@@ -156,14 +168,27 @@ class Job:
 
     def saw_optimizer(self, optimizer: Any) -> None:
         """An optimizer was made, or steps for the first time."""
-        if self._ended or self._attached or any(known.optimizer() is optimizer for known in self._known):
+        if self._ended or self._attached or id(optimizer) in self._alive:
             return
         self._add_optimizer(optimizer)
 
     def _add_optimizer(self, optimizer: Any) -> None:
-        self._known.append(Known(weakref.ref(optimizer), len(self._known)))
+        from . import _torch
+
+        number = id(optimizer)
+        known = Known(weakref.ref(optimizer, lambda _: self._forget_optimizer(number)), len(self._known))
+        self._known.append(known)
+        self._alive[number] = known
+        _torch.guard_step(optimizer)
         self._layout = None
         self._watch()
+
+    def _forget_optimizer(self, number: int) -> None:
+        """An optimizer is gone."""
+        self._alive.pop(number, None)
+        self._stepped.pop(number, None)
+        if self._cycle is not None:
+            self._cycle.discard(number)
 
     def _live(self) -> List[Known]:
         return [known for known in self._known if known.optimizer() is not None]
@@ -221,20 +246,24 @@ class Job:
         if len(self._stepping) > 1:
             return False  # inside the step of an optimizer that wraps it
         self.saw_optimizer(optimizer)
-        if not any(known.optimizer() is optimizer for known in self._known):
+        if id(optimizer) not in self._alive:
             name = f"the {type(optimizer).__name__} that takes steps"
             self.leave_out(_lib.OPTIMIZER, name, "it was not given to cairn.attach")
         if id(optimizer) in self._stepped:  # the first one is back: those since were all there are
             self._cycle = set(self._stepped)
-            self._stepped = set()
-            self.step += 1
+            self._end_round()
         self._in_closure = has_closure
         if not has_closure:
-            self.before_update()
+            self.before_update(optimizer)
         return has_closure
 
-    def before_update(self) -> None:
-        """Parameters are about to be written to."""
+    def _end_round(self) -> None:
+        self._turns = {number: turn for turn, number in enumerate(self._stepped)}
+        self._stepped = {}
+        self.step += 1
+
+    def before_update(self, optimizer: Any) -> None:
+        """This optimizer is about to write to parameters."""
         self._in_closure = False
         if self._ended:
             return
@@ -248,19 +277,48 @@ class Job:
                 self.say(
                     "no forward comes between two updates: schedulers and extras are captured as they are right after an update"
                 )
-        self._finish()
+        self._fence_update(optimizer)
+
+    def _fence_update(self, optimizer: Any) -> None:
+        """Waits for what the optimizer overwrites, as far as that is known; else for everything."""
+        from . import _torch
+
+        if not self._begun:
+            return
+        fence, known = self._fence, self._alive.get(id(optimizer))
+        if (
+            fence is None
+            or self._layout is None
+            or known is None
+            or fence.has_captured_all()
+            or not _torch.writes_are_known(optimizer)
+            or not fence.is_granted()
+        ):
+            self._finish()
+            return
+        parameters = known.parameters()
+        if len(parameters) == 1:
+            fence.close(fence.positions_of(parameters))
+        elif fence.left_bytes() < WATCHED_BYTES_MIN * len(parameters):
+            self._finish()
+        else:
+            _torch.watch(fence)
 
     def _finish(self, unknown: bool = False) -> None:
-        """Before what was captured is overwritten: waits, and tells whether it is good. Unknown: it may have been overwritten."""
-        if not self._begun or self._client is None or self._layout is None:
+        """Waits for all of what is being captured, and tells whether it is good. Unknown: it may have been overwritten."""
+        if not self._begun or self._client is None:
             return
         self._begun = False
-        if unknown:
+        if unknown or self._layout is None or self._fence is None:
             self._client.confirm(False)
-        if self._client.fence() != _lib.OK:
+        if self._layout is None or self._fence is None:
+            self._client.fence()
             return
-        changed = self._layout.changed()
+        code, changed = self._fence.end()
+        if code != _lib.OK:
+            return
         self._client.confirm(not changed)
+        self._learn_order(self._fence)
         if not changed:
             return
         self.snapshots_refused += 1
@@ -278,6 +336,14 @@ class Job:
                 f"{few(others)} (said once; snapshots_refused counts them)"
             )
 
+    def _learn_order(self, fence: Fence) -> None:
+        """What was overwritten first is captured first from the next snapshot on."""
+        order = fence.order() if self._orders_learned < ORDERS_LEARNED_MAX else []
+        if order:
+            self._orders_learned += 1
+            self._order = {id(entry.tensor): turn for turn, entry in enumerate(order)}
+            self._layout = None
+
     def after_step(self, optimizer: Any) -> None:
         if self._ended:
             return
@@ -287,23 +353,22 @@ class Job:
         if self._in_closure:  # it was never called
             self._in_closure = False
             self._finish(unknown=True)
-        if self._layout is None or self._layout.grown(self._live()):
-            for known in self._live():
-                if known.optimizer() is optimizer:
-                    known.note_missing()
-        alive = {id(known.optimizer()) for known in self._live()}
-        if id(optimizer) not in alive:
+        if self._begun and self._fence is not None and self._fence.has_captured_all():
+            self._finish()
+        known = self._alive.get(id(optimizer))
+        if known is None:
             return
-        self._stepped.add(id(optimizer))
+        if self._layout is None or self._layout.has_grown(known):
+            known.note_missing()
+        self._stepped[id(optimizer)] = None
         if self._cycle is not None:
-            self._cycle = (self._cycle | {id(optimizer)}) & alive
-            complete = self._cycle <= self._stepped
+            self._cycle.add(id(optimizer))
+            complete = len(self._stepped) == len(self._cycle)
         else:
-            complete = len(alive) == 1
+            complete = len(self._alive) == 1
         if not complete:
             return
-        self._stepped = set()
-        self.step += 1
+        self._end_round()
         self._pending = True
         from . import _torch
 
@@ -331,6 +396,9 @@ class Job:
         if not self._open():
             return
         assert self._client is not None
+        if self._begun and self._is_being_copied():
+            return
+        self._finish()
         if self._layout is None or self._layout.outdated(self._live()):
             self._register()
         if self._layout is None or self._refused:
@@ -341,7 +409,19 @@ class Job:
         stream = _torch.current_stream()
         if stream is not None:
             self._client.set_stream(stream)
+        assert self._fence is not None
+        self._fence.begin(learns=self._orders_learned < ORDERS_LEARNED_MAX)
         self._begun = self._client.begin(self.step)
+        self._begun_s = time.monotonic()
+
+    def _is_being_copied(self) -> bool:
+        """The snapshot before is: of what nothing has written to since. It goes on, and this one is left out rather than waited for."""
+        return (
+            self._fence is not None
+            and self._layout is not None
+            and not self._fence.has_captured_all()
+            and time.monotonic() - self._begun_s < COPY_LONGEST_S
+        )
 
     def _plain_state(self, layout: Layout) -> bytes:
         from . import _torch
@@ -403,7 +483,8 @@ class Job:
         """Looks at everything anew, and declares it where it is complete."""
         assert self._place is not None
         problems = Problems()
-        layout = collect(self._roots, self._live(), self._place, problems, self._staged_always)
+        in_turn = sorted(self._live(), key=lambda known: self._turns.get(id(known.optimizer()), len(self._turns)))
+        layout = collect(self._roots, in_turn, self._place, problems, self._staged_always, order=self._order)
         self._refused = bool(problems.lines)
         self._layout = layout
         for note in problems.notes:
@@ -423,6 +504,8 @@ class Job:
         if not self._send(layout.capture_pieces()):
             self.refuse(f"the agent did not take this rank's tensors: {self._last_line}")
             return
+        assert self._client is not None
+        self._fence = Fence(self._client, layout)
         if self._place.rank == 0 and self.stats()["attached"]:
             without = "" if self._attached else f"; not {NEVER_WITHOUT_ATTACH[0]}: {NEVER_WITHOUT_ATTACH[1]}"
             self.say(f"covers {layout.summary()}{without}")
@@ -460,7 +543,7 @@ class Job:
         for remove in self._root_handles:
             remove()
         self._attached, self._extras, self._layout = True, extras, None
-        self._roots, self._known, self._root_handles = {}, [], []
+        self._roots, self._known, self._alive, self._root_handles = {}, [], {}, []
         for name, module in models.items():
             self._add_root(module, f"{name}." if name else "")
         for optimizer in optimizers:

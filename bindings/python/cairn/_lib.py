@@ -173,6 +173,7 @@ _SIGNATURES = {
     "cairn_snapshot_begin_held": (ctypes.c_int, [_Client, ctypes.c_uint64]),
     "cairn_snapshot_confirm": (ctypes.c_int, [_Client, ctypes.c_bool]),
     "cairn_snapshot_fence": (ctypes.c_int, [_Client, ctypes.c_uint32]),
+    "cairn_snapshot_captured": (ctypes.c_uint32, [_Client]),
     "cairn_client_set_stream": (ctypes.c_int, [_Client, ctypes.c_void_p]),
     "cairn_client_report_coverage": (ctypes.c_int, [_Client, ctypes.c_char_p, ctypes.POINTER(_Uncovered), ctypes.c_uint32]),
     "cairn_client_stats_read": (None, [_Client, ctypes.POINTER(_Stats)]),
@@ -264,9 +265,13 @@ class Client:
         """Begins a held snapshot of the state after update `step`; False when none can be begun now."""
         return self._library.cairn_snapshot_begin_held(self._handle, step) == OK
 
-    def fence(self) -> int:
-        """Waits until everything that is being captured may be overwritten; the cairn_err of the snapshot."""
-        return self._library.cairn_snapshot_fence(self._handle, FENCE_ALL)
+    def fence(self, index: int = FENCE_ALL) -> int:
+        """Waits until a registered piece, or everything, may be overwritten; the cairn_err of the snapshot."""
+        return self._library.cairn_snapshot_fence(self._handle, index)
+
+    def captured(self) -> int:
+        """How many of the registered pieces may be overwritten now, from the first; FENCE_ALL: all. Does not wait."""
+        return self._library.cairn_snapshot_captured(self._handle)
 
     def confirm(self, good: bool) -> bool:
         """Ends the held snapshot; False where there is none: it was not due, or has been given up."""

@@ -8,6 +8,8 @@ Names: a parameter has that of the root module's named_parameters (with the root
 from __future__ import annotations
 
 import hashlib
+import math
+import operator
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from . import _lib
@@ -251,9 +253,15 @@ class Layout:
         self.blob: Any = None
         self._plain: List[Tuple[int, str, Dict[str, Any], Set[str]]] = []
         self._counts: Dict[int, Tuple[int, int]] = {}
-        self._in_place: List[Entry] = []
+        self.in_place: List[Entry] = []
+        self.slices: List[int] = []  # of each entry in place its index among the registered pieces, -1 for none
+        self.slice_bytes: List[int] = []  # of each registered piece
         self._staged: List[Entry] = []
-        self._owned: List[Tuple[Dict[str, Any], str, Any]] = []
+        self._owners: List[Any] = []  # the optimizers' mappings that hold the tensors of state,
+        self._keys: List[str] = []  # under these keys,
+        self._owned: List[Any] = []  # and what they held
+        self._local: List[Any] = []  # of the entries in place what lies here
+        self._sharded: List[int] = []  # which of them are DTensors
         self._addresses: List[int] = []
         self._versions: List[int] = []
 
@@ -263,15 +271,39 @@ class Layout:
     def plain_of(self, optimizer: int) -> Iterable[Tuple[str, Dict[str, Any], Set[str]]]:
         return ((name, state, keys) for number, name, state, keys in self._plain if number == optimizer)
 
+    def arrange(self, order: Mapping[int, int]) -> None:
+        """Sorts by the rank of the tensors' ids; what has none stays behind what it was behind."""
+        ranks: Dict[int, int] = {}
+        rank = -1
+        for entry in self.entries:
+            rank = ranks[id(entry)] = order.get(id(entry.tensor), rank)
+        self.entries.sort(key=lambda entry: ranks[id(entry)])
+
     def seal(self, known: Iterable[Known]) -> None:
         """All entries are there: notes what they are known again by."""
         from . import _torch
 
         self._counts = {each.number: each.count() for each in known}
-        self._in_place = [entry for entry in self.entries if entry.staged is None]
+        self.in_place = [entry for entry in self.entries if entry.staged is None]
         self._staged = [entry for entry in self.entries if entry.staged is not None]
-        self._owned = [(entry.owner, entry.key, entry.tensor) for entry in self.entries if entry.owner is not None]
-        self._addresses = _torch.addresses([entry.tensor for entry in self._in_place])
+        owned = [entry for entry in self.entries if entry.owner is not None]
+        self._owners, self._keys = [entry.owner for entry in owned], [entry.key for entry in owned]
+        self._owned = [entry.tensor for entry in owned]
+        self._local = [_torch.local(entry.tensor) for entry in self.in_place]
+        self._sharded = [i for i, entry in enumerate(self.in_place) if _torch.is_sharded(entry.tensor)]
+        self._addresses = _torch.addresses(self._local)
+
+    def _here(self) -> List[Any]:
+        """What lies here of the entries in place; the local part of a DTensor may be another one each time."""
+        from . import _torch
+
+        for i in self._sharded:
+            self._local[i] = _torch.local(self.in_place[i].tensor)
+        return self._local
+
+    def has_grown(self, known: Known) -> bool:
+        """Parameters or state of one optimizer were added or taken away since it was made."""
+        return self._counts.get(known.number) != known.count()
 
     def grown(self, known: Iterable[Known]) -> bool:
         """Parameters or state were added or taken away since it was made."""
@@ -283,8 +315,8 @@ class Layout:
 
         return (
             self.grown(known)
-            or any(owner.get(key) is not tensor for owner, key, tensor in self._owned)
-            or _torch.addresses([entry.tensor for entry in self._in_place]) != self._addresses
+            or any(map(operator.is_not, map(dict.get, self._owners, self._keys), self._owned))
+            or _torch.addresses(self._here()) != self._addresses
         )
 
     def prepare(self) -> None:
@@ -293,18 +325,36 @@ class Layout:
 
         for entry in self._staged:
             _torch.stage(entry.tensor, entry.staged)
-        self._versions = _torch.versions([entry.tensor for entry in self._in_place])
+        self._versions = _torch.versions(self._here())
 
     def changed(self) -> List[Entry]:
         """What was written to, or moved, since prepare."""
         from . import _torch
 
-        tensors = [entry.tensor for entry in self._in_place]
-        versions, places = _torch.versions(tensors), _torch.addresses(tensors)
-        if versions == self._versions and places == self._addresses:
+        here = self._here()
+        if _torch.versions(here) == self._versions and _torch.addresses(here) == self._addresses:
             return []
-        before = zip(self._in_place, versions, self._versions, places, self._addresses)
-        return [entry for entry, version, old, place, at in before if version != old or place != at]
+        return self.changed_of(range(len(here)))
+
+    def changed_of(self, positions: Sequence[int]) -> List[Entry]:
+        """The same, of some of the entries in place."""
+        from . import _torch
+
+        here = [_torch.local(self.in_place[position].tensor) for position in positions]
+        now = zip(positions, _torch.versions(here), _torch.addresses(here))
+        return [self.in_place[i] for i, version, at in now if version != self._versions[i] or at != self._addresses[i]]
+
+    def storages(self) -> List[int]:
+        """The block of memory of each entry in place."""
+        from . import _torch
+
+        return _torch.storages(self._here())
+
+    def spans(self) -> List[Tuple[int, int]]:
+        """(address, bytes) of each entry in place, when it was registered."""
+        from . import _torch
+
+        return [(at, here.nbytes) for at, here in zip(self._addresses, self._here())]
 
     def grow_blob(self, size_bytes: int) -> None:
         from . import _torch
@@ -316,8 +366,20 @@ class Layout:
         return _lib.Piece(name, _lib.DTYPES["U8"], _lib.OPAQUE, size, (0,), size, buffer.data_ptr())
 
     def capture_pieces(self) -> List[_lib.Piece]:
-        pieces = [entry.piece(self.place) for entry in self.entries if entry.captured]
-        return [each for each in pieces if each] + [self.blob_piece(self.blob, f"cairn.rank{self.place.rank}")]
+        """What is registered: first the copies, which the next snapshot overwrites, then what is captured in place, in its order."""
+        from . import _torch
+
+        pieces = [self.blob_piece(self.blob, f"cairn.rank{self.place.rank}")]
+        pieces += [each for each in (entry.piece(self.place) for entry in self._staged if entry.captured) if each]
+        self.slice_bytes = [math.prod(piece.extent) for piece in pieces]  # small: as if elements were bytes
+        self.slices = []
+        for entry in self.in_place:
+            piece = entry.piece(self.place) if entry.captured else None
+            self.slices.append(len(pieces) if piece else -1)
+            if piece:
+                pieces.append(piece)
+                self.slice_bytes.append(_torch.local(entry.tensor).nbytes // piece.replica_count)
+        return pieces
 
     def blob_to_restore(self, listed: Mapping[str, _lib.Listed], place: Place) -> Optional[Tuple[Any, _lib.Piece]]:
         """(buffer, piece) of this rank's blob, or where the job had fewer ranks of one that is there."""
@@ -439,8 +501,12 @@ def collect(
     problems: Problems,
     staged_always: Set[str],
     unnamed_too: bool = True,
+    order: Optional[Mapping[int, int]] = None,
 ) -> Layout:
-    """Everything that the job holds: parameters and moments in the order of the updates, then what is left, then buffers."""
+    """Everything that the job holds: parameters and moments in the order of the updates, then what is left, then buffers.
+
+    known: in the order in which they step. order: ranks of tensors by their id, where the order of updates is known better.
+    """
     from . import _torch
 
     layout = Layout(place)
@@ -487,6 +553,7 @@ def collect(
                 continue
             staged = bool(why) or _torch.local(buffer).nbytes <= STAGED_BYTES_MAX or fitting(full) in staged_always
             layout.entries.append(Entry(full, _lib.BUFFER, buffer, staged=staged))
+    layout.arrange(order or {})
     layout.seal(known)
     return layout
 

@@ -8,18 +8,29 @@ from __future__ import annotations
 
 import datetime
 import functools
+import operator
 import os
 import random
 import sys
+import threading
 from array import array
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 from torch.optim import Optimizer
+from torch.optim import optimizer as optimizer_module
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _get_current_dispatch_mode_stack
+
 from . import _job, _lib
+from ._fence import Fence
 from ._job import Job, Place
+
+try:
+    from torch._C._dynamo.eval_frame import get_eval_frame_callback as compiling_callback
+except ImportError:
+    compiling_callback = None
 
 Tensor = torch.Tensor
 
@@ -94,18 +105,25 @@ def is_sharded(tensor: Tensor) -> bool:
     return hasattr(tensor, "_local_tensor")
 
 
-def versions(tensors: Iterable[Tensor]) -> List[int]:
-    """The version counters of what lies here: they grow with every write that goes through torch and not through .data."""
-    here = [getattr(tensor, "_local_tensor", tensor) for tensor in tensors]
+_version_of = operator.attrgetter("_version")
+
+
+def versions(here: Sequence[Tensor]) -> List[int]:
+    """The version counters of local tensors: they grow with every write that goes through torch and not through .data."""
     try:
-        return [tensor._version for tensor in here]
+        return list(map(_version_of, here))
     except RuntimeError:  # a tensor of inference mode has none
         return [0 if tensor.is_inference() else tensor._version for tensor in here]
 
 
-def addresses(tensors: Iterable[Tensor]) -> List[int]:
-    """Where what lies here begins."""
-    return [getattr(tensor, "_local_tensor", tensor).data_ptr() for tensor in tensors]
+def storages(here: Sequence[Tensor]) -> List[int]:
+    """Where the memory begins that local tensors are parts of: equal for views of one block, which have one version counter."""
+    return [tensor.untyped_storage().data_ptr() for tensor in here]
+
+
+def addresses(here: Sequence[Tensor]) -> List[int]:
+    """Where local tensors begin."""
+    return list(map(Tensor.data_ptr, here))
 
 
 def memory_order(tensor: Tensor) -> Optional[Tuple[int, ...]]:
@@ -345,6 +363,117 @@ def unpack(tag: str, of: Any) -> Any:
     raise ValueError(f"a blob holds something of the unknown kind {tag!r}")
 
 
+# ---- what an update writes to ----
+
+_guarded = threading.local()  # .steps: the optimizers whose guarded step runs in this thread
+
+
+def _is_torchs_own(kind: type) -> bool:
+    return f"{kind.__module__}.".startswith("torch.optim.")
+
+
+def guard_step(optimizer: Optimizer) -> None:
+    """Sees to it that a watch of this kind of optimizer's updates ends with the step, also with one that raises."""
+    kind = type(optimizer)
+    step = kind.step
+    if not _is_torchs_own(kind) or hasattr(step, "_cairn_guards"):
+        return
+
+    @functools.wraps(step)
+    def guarded(self: Optimizer, *arguments: Any, **options: Any) -> Any:
+        steps = _guarded.__dict__.setdefault("steps", [])
+        steps.append(self)
+        try:
+            return step(self, *arguments, **options)
+        finally:
+            steps.pop()
+            unwatch()
+
+    guarded._cairn_guards = True  # type: ignore[attr-defined]
+    kind.step = guarded  # type: ignore[method-assign]
+
+
+def writes_are_known(optimizer: Optimizer) -> bool:
+    """Its step writes to its own tensors alone, and through torch's dispatcher, where a watch sees it.
+
+    That is known of torch's own optimizers. Others may use kernels that nothing sees, compiled code calls its kernels itself, and
+    nobody knows what a hook of the script does.
+    """
+    steps = getattr(_guarded, "steps", None)
+    if not _is_torchs_own(type(optimizer)) or not steps or steps[-1] is not optimizer:
+        return False
+    hooks = len(optimizer_module._global_optimizer_pre_hooks) + len(optimizer_module._global_optimizer_post_hooks)
+    if hooks > 2 or optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        return False
+    # The first is true where this very function is being compiled, the second where what it returns to may be.
+    return not torch.compiler.is_compiling() and compiling_callback is not None and compiling_callback() is None
+
+
+_written: Dict[Any, Optional[Tuple[Tuple[int, str], ...]]] = {}
+
+
+def _writes_of(function: Any) -> Optional[Tuple[Tuple[int, str], ...]]:
+    """(index, name) of the arguments that an operator writes to; None where it does not say."""
+    try:
+        return _written[function]
+    except KeyError:
+        schema = getattr(function, "_schema", None)
+        found = None if schema is None else tuple(
+            (index, argument.name)
+            for index, argument in enumerate(schema.arguments)
+            if argument.alias_info is not None and argument.alias_info.is_write
+        )
+        _written[function] = found
+        return found
+
+
+def _span(tensor: Tensor) -> Optional[Tuple[int, int]]:
+    """The addresses [begin, end) of what lies here of a tensor; None where that is not one block of memory."""
+    here = local(tensor)
+    if type(here) not in (Tensor, torch.nn.Parameter) or here.layout is not torch.strided:
+        return None
+    begin = here.data_ptr()
+    if here.is_contiguous():
+        return begin, begin + here.nbytes
+    if here.numel() == 0:
+        return begin, begin
+    elements = 1 + sum((size - 1) * stride for size, stride in zip(here.shape, here.stride()))
+    return begin, begin + elements * here.element_size()
+
+
+class _Watch(TorchDispatchMode):
+    """Fences what an operator writes to, before it runs, while a snapshot is being captured."""
+
+    fence: Optional[Fence] = None
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # it never runs in compiled code, and would pay for that in every operator
+
+    def __torch_dispatch__(self, function: Any, _types: Any, args: Tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self.fence is not None:
+            _before_write(self, self.fence, function, args, kwargs)
+        return function(*args, **kwargs)
+
+
+_watch = _Watch()
+
+
+def watch(fence: Fence) -> None:
+    """Until unwatch every operator that this thread runs waits for what it overwrites."""
+    _watch.fence = fence
+    _watch.__enter__()
+
+
+def unwatch() -> None:
+    """Ends it; where nothing is watched it does nothing."""
+    if _watch in _get_current_dispatch_mode_stack():
+        _watch.fence = None
+        if _get_current_dispatch_mode() is _watch:
+            _watch.__exit__(None, None, None)
+
+
 # ---- hooks ----
 
 _installed = False
@@ -371,11 +500,11 @@ def _quiet(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @_quiet
-def _before_update(job: Job) -> None:
-    job.before_update()
+def _before_update(job: Job, optimizer: Optimizer) -> None:
+    job.before_update(optimizer)
 
 
-def _fenced(closure: Callable[[], Any]) -> Callable[[], Any]:
+def _fenced(closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[], Any]:
     """The closure of an optimizer's step, with the fence after its first call: no optimizer writes before that."""
     calls = 0
 
@@ -385,10 +514,32 @@ def _fenced(closure: Callable[[], Any]) -> Callable[[], Any]:
         result = closure()
         calls += 1
         if calls == 1:
-            _before_update()
+            _before_update(optimizer)
         return result
 
     return call
+
+
+@_quiet
+def _before_write(_job: Job, watch: _Watch, fence: Fence, function: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> None:
+    written = _writes_of(function)
+    if written == ():
+        return
+    positions: List[int] = []
+    for index, name in written or ():
+        value = args[index] if index < len(args) else kwargs.get(name)
+        for each in value if isinstance(value, (list, tuple)) else () if value is None else (value,):
+            span = _span(each)
+            if span is None:
+                written = None
+            else:
+                positions += fence.overlapping(*span)
+    if written is None:
+        fence.close_all()
+    elif positions:
+        fence.close(positions)
+    if not fence.watches():
+        watch.fence = None
 
 
 @_quiet
@@ -397,8 +548,8 @@ def _before_step(job: Job, optimizer: Optimizer, args: Tuple[Any, ...], kwargs: 
     if not job.before_step(optimizer, callable(closure)):
         return None
     if "closure" in kwargs:
-        return args, {**kwargs, "closure": _fenced(closure)}
-    return (args[0], _fenced(closure), *args[2:]), kwargs
+        return args, {**kwargs, "closure": _fenced(closure, optimizer)}
+    return (args[0], _fenced(closure, optimizer), *args[2:]), kwargs
 
 
 @_quiet

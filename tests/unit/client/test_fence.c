@@ -313,13 +313,17 @@ test_slice_by_slice(void **state)
 
     (void)state;
     setup(&trainer, 10000);
+    assert_int_equal(cairn_snapshot_captured(trainer.client), CAIRN_FENCE_ALL);
     begin_running(&trainer, 1);
     for (uint32_t i = 0; i < SLICES; i++) {
         engine_copies(i * SLICE_BYTES + SLICE_BYTES - 1); /* all but a byte */
         fence_start(&fencing, &trainer, i == SLICES - 1 ? CAIRN_FENCE_ALL : i);
         engine_until(NULL, &engine.waiting);
         assert_int_equal(fencing.returned, 0);
+        assert_int_equal(cairn_snapshot_captured(trainer.client), i);
         engine_copies((i + 1) * SLICE_BYTES);
+        assert_int_equal(cairn_snapshot_captured(trainer.client),
+                         i == SLICES - 1 ? CAIRN_FENCE_ALL : i + 1);
         assert_int_equal(fence_end(&fencing), CAIRN_OK);
         for (uint32_t j = 0; j <= i; j++) /* without waiting */
             assert_int_equal(cairn_snapshot_fence(trainer.client, j), CAIRN_OK);
@@ -346,6 +350,7 @@ test_old_watermark(void **state)
     assert_int_equal(cairn_snapshot_begin(trainer.client, 1), CAIRN_OK);
     engine_until(&engine.start_held, NULL);
     fence_start(&fencing, &trainer, 0);
+    assert_int_equal(cairn_snapshot_captured(trainer.client), 0);
     nanosleep(&(struct timespec){0, 20000000}, NULL); /* time to go wrong in */
     assert_int_equal(fencing.returned, 0);
     pthread_mutex_lock(&engine.lock);
@@ -358,6 +363,13 @@ test_old_watermark(void **state)
     assert_int_equal(fence_end(&fencing), CAIRN_OK);
     engine_end(CAIRN_OK);
     assert_true(fake_reaches(&trainer.agent->dones, 1));
+    assert_int_equal(cairn_snapshot_begin(trainer.client, 2), CAIRN_OK);
+    assert_int_not_equal(cairn_snapshot_captured(trainer.client), CAIRN_FENCE_ALL);
+    engine_until(&engine.running, NULL);
+    engine_end(CAIRN_DEVICE); /* read no further: all may be overwritten, and the fence says why */
+    assert_true(fake_reaches(&trainer.agent->cancels, 1));
+    assert_int_equal(cairn_snapshot_captured(trainer.client), CAIRN_FENCE_ALL);
+    assert_int_equal(cairn_snapshot_fence(trainer.client, CAIRN_FENCE_ALL), CAIRN_DEVICE);
     teardown(&trainer);
 }
 
