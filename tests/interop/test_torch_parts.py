@@ -286,6 +286,17 @@ def test_what_goes_wrong_behind_the_first_forward_is_raised():
             filling.finish()
 
 
+def test_moments_come_without_a_thread_to_spare(monkeypatch):
+    def start(_thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    optimizer = torch.optim.AdamW(torch.nn.Linear(2, 2).parameters())
+    state, filled = optimizer.state, []
+    _moments.Filling(lambda: filled.append(True), [optimizer]).finish()
+    assert filled == [True] and optimizer.state is state
+
+
 def test_a_state_that_the_script_replaces_stays():
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.AdamW(model.parameters())

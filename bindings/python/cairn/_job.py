@@ -13,6 +13,8 @@ An optimizer that is given a closure runs forward and backward inside its step: 
 Where a round has no forward between two updates (models that are no modules) it begins in after_step from then on.
 A forward without gradients (an evaluation) does not begin one: weights may be swapped for it.
 
+A restore returns when a forward can run. Moments on the CPU come in behind it (_moments.py), and the first update waits for them.
+
 All hooks run in the thread that trains. A forked child has no job.
 """
 

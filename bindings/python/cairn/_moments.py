@@ -66,8 +66,12 @@ class Filling:
             self._hidden.append((optimizer, awaited, optimizer.state))
             optimizer.state = awaited
         # Not a daemon: the interpreter must not take down tensors that are being written to.
-        self._thread = threading.Thread(target=self._run, args=(fill,), name="cairn-restore")
-        self._thread.start()
+        self._thread: Optional[threading.Thread] = threading.Thread(target=self._run, args=(fill,), name="cairn-restore")
+        try:
+            self._thread.start()
+        except RuntimeError:  # the system has none to give
+            self._thread = None
+            self._run(fill)
 
     def _run(self, fill: Callable[[], None]) -> None:
         try:
@@ -77,7 +81,8 @@ class Filling:
 
     def finish(self) -> None:
         """Waits, and shows the states again; raises what `fill` raised, each time."""
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
         if self._error is not None:
             raise self._error
         for optimizer, awaited, real in self._hidden:
