@@ -385,6 +385,10 @@ def guard_step(optimizer: Optimizer) -> None:
         steps.append(self)
         try:
             return step(self, *arguments, **options)
+        except BaseException as error:
+            if error.__traceback__ is not None:
+                error.__traceback__ = error.__traceback__.tb_next  # the script's own, without this frame
+            raise
         finally:
             steps.pop()
             unwatch()
