@@ -116,9 +116,9 @@ def versions(here: Sequence[Tensor]) -> List[int]:
         return [0 if tensor.is_inference() else tensor._version for tensor in here]
 
 
-def storages(here: Sequence[Tensor]) -> List[int]:
-    """Where the memory begins that local tensors are parts of: equal for views of one block, which have one version counter."""
-    return [tensor.untyped_storage().data_ptr() for tensor in here]
+def storages(here: Sequence[Tensor]) -> List[Any]:
+    """The blocks of memory that local tensors are parts of; they live as long as what is returned."""
+    return [tensor.untyped_storage() for tensor in here]
 
 
 def addresses(here: Sequence[Tensor]) -> List[int]:
