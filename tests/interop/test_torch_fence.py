@@ -368,6 +368,21 @@ def test_changed_before_its_fence(job):
     assert any("changed 3.weight" in line for line in job.said)
 
 
+def test_memory_that_is_replaced(job):
+    """A parameter that gets other memory while its own is being copied: refused, and the old memory is there until the copy ends."""
+    model = model_of()
+    held = []
+
+    def between(step):
+        if step == 2:
+            model[3].weight.data = torch.zeros(6, 6)
+            held.extend(torch.full((6, 6), 7.0) for _ in range(1000))  # in what was freed
+            assert job._client.read(next(p for p in job._client.pieces if p.name == "3.weight")) in job._client.truth
+
+    capture = train(model, [torch.optim.AdamW(model.parameters(), foreach=False)], between=between)
+    assert capture.good == [1, 3, 4] and capture.bad == [2]
+
+
 def test_a_step_that_raises(job):
     """The watch ends with the step, and what was not overwritten by then is captured later."""
     model = model_of()
@@ -378,8 +393,9 @@ def test_a_step_that_raises(job):
     job._pending = True
     model(torch.ones(2, 6))
     optimizer.param_groups[1]["lr"] = "much"
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError) as raised:
         optimizer.step()
+    assert not any("_torch.py" in str(frame.path) for frame in raised.traceback)
     assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
     assert len(job._client.copy) == 1 + 6
     optimizer.param_groups[1]["lr"] = 0.1

@@ -262,6 +262,7 @@ class Layout:
         self._owned: List[Any] = []  # and what they held
         self._local: List[Any] = []  # of the entries in place what lies here
         self._sharded: List[int] = []  # which of them are DTensors
+        self._storages: List[Any] = []  # held: a script may replace a parameter's memory (`.data`) while it is being copied
         self._addresses: List[int] = []
         self._versions: List[int] = []
 
@@ -292,6 +293,7 @@ class Layout:
         self._local = [_torch.local(entry.tensor) for entry in self.in_place]
         self._sharded = [i for i, entry in enumerate(self.in_place) if _torch.is_sharded(entry.tensor)]
         self._addresses = _torch.addresses(self._local)
+        self._storages = _torch.storages(self._local)
 
     def _here(self) -> List[Any]:
         """What lies here of the entries in place; the local part of a DTensor may be another one each time."""
@@ -345,10 +347,8 @@ class Layout:
         return [self.in_place[i] for i, version, at in now if version != self._versions[i] or at != self._addresses[i]]
 
     def storages(self) -> List[int]:
-        """The block of memory of each entry in place."""
-        from . import _torch
-
-        return _torch.storages(self._here())
+        """Where the block of memory begins that each entry in place is a part of: views of one block have one version counter."""
+        return [storage.data_ptr() for storage in self._storages]
 
     def spans(self) -> List[Tuple[int, int]]:
         """(address, bytes) of each entry in place, when it was registered."""

@@ -116,9 +116,9 @@ def versions(here: Sequence[Tensor]) -> List[int]:
         return [0 if tensor.is_inference() else tensor._version for tensor in here]
 
 
-def storages(here: Sequence[Tensor]) -> List[int]:
-    """Where the memory begins that local tensors are parts of: equal for views of one block, which have one version counter."""
-    return [tensor.untyped_storage().data_ptr() for tensor in here]
+def storages(here: Sequence[Tensor]) -> List[Any]:
+    """The blocks of memory that local tensors are parts of; they live as long as what is returned."""
+    return [tensor.untyped_storage() for tensor in here]
 
 
 def addresses(here: Sequence[Tensor]) -> List[int]:
@@ -385,6 +385,10 @@ def guard_step(optimizer: Optimizer) -> None:
         steps.append(self)
         try:
             return step(self, *arguments, **options)
+        except BaseException as error:
+            if error.__traceback__ is not None:
+                error.__traceback__ = error.__traceback__.tb_next  # the script's own, without this frame
+            raise
         finally:
             steps.pop()
             unwatch()
