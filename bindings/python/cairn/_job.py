@@ -27,7 +27,7 @@ import weakref
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from . import _blob, _lib
-from ._state import Entry, Extras, Known, Layout, Place, Problems, collect, few
+from ._state import Entry, Extras, Known, Layout, Place, Problems, collect, few, named
 
 RESTORE_TRIES = 3
 LAST_GRANT_MS = 500  # that the end of a process waits for the agent,
@@ -458,8 +458,9 @@ class Job:
             self._resume = False
             return
         assert self._listed is not None and self._place is not None
+        names, parts, _ = named(self._roots, self._place.world)
         for known in self._live():
-            known.make_state(self._names(), self._listed, unnamed_too=final)
+            known.make_state(names, self._listed, unnamed_too=final, parts=parts)
         uncovered = Problems()
         layout = collect(self._roots, self._live(), self._place, uncovered, self._staged_always, unnamed_too=final)
         todo, differences = layout.match(self._listed, self._restored, self._place)
@@ -494,15 +495,6 @@ class Job:
                 known.forget_state()  # it was never filled
             raise
 
-    def _names(self) -> Dict[int, str]:
-        from . import _torch
-
-        names: Dict[int, str] = {}
-        for prefix, root in self._roots.items():
-            for name, parameter in _torch.named_parameters(root):
-                names.setdefault(id(parameter), prefix + name)
-        return names
-
     def _fill(self, layout: Layout, todo: List[Tuple[Entry, str]]) -> None:
         from . import _torch
 
@@ -523,9 +515,10 @@ class Job:
             self.say(f"resumed: the state after update {self.step}")
         if blob:
             data = _torch.read_bytes(blob[0])
+            names = named(self._roots, self._place.world)[0]
             value = _blob.decode(data[8 : 8 + int.from_bytes(data[:8], "little")], _torch.unpack)
             for known, plain in zip(self._live(), value["optimizers"]):
-                known.load_plain(plain, self._names(), with_groups=self._attached)
+                known.load_plain(plain, names, with_groups=self._attached)
             self._extras.load({**value["early"], **value["late"]}, self)
             _torch.set_random_state(value["random"])
 

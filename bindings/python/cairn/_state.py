@@ -11,6 +11,7 @@ import hashlib
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from . import _lib
+from ._fsdp1 import Part, Parts, parts_of
 
 STAGED_BYTES_MAX = 1 << 20  # a larger buffer is captured in place while nothing writes to it
 
@@ -43,9 +44,12 @@ def fitting(name: str) -> str:
 
 
 class Entry:
-    """One tensor of the job. `staged` is the copy that is captured in its stead, where there is one."""
+    """One tensor of the job. `staged` is the copy that is captured in its stead, where there is one.
 
-    __slots__ = ("name", "kind", "tensor", "owner", "key", "parameter", "staged", "replica", "captured")
+    Where `part` is given, it says what is captured, and where that lies: the tensor is FSDP1's, and may hold several.
+    """
+
+    __slots__ = ("name", "kind", "tensor", "owner", "key", "parameter", "staged", "replica", "captured", "part")
 
     def __init__(
         self,
@@ -56,9 +60,11 @@ class Entry:
         key: str = "",
         parameter: Any = None,
         staged: bool = False,
+        part: Optional[Part] = None,
     ) -> None:
         from . import _torch
 
+        self.part = part
         self.name, self.kind, self.tensor, self.owner, self.key, self.parameter = (
             fitting(name),
             kind,
@@ -75,6 +81,8 @@ class Entry:
         """What this rank holds of it; None where that is nothing. For a restore replicas only say how little is captured."""
         from . import _torch
 
+        if self.part is not None:
+            return self._piece_of_part(self.part, as_named or self.name)
         memory = self.staged if self.staged is not None else _torch.local(self.tensor)
         shape, offset, extent, index, count = _torch.box(
             self.tensor if self.staged is None or _torch.is_sharded(self.tensor) else self.staged
@@ -96,6 +104,44 @@ class Entry:
             index,
             count,
         )
+
+    def _piece_of_part(self, part: Part, name: str) -> Optional[_lib.Piece]:
+        from . import _torch
+
+        if part.is_empty:
+            return None
+        memory = part.memory()
+        return _lib.Piece(
+            name,
+            _torch.DTYPES[memory.dtype],
+            self.kind,
+            part.shape,
+            (0,) * len(part.shape),
+            part.shape,
+            memory.data_ptr() + part.at * memory.element_size(),
+            (memory.device.index or 0) if memory.device.type == "cuda" else -1,
+            *part.replica,
+            part.begin,
+            part.end,
+        )
+
+    def memory(self) -> Any:
+        """The tensor in whose memory it lies, if not in its own copy."""
+        return self.tensor if self.part is None else self.part.memory()
+
+    def shape(self) -> Tuple[int, ...]:
+        """Of the whole, in the order of its memory."""
+        from . import _torch
+
+        return _torch.box(self.tensor)[0] if self.part is None else self.part.shape
+
+    def size_bytes(self) -> int:
+        """Of what lies here."""
+        from . import _torch
+
+        if self.part is None:
+            return int(_torch.local(self.tensor).nbytes)
+        return (self.part.end - self.part.begin) * int(self.part.memory().element_size())
 
     def unstage(self) -> None:
         """After a restore into the copy."""
@@ -185,7 +231,9 @@ class Known:
                     else:
                         group[key] = each
 
-    def make_state(self, names: Mapping[int, str], listed: Mapping[str, _lib.Listed], unnamed_too: bool) -> None:
+    def make_state(
+        self, names: Mapping[int, str], listed: Mapping[str, _lib.Listed], unnamed_too: bool, parts: Optional[Parts] = None
+    ) -> None:
         """The tensors of the state that a first step would make, where the snapshot has them and they are not there. Not yet filled."""
         from . import _torch
 
@@ -200,11 +248,14 @@ class Known:
             if id(parameter) not in names and not unnamed_too:
                 continue
             name = fitting(names.get(id(parameter)) or positional(self.number, number, index))
-            for key, each in by_parameter.get(name, ()):
-                if optimizer.state.get(parameter, {}).get(key) is None and not _torch.uncovered(parameter):
-                    state = optimizer.state[parameter]
-                    state[key] = _torch.make_state(parameter, group, each)
-                    self._made.append((state, key))
+            for part in (parts or {}).get(id(parameter), [None]):
+                if part is not None and part.is_empty:
+                    continue
+                for key, each in by_parameter.get(name if part is None else fitting(part.name), ()):
+                    if optimizer.state.get(parameter, {}).get(key) is None and not _torch.uncovered(parameter):
+                        state = optimizer.state[parameter]
+                        state[key] = _torch.make_state(parameter, group, each, part)
+                        self._made.append((state, key))
 
     def forget_state(self) -> None:
         """Takes back what make_state made."""
@@ -234,6 +285,7 @@ class Layout:
         self._plain: List[Tuple[int, str, Dict[str, Any], Set[str]]] = []
         self._counts: Dict[int, Tuple[int, int]] = {}
         self._in_place: List[Entry] = []
+        self._in_parts: List[Entry] = []
         self._staged: List[Entry] = []
         self._owned: List[Tuple[Dict[str, Any], str, Any]] = []
         self._addresses: List[int] = []
@@ -253,7 +305,25 @@ class Layout:
         self._in_place = [entry for entry in self.entries if entry.staged is None]
         self._staged = [entry for entry in self.entries if entry.staged is not None]
         self._owned = [(entry.owner, entry.key, entry.tensor) for entry in self.entries if entry.owner is not None]
-        self._addresses = _torch.addresses([entry.tensor for entry in self._in_place])
+        self._in_parts = [entry for entry in self._in_place if entry.part is not None]
+        self._addresses = self._places()
+
+    def _places(self) -> List[int]:
+        from . import _torch
+
+        return _torch.addresses([entry.memory() for entry in self._in_place])
+
+    def _counters(self) -> List[int]:
+        """The version counters of what is captured in place; what lies in a shard can be written to through that, too."""
+        from . import _torch
+
+        own = _torch.versions([entry.tensor for entry in self._in_place])
+        if self._in_parts:
+            through_shards = iter(_torch.versions([entry.memory() for entry in self._in_parts]))
+            own = [
+                count if entry.part is None else count + next(through_shards) for entry, count in zip(self._in_place, own)
+            ]
+        return own
 
     def grown(self, known: Iterable[Known]) -> bool:
         """Parameters or state were added or taken away since it was made."""
@@ -261,12 +331,10 @@ class Layout:
 
     def outdated(self, known: Iterable[Known]) -> bool:
         """It has grown, or tensors were replaced or moved since it was made."""
-        from . import _torch
-
         return (
             self.grown(known)
             or any(owner.get(key) is not tensor for owner, key, tensor in self._owned)
-            or _torch.addresses([entry.tensor for entry in self._in_place]) != self._addresses
+            or self._places() != self._addresses
         )
 
     def prepare(self) -> None:
@@ -275,14 +343,11 @@ class Layout:
 
         for entry in self._staged:
             _torch.stage(entry.tensor, entry.staged)
-        self._versions = _torch.versions([entry.tensor for entry in self._in_place])
+        self._versions = self._counters()
 
     def changed(self) -> List[Entry]:
         """What was written to, or moved, since prepare."""
-        from . import _torch
-
-        tensors = [entry.tensor for entry in self._in_place]
-        versions, places = _torch.versions(tensors), _torch.addresses(tensors)
+        versions, places = self._counters(), self._places()
         if versions == self._versions and places == self._addresses:
             return []
         before = zip(self._in_place, versions, self._versions, places, self._addresses)
@@ -313,11 +378,13 @@ class Layout:
         return buffer, self.blob_piece(buffer, name)
 
     def plain_parameters(self) -> Dict[str, Any]:
-        """Those that are no DTensors, by name."""
+        """Those that are neither DTensors nor FSDP1's, by name."""
         from . import _torch
 
         return {
-            entry.name: entry.tensor for entry in self.entries if entry.kind == _lib.PARAM and not _torch.is_sharded(entry.tensor)
+            entry.name: entry.tensor
+            for entry in self.entries
+            if entry.kind == _lib.PARAM and entry.part is None and not _torch.is_sharded(entry.tensor)
         }
 
     def share(self, agreed: Mapping[str, Tuple[str, int, int]], place: Place, buffers_of_rank_0: bool) -> None:
@@ -328,7 +395,7 @@ class Layout:
             id(entry.tensor): agreed[entry.name] for entry in self.entries if entry.name in agreed and entry.kind == _lib.PARAM
         }
         for entry in self.entries:
-            if _torch.is_sharded(entry.tensor):
+            if entry.part is not None or _torch.is_sharded(entry.tensor):
                 continue
             if entry.kind == _lib.BUFFER:
                 entry.captured = place.rank == 0 or not buffers_of_rank_0
@@ -354,8 +421,8 @@ class Layout:
             if name in done:
                 continue
             found = listed.get(name)
-            shape = _torch.box(entry.tensor)[0]
-            dtype = _torch.DTYPES[_torch.local(entry.tensor).dtype]
+            shape = entry.shape()
+            dtype = _torch.DTYPES[_torch.local(entry.memory()).dtype]
             if found is None:
                 problems.append(f"{entry.name} is not in the snapshot")
             elif found.shape != shape:
@@ -367,28 +434,28 @@ class Layout:
         return todo, problems
 
     def summary(self) -> str:
-        from . import _torch
-
         kinds = [sum(entry.kind == kind for entry in self.entries) for kind in (_lib.PARAM, _lib.OPTIMIZER, _lib.BUFFER)]
-        size = sum(_torch.local(entry.tensor).nbytes for entry in self.entries)
+        size = sum(entry.size_bytes() for entry in self.entries)
         return (
             f"{kinds[0]} parameters, {kinds[1]} tensors of optimizer state and {kinds[2]} buffers "
             f"({size / 1048576:.1f} MiB on this rank), and random generators"
         )
 
 
-def _add_parameter(layout: Layout, name: str, tensor: Any, problems: Problems) -> bool:
+def _add_parameter(layout: Layout, name: str, tensor: Any, part: Optional[Part], problems: Problems) -> bool:
     from . import _torch
 
-    why = _torch.uncovered(tensor)
+    why = _torch.uncovered(tensor if part is None else part.memory())
     if why:
         problems.lines.append(f"parameter {name} cannot be captured: {why}")
         return False
-    layout.entries.append(Entry(name, _lib.PARAM, tensor))
+    layout.entries.append(Entry(name, _lib.PARAM, tensor, part=part))
     return True
 
 
-def _add_state(layout: Layout, known: Known, name: str, parameter: Any, taken: Set[str], problems: Problems) -> None:
+def _add_state(
+    layout: Layout, known: Known, name: str, parameter: Any, part: Optional[Part], taken: Set[str], problems: Problems
+) -> None:
     from . import _blob, _torch
 
     state = known.optimizer().state.get(parameter) or {}
@@ -401,7 +468,12 @@ def _add_state(layout: Layout, known: Known, name: str, parameter: Any, taken: S
             except TypeError as error:
                 problems.lines.append(f"{key}.{name} cannot be captured: {error}")
             continue
+        if part is not None and part.is_empty:
+            continue
+        of = part.of(value) if part is not None else None
         why = _torch.uncovered(value)
+        if part is not None and of is None:
+            why = f"FSDP1 holds {list(part.held_shape)} of its parameter, and it has the shape {list(value.shape)}"
         moment = f"{key}.{name}"
         if why:
             problems.lines.append(f"{moment} cannot be captured: {why}")
@@ -409,9 +481,26 @@ def _add_state(layout: Layout, known: Known, name: str, parameter: Any, taken: S
             problems.lines.append(f"two optimizers have {moment}")
         else:
             taken.add(moment)
-            layout.entries.append(Entry(moment, _lib.OPTIMIZER, value, state, key, parameter))
+            layout.entries.append(Entry(moment, _lib.OPTIMIZER, value, state, key, parameter, part=of))
     if plain:
         layout.add_plain(known.number, name, state, plain)
+
+
+def named(roots: Mapping[str, Any], world: int) -> Tuple[Dict[int, str], Parts, List[str]]:
+    """(names by the ids of parameters, those of FSDP1 in their parts, why some have no name). A flat one has that of its first."""
+    from . import _torch
+
+    names: Dict[int, str] = {}
+    parts: Parts = {}
+    problems: List[str] = []
+    for prefix, root in roots.items():
+        of_root, why = parts_of(root, prefix, world)
+        parts.update(of_root)
+        problems += why
+        for name, parameter in _torch.named_parameters(root):
+            names.setdefault(id(parameter), prefix + name)
+    names.update((number, each[0].name) for number, each in parts.items())
+    return names, parts, problems
 
 
 def collect(
@@ -426,10 +515,8 @@ def collect(
     from . import _torch
 
     layout = Layout(place)
-    names: Dict[int, str] = {}
-    for prefix, root in roots.items():
-        for name, parameter in _torch.named_parameters(root):
-            names.setdefault(id(parameter), prefix + name)
+    names, parts, why_unnamed = named(roots, place.world)
+    problems.lines += why_unnamed
     added: Set[int] = set()
     taken: Set[str] = set()
     unnamed: List[str] = []
@@ -441,10 +528,11 @@ def collect(
                     continue
                 name = positional(each.number, number, index)
                 unnamed.append(name)
-            if id(parameter) not in added and not _add_parameter(layout, name, parameter, problems):
-                continue
+            for part in parts.get(id(parameter), [None]):
+                part_name = name if part is None else part.name
+                if id(parameter) in added or _add_parameter(layout, part_name, parameter, part, problems):
+                    _add_state(layout, each, part_name, parameter, part, taken, problems)
             added.add(id(parameter))
-            _add_state(layout, each, name, parameter, taken, problems)
         missing = [names.get(id(parameter), "a parameter without a name") for parameter in each.incomplete()]
         if missing:
             problems.lines.append(f"the optimizer has updated {few(missing)}, but holds no moments of it, or only some")
@@ -457,7 +545,8 @@ def collect(
         for name, parameter in _torch.named_parameters(root):
             if id(parameter) not in added:
                 added.add(id(parameter))
-                _add_parameter(layout, prefix + name, parameter, problems)
+                for part in parts.get(id(parameter), [None]):
+                    _add_parameter(layout, prefix + name if part is None else part.name, parameter, part, problems)
         for name, buffer in _torch.named_buffers(root):
             full = prefix + name
             why = _torch.uncovered(buffer)

@@ -12,13 +12,14 @@ import os
 import random
 import sys
 from array import array
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from . import _job, _lib
+from ._fsdp1 import Part
 from ._job import Job, Place
 
 Tensor = torch.Tensor
@@ -159,6 +160,11 @@ def box(tensor: Tensor) -> Tuple[Tuple[int, ...], Tuple[int, ...], Tuple[int, ..
     return tuple(tensor.shape), tuple(offset), here, index, count
 
 
+def shape_in_memory(shape: Sequence[int], stride: Sequence[int]) -> Tuple[int, ...]:
+    """The shape of a tensor of that shape and stride in the order of its memory, as box gives it."""
+    return box(torch.empty_strided(tuple(shape), tuple(stride), device="meta"))[0]
+
+
 def mesh_replica(tensor: Tensor) -> Tuple[int, int]:
     """(index, count) of a plain tensor that belongs to a DTensor and is the same on every rank of its mesh."""
     mesh = tensor.device_mesh  # type: ignore[attr-defined]
@@ -239,6 +245,21 @@ def named_parameters(module: torch.nn.Module) -> Iterator[Tuple[str, Tensor]]:
         yield strip(name), parameter
 
 
+def module_paths(root: torch.nn.Module) -> Dict[int, str]:
+    """The paths of all modules by their ids, as they stand in the names of parameters."""
+    return {id(module): strip(path + ".").rstrip(".") for path, module in unwrap(root).named_modules()}
+
+
+def fsdp1_units(root: torch.nn.Module) -> Iterator[Any]:
+    """The modules that FSDP1 has wrapped and that have parameters of their own."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # which takes long to import, and is there where it is used
+    if fsdp is None:
+        return
+    for module in root.modules():
+        if isinstance(module, fsdp.FullyShardedDataParallel) and module._handle is not None:
+            yield module
+
+
 def named_buffers(module: torch.nn.Module) -> Iterator[Tuple[str, Tensor]]:
     """Those that the module's own checkpoints hold."""
     inner = unwrap(module)
@@ -267,12 +288,15 @@ def is_tensor(value: Any) -> bool:
     return isinstance(value, Tensor)
 
 
-def make_state(parameter: Tensor, group: Mapping[str, Any], listed: _lib.Listed) -> Tensor:
+def make_state(parameter: Tensor, group: Mapping[str, Any], listed: _lib.Listed, part: Optional[Part] = None) -> Tensor:
     """A tensor of an optimizer's state as its first step would have made it: like the parameter, or a scalar beside it.
 
-    Its values are what the memory held: zeros would be written only to be overwritten.
+    Its values are what the memory held: zeros would be written only to be overwritten. Not so beside FSDP1's flat parameters,
+    which have padding that no restore writes to.
     """
     dtype = FROM_DTYPE[listed.dtype]
+    if part is not None and listed.shape == part.shape:
+        return torch.zeros_like(parameter, dtype=dtype, memory_format=torch.preserve_format, requires_grad=False)
     if listed.shape == box(parameter)[0]:
         return torch.empty_like(parameter, dtype=dtype, memory_format=torch.preserve_format, requires_grad=False)
     on_device = bool(group.get("capturable") or group.get("fused")) or bool(listed.shape)
