@@ -84,9 +84,7 @@ class Entry:
         if self.part is not None:
             return self._piece_of_part(self.part, as_named or self.name)
         memory = self.staged if self.staged is not None else _torch.local(self.tensor)
-        shape, offset, extent, index, count = _torch.box(
-            self.tensor if self.staged is None or _torch.is_sharded(self.tensor) else self.staged
-        )
+        shape, offset, extent, index, count = self._box()
         if 0 in extent:
             return None
         if not _torch.is_sharded(self.tensor):
@@ -133,7 +131,14 @@ class Entry:
         """Of the whole, in the order of its memory."""
         from . import _torch
 
-        return _torch.box(self.tensor)[0] if self.part is None else self.part.shape
+        if self.part is not None:
+            return self.part.shape
+        return self._box()[0]
+
+    def _box(self) -> Tuple[Tuple[int, ...], Tuple[int, ...], Tuple[int, ...], int, int]:
+        from . import _torch
+
+        return _torch.box(self.tensor if self.staged is None or _torch.is_sharded(self.tensor) else self.staged)
 
     def size_bytes(self) -> int:
         """Of what lies here."""
@@ -142,6 +147,16 @@ class Entry:
         if self.part is None:
             return int(_torch.local(self.tensor).nbytes)
         return (self.part.end - self.part.begin) * int(self.part.memory().element_size())
+
+    def takes_narrower(self, found: _lib.Listed) -> bool:
+        """A buffer can come back from a narrower type: FSDP1's mixed precision gives it that only at the first forward."""
+        from . import _torch
+
+        if self.kind == found.kind == _lib.BUFFER and not _torch.is_sharded(self.tensor):
+            narrower = _torch.staging_of_narrower(self.tensor, found.dtype)
+            self.staged = narrower if narrower is not None else self.staged
+            return narrower is not None
+        return False
 
     def unstage(self) -> None:
         """After a restore into the copy."""
@@ -427,7 +442,7 @@ class Layout:
                 problems.append(f"{entry.name} is not in the snapshot")
             elif found.shape != shape:
                 problems.append(f"{entry.name} has the shape {list(shape)}, in the snapshot {list(found.shape)}")
-            elif (found.dtype, found.kind) != (dtype, entry.kind):
+            elif (found.dtype, found.kind) != (dtype, entry.kind) and not entry.takes_narrower(found):
                 problems.append(f"{entry.name} has another type or kind in the snapshot")
             else:
                 todo.append((entry, name))

@@ -179,6 +179,14 @@ def staging_like(tensor: Tensor) -> Tensor:
     return local(tensor).detach().clone(memory_format=torch.contiguous_format)
 
 
+def staging_of_narrower(tensor: Tensor, dtype: int) -> Optional[Tensor]:
+    """Row-major memory of the same shape and device for values of a type that the tensor's own can hold; None for any other."""
+    here, other = local(tensor), FROM_DTYPE[dtype]
+    if not (here.is_floating_point() and torch.promote_types(here.dtype, other) == here.dtype):
+        return None
+    return torch.empty(here.shape, dtype=other, device=here.device)
+
+
 def stage(source: Tensor, into: Tensor) -> None:
     with torch.no_grad():
         into.copy_(local(source).detach())
