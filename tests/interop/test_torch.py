@@ -136,7 +136,7 @@ def reference(folder, kind, world=1):
 
 
 @pytest.mark.parametrize(
-    "kind, world", [("mlp", 1), ("gan", 1), ("accumulate", 1), ("closure", 1), ("moe", 1), ("ddp", 2), ("fsdp", 2), ("tp", 2)]
+    "kind, world", [("mlp", 1), ("gan", 1), ("accumulate", 1), ("closure", 1), ("moe", 1), ("ddp", 2), ("zero", 2), ("fsdp", 2), ("tp", 2)]
 )
 def test_killed_and_resumed(cluster, tmp_path, kind, world):
     start_reference(tmp_path, kind, world)
@@ -173,6 +173,28 @@ def test_other_number_of_ranks(cluster, tmp_path):
         wholes += [re.findall(r"^whole (.*)$", resumed.text(rank), re.M) for rank in range(world)]
     assert int(wholes[0][0].split()[0]) > 4
     assert all(each == wholes[0] for each in wholes), wholes
+
+
+def test_other_number_of_zero_ranks(cluster, tmp_path):
+    """Moments that ZeroRedundancyOptimizer spreads over the ranks go to those that want them in another number of ranks."""
+    run = Run(tmp_path, ["zero", STEPS], 2, under(cluster))
+    run.kill_at(8)
+    found = {}
+    for world in (2, 3):
+        resumed = Run(tmp_path, ["zero", 0, "--mischief", "moments"], world, under(cluster, "--resume"), distributed=True)
+        assert resumed.wait() == 0, resumed.errors()
+        found[world] = sorted(line for rank in range(world) for line in re.findall(r"^moment (.*)$", resumed.text(rank), re.M))
+        assert f"the state after update {newest(cluster)}" in resumed.errors(), resumed.errors()
+    assert len(found[2]) == len(set(found[2])) == 3 * 5 and found[3] == found[2]
+
+
+def test_refused_optimizer(cluster, tmp_path):
+    """One whose state cannot be told apart by parameters: the reason is said, and it trains as ever."""
+    whole = Run(tmp_path, ["lbfgs", 4])
+    run = Run(tmp_path, ["lbfgs", 4], 1, under(cluster))
+    assert finished(run) == finished(whole)
+    assert run.errors().count("no snapshots are taken: LBFGS keeps the state of all its parameters as one") == 1, run.errors()
+    assert newest(cluster) == 0
 
 
 def test_unchanged_script(cluster, tmp_path):

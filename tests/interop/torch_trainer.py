@@ -79,12 +79,18 @@ def build(kind):
 
             model = nn.Sequential(nn.Embedding(32, 48), nn.Linear(48, 64), nn.GELU(), nn.Linear(64, 32))
             parallelize_module(model, mesh, {"1": ColwiseParallel(), "3": RowwiseParallel()})
-    if kind == "ddp":
+    if kind in ("ddp", "zero"):
         model = nn.parallel.DistributedDataParallel(model, find_unused_parameters=False)
     if kind == "compile":
         model = torch.compile(model, backend="eager")
     decayed = [p for p in model.parameters() if p.dim() > 1 and p.requires_grad]
     others = [p for p in model.parameters() if p.dim() <= 1 and p.requires_grad]
+    if kind == "zero":
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        return [model], [ZeroRedundancyOptimizer(decayed + others, torch.optim.AdamW, lr=3e-3)]
+    if kind == "lbfgs":
+        return [model], [torch.optim.LBFGS(decayed + others, lr=0.1, max_iter=4)]
     return [model], [
         torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}], lr=3e-3)
     ]
@@ -92,7 +98,7 @@ def build(kind):
 
 def update(kind, models, optimizers, step, mischief):
     """One update of everything; its loss."""
-    if kind == "closure":
+    if kind in ("closure", "lbfgs"):
         return update_by_closure(models, optimizers[0], step)
     for optimizer in optimizers:
         optimizer.zero_grad()
@@ -153,8 +159,10 @@ def digest(models, optimizers, whole=False):
         for group in optimizer.param_groups:
             sha.update(repr(sorted((k, v) for k, v in group.items() if k != "params")).encode())
             for parameter in group["params"]:
-                for _, value in sorted(optimizer.state.get(parameter, {}).items()):
-                    add(value)
+                state = getattr(optimizer, "optim", optimizer).state  # ZeroRedundancyOptimizer holds another one with this rank's
+                for _, value in sorted(state.get(parameter, {}).items()):
+                    if torch.is_tensor(value):
+                        add(value)
     return sha.hexdigest()
 
 
@@ -188,6 +196,10 @@ def main():
         first = job.step
     if options.mischief == "whole":
         print(f"whole {first} {digest(models, optimizers, whole=True)}", flush=True)
+    if options.mischief == "moments":
+        for name, parameter in models[0].named_parameters():
+            for key, value in sorted(optimizers[0].optim.state.get(parameter, {}).items()):
+                print(f"moment {key}.{name} {hashlib.sha256(value.numpy().tobytes()).hexdigest()}", flush=True)
     for step in range(first, options.steps):
         if options.mischief == "raise" and step == 6:
             optimizers[0].register_step_pre_hook(lambda *_: 1 // 0)  # the update itself raises

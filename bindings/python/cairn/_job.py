@@ -126,7 +126,9 @@ class Job:
         self._watch()
 
     def _live(self) -> List[Known]:
-        return [known for known in self._known if known.optimizer() is not None]
+        live = [known for known in self._known if known.optimizer() is not None]
+        inside = {id(known.holder()) for known in live if known.holder() is not known.optimizer()}
+        return [known for known in live if id(known.optimizer()) not in inside]
 
     def _watch(self) -> None:
         from . import _torch
@@ -138,6 +140,15 @@ class Job:
         if self._stop_watching is not None:
             self._stop_watching()
             self._stop_watching = None
+
+    def _say_refusals(self) -> None:
+        """Before the first step: the optimizer of which no step is seen would never be said otherwise."""
+        from . import _torch
+
+        for known in self._live():
+            why = _torch.refusal(known.optimizer(), _torch.place().world)
+            if why:
+                self.say(f"no snapshots are taken: {why}")
 
     def _wanted(self) -> Set[int]:
         """The ids of all parameters of the optimizers."""
@@ -152,6 +163,7 @@ class Job:
             self._seen.update(module.modules())
             return
         self._add_root(module)
+        self._say_refusals()
         if wanted <= {id(parameter) for root in self._roots.values() for parameter in root.parameters()}:
             self._unwatch()
         self.before_forward(module)
@@ -416,6 +428,7 @@ class Job:
             self._add_root(module, f"{name}." if name else "")
         for optimizer in optimizers:
             self._add_optimizer(optimizer)
+        self._say_refusals()
         if not self._resume:
             self._open()
             return

@@ -49,7 +49,7 @@ class Entry:
     Where `part` is given, it says what is captured, and where that lies: the tensor is FSDP1's, and may hold several.
     """
 
-    __slots__ = ("name", "kind", "tensor", "owner", "key", "parameter", "staged", "replica", "captured", "part")
+    __slots__ = ("name", "kind", "tensor", "owner", "key", "parameter", "staged", "replica", "captured", "part", "alone")
 
     def __init__(
         self,
@@ -61,10 +61,11 @@ class Entry:
         parameter: Any = None,
         staged: bool = False,
         part: Optional[Part] = None,
+        alone: bool = False,
     ) -> None:
         from . import _torch
 
-        self.part = part
+        self.part, self.alone = part, alone  # alone: no other rank has it, though all have its parameter
         self.name, self.kind, self.tensor, self.owner, self.key, self.parameter = (
             fitting(name),
             kind,
@@ -175,6 +176,12 @@ class Known:
         self._made: List[Tuple[Dict[str, Any], str]] = []
         self._left_out: Set[str] = set()  # keys of the groups that hold no plain data
 
+    def holder(self) -> Any:
+        """The optimizer that has the state; not always for all parameters of this one."""
+        from . import _torch
+
+        return _torch.holder(self.optimizer())
+
     def leave_out_what_is_not_plain(self, problems: Problems) -> None:
         """Looks once whether the hyperparameters can be kept."""
         from . import _blob, _torch
@@ -193,13 +200,14 @@ class Known:
 
     def count(self) -> Tuple[int, int]:
         """Grows with parameters that are added and with state that appears."""
-        optimizer = self.optimizer()
-        return (sum(len(group["params"]) for group in optimizer.param_groups), sum(map(bool, optimizer.state.values())))
+        groups, state = self.optimizer().param_groups, self.holder().state
+        return (sum(len(group["params"]) for group in groups), sum(map(bool, state.values())))
 
     def note_missing(self) -> None:
         """Right after the update, while the gradients are there."""
-        state = self.optimizer().state
-        updated = [parameter for parameter in self.parameters() if parameter.grad is not None]
+        holder = self.holder()
+        state = holder.state
+        updated = [each for group in holder.param_groups for each in group["params"] if each.grad is not None]
         lacking = [parameter for parameter in updated if not state.get(parameter)]
         self.without_moments = lacking if len(lacking) < len(updated) else []  # some optimizers have no state at all
 
@@ -209,7 +217,7 @@ class Known:
         Their like: the parameters of as many dimensions in the same group, as some optimizers keep other moments of matrices than
         of vectors.
         """
-        optimizer = self.optimizer()
+        optimizer = self.holder()
         found = list(self.without_moments)
         for group in optimizer.param_groups:
             states = [(parameter, optimizer.state.get(parameter) or {}) for parameter in group["params"]]
@@ -233,13 +241,15 @@ class Known:
         return {"groups": groups, "state": values}
 
     def load_plain(self, value: Mapping[str, Any], names: Mapping[int, str], with_groups: bool) -> None:
-        optimizer = self.optimizer()
-        for parameter in self.parameters():
+        from . import _torch
+
+        holder = self.holder()
+        for _number, _index, _group, parameter in _torch.grouped(holder):
             found = value["state"].get(fitting(names.get(id(parameter), "")))
             if found:
-                optimizer.state[parameter].update(found)
+                holder.state[parameter].update(found)
         if with_groups:
-            for group, saved in zip(optimizer.param_groups, value["groups"]):
+            for group, saved in zip(self.optimizer().param_groups, value["groups"]):
                 for key, each in saved.items():
                     if hasattr(group.get(key), "copy_") and hasattr(each, "dtype"):
                         group[key].copy_(each)  # a learning rate that is a tensor is shared with compiled code
@@ -258,7 +268,7 @@ class Known:
                 rank, slash, rest = name.rpartition("/") if name.startswith("rank") else ("", "", name)
                 key, _, parameter_name = rest.partition(".")
                 by_parameter.setdefault(parameter_name, []).append((key, each))
-        optimizer = self.optimizer()
+        optimizer = self.holder()
         for number, index, group, parameter in _torch.grouped(optimizer):
             if id(parameter) not in names and not unnamed_too:
                 continue
@@ -420,7 +430,7 @@ class Layout:
                 entry.replica = _torch.mesh_replica(entry.parameter)
             else:
                 name, index, count = by_parameter[id(entry.tensor if entry.parameter is None else entry.parameter)]
-                entry.replica = (index, count)
+                entry.replica = (0, 1) if entry.alone else (index, count)
                 if name.startswith("rank") and "/" in name:
                     entry.name = fitting(name.partition("/")[0] + "/" + entry.name)
 
@@ -473,7 +483,8 @@ def _add_state(
 ) -> None:
     from . import _blob, _torch
 
-    state = known.optimizer().state.get(parameter) or {}
+    state = known.holder().state.get(parameter) or {}
+    alone = known.holder() is not known.optimizer()
     plain: Set[str] = set()
     for key, value in state.items():
         if not _torch.is_tensor(value):
@@ -496,7 +507,7 @@ def _add_state(
             problems.lines.append(f"two optimizers have {moment}")
         else:
             taken.add(moment)
-            layout.entries.append(Entry(moment, _lib.OPTIMIZER, value, state, key, parameter, part=of))
+            layout.entries.append(Entry(moment, _lib.OPTIMIZER, value, state, key, parameter, part=of, alone=alone))
     if plain:
         layout.add_plain(known.number, name, state, plain)
 
@@ -536,6 +547,10 @@ def collect(
     taken: Set[str] = set()
     unnamed: List[str] = []
     for each in known:
+        why = _torch.refusal(each.optimizer(), place.world)
+        if why:
+            problems.lines.append(why)
+            continue
         for number, index, _group, parameter in _torch.grouped(each.optimizer()):
             name = names.get(id(parameter), "")
             if not name:

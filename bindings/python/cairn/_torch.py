@@ -292,6 +292,28 @@ def grouped(optimizer: Optimizer) -> Iterator[Tuple[int, int, Dict[str, Any], Te
             yield number, index, group, parameter
 
 
+def _is_zero(optimizer: Any) -> bool:
+    """A ZeroRedundancyOptimizer, whose module takes long to import, and is there where it is used."""
+    module = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
+    return module is not None and isinstance(optimizer, module.ZeroRedundancyOptimizer)
+
+
+def holder(optimizer: Any) -> Any:
+    """The optimizer that has the state: of a ZeroRedundancyOptimizer the one in it, for the parameters of this rank alone."""
+    return getattr(optimizer, "optim", optimizer) if _is_zero(optimizer) else optimizer
+
+
+def refusal(optimizer: Any, world: int) -> Optional[str]:
+    """Why an optimizer cannot be covered; None where it can, as far as that is known before its state is looked at."""
+    if isinstance(optimizer, torch.optim.LBFGS):
+        return "LBFGS keeps the state of all its parameters as one"
+    if _is_zero(optimizer) and optimizer._overlap_with_ddp:
+        return "ZeroRedundancyOptimizer with overlap_with_ddp updates parameters during backward, where no hook sees it"
+    if _is_zero(optimizer) and optimizer.world_size != world:
+        return f"ZeroRedundancyOptimizer spreads its state over {optimizer.world_size} of the job's {world} ranks"
+    return None
+
+
 def is_tensor(value: Any) -> bool:
     return isinstance(value, Tensor)
 
