@@ -31,7 +31,8 @@ from ._state import Entry, Extras, Known, Layout, Place, Problems, collect, few,
 
 RESTORE_TRIES = 3
 LAST_GRANT_MS = 500  # that the end of a process waits for the agent,
-LAST_LINGER_MS = 300  # and for the other ranks
+LAST_MEETING_S = 5.0  # for the other ranks to have done the same,
+LAST_LINGER_MS = 300  # and for the agents to commit it
 
 
 class Damaged(RuntimeError):
@@ -75,6 +76,7 @@ class Job:
         self._listed_step = 0
         self._restored: Set[str] = set()
         self._tried: Tuple[int, int] = (-1, -1)
+        self._last_step = -1  # that was seen to its end
         self.snapshots_refused = 0  # begun, and found changed behind the optimizer's back
 
     # ---- messages ----
@@ -569,20 +571,38 @@ class Job:
                 return
             threading.Event().wait(0.005)
 
+    def before_the_end(self) -> None:
+        """Nothing more is expected to be trained: the last update is worth a snapshot too."""
+        if self._ended or self._client is None or self._place is None or self._stepping or self._last_step == self.step:
+            return
+        self._last_step = self.step
+        if self._pending:
+            self._finish()
+            self._begin()
+            self._await_copy()
+        self._finish()
+        if self._place.world > 1:  # a generation needs all ranks until its end
+            self._meet_at_the_end(LAST_MEETING_S)
+            threading.Event().wait(LAST_LINGER_MS / 1000)
+
+    def _meet_at_the_end(self, timeout_s: float) -> None:
+        from . import _torch
+
+        if self._place is not None and self._place.world > 1:
+            _torch.meet("end", self._place, timeout_s)
+
     def _at_exit(self) -> None:
-        """The process ends in good order: the last update is worth a snapshot too."""
+        """The process ends in good order, or with an exception: then the other ranks are not kept waiting."""
         if self._ended or self._client is None or _current is not self:  # a forked child that ends has another job
             return
         try:
             failed = hasattr(sys, "last_type") and sys.last_type is not None
-            if self._pending and not self._stepping and not failed:
-                self._finish()
-                self._begin()
-                self._await_copy()
+            if not failed:
+                self.before_the_end()
+            else:
+                self._meet_at_the_end(0)
             if not self._stepping:
                 self._finish()
-            if self._place is not None and self._place.world > 1 and not failed:
-                threading.Event().wait(LAST_LINGER_MS / 1000)  # a generation needs all ranks until its end
         except Exception as error:
             self.say(f"the last snapshot could not be ended: {type(error).__name__}: {error}")
         self._ended = True

@@ -395,7 +395,7 @@ class Layout:
         """(buffer, piece) of this rank's blob, or where the job had fewer ranks of one that is there."""
         from . import _torch
 
-        ranks = sum(name.startswith("cairn.rank") for name in listed)
+        ranks = ranks_of(listed)[0]
         name = f"cairn.rank{place.rank % ranks}" if ranks else ""
         if name not in listed:
             return None
@@ -440,6 +440,12 @@ class Layout:
 
         todo: List[Tuple[Entry, str]] = []
         problems: List[str] = []
+        ranks, own_of_each = ranks_of(listed)
+        if own_of_each and ranks != place.world:  # every rank of this job sees it, so that none of them resumes alone
+            problems.append(
+                f"each of its {ranks} ranks has {few(own_of_each)} of its own, and this job has {place.world}: it can be resumed "
+                f"in {ranks} ranks only"
+            )
         for entry in self.entries:
             own = fitting(f"rank{place.rank}/{entry.name}")
             name = own if own in listed else entry.name
@@ -465,6 +471,17 @@ class Layout:
             f"{kinds[0]} parameters, {kinds[1]} tensors of optimizer state and {kinds[2]} buffers "
             f"({size / 1048576:.1f} MiB on this rank), and random generators"
         )
+
+
+def ranks_of(listed: Mapping[str, _lib.Listed]) -> Tuple[int, List[str]]:
+    """(how many ranks a snapshot is of, the parameters of which each of several ranks has its own)"""
+    ranks = sum(name.startswith("cairn.rank") for name in listed)
+    own = {
+        name.partition("/")[2]
+        for name, each in listed.items()
+        if each.kind == _lib.PARAM and name.startswith("rank") and name.partition("/")[0][4:].isdigit()
+    }
+    return ranks, sorted(own)
 
 
 def _add_parameter(layout: Layout, name: str, tensor: Any, part: Optional[Part], problems: Problems) -> bool:

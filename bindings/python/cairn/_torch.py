@@ -76,6 +76,22 @@ def exchange(key: str, value: bytes, here: Place) -> List[bytes]:
     return [store.get(f"cairn/{key}/{rank}") for rank in range(here.world)]
 
 
+def meet(key: str, here: Place, timeout_s: float) -> None:
+    """Says that this rank has come, and waits for the others; not without a store, nor longer than the timeout."""
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    try:
+        store = _get_default_store()
+        store.set(f"cairn/{key}/{here.rank}", "")
+        if timeout_s > 0:
+            store.wait([f"cairn/{key}/{rank}" for rank in range(here.world)], datetime.timedelta(seconds=timeout_s))
+    except RuntimeError:  # the time is over, or the rank that has the store left, which it does after all others have come
+        return
+
+
 def checkpoint_module() -> Any:
     """torch.distributed.checkpoint, which is too slow to import for those who do not use it."""
     import torch.distributed.checkpoint
@@ -502,6 +518,7 @@ def install() -> None:
     _job.answer_signals()
     _job.start()
     _time_collectives_of_groups()
+    _end_with_the_group()
 
 
 def _time_collectives() -> None:
@@ -532,6 +549,28 @@ def _time_collectives_of_groups() -> None:
     for name in ("torch.distributed", "torch.distributed.distributed_c10d", "torch.distributed.device_mesh"):
         if getattr(sys.modules.get(name), "init_process_group", None) is initialise:
             sys.modules[name].init_process_group = init_process_group  # type: ignore[attr-defined]
+
+
+@_quiet
+def _before_the_group_ends(job: Job) -> None:
+    job.before_the_end()
+
+
+def _end_with_the_group() -> None:
+    """Takes the last snapshot while the ranks can still wait for each other: most scripts end their process group, then themselves."""
+    if not torch.distributed.is_available():
+        return
+    destroy = torch.distributed.destroy_process_group
+
+    @functools.wraps(destroy)
+    def destroy_process_group(group: Any = None) -> None:
+        if group in (None, torch.distributed.group.WORLD):
+            _before_the_group_ends()
+        destroy(group)
+
+    for name in ("torch.distributed", "torch.distributed.distributed_c10d"):
+        if getattr(sys.modules.get(name), "destroy_process_group", None) is destroy:
+            sys.modules[name].destroy_process_group = destroy_process_group  # type: ignore[attr-defined]
 
 
 def _inner(optimizer: Any) -> Any:
