@@ -26,8 +26,7 @@ def killed_and_resumed(cluster, tmp_path, script, words, world):  # noqa: F811
     for rank in range(world):
         again = {**run.steps(rank), **last.steps(rank)}
         assert again == losses[rank], f"rank {rank}: {last.errors()}"
-    # Ranks that end at slightly different times may lose the last one.
-    harness.wait_for("it is protected again after it was resumed", lambda: newest(cluster) >= STEPS - 2, 10)
+    harness.wait_for("the end is committed", lambda: newest(cluster) == STEPS, 10)
 
 
 @pytest.mark.parametrize("kind, world", [("tp", 2), ("fsdp", 4), ("moe", 2)])

@@ -162,6 +162,23 @@ def test_unused_and_frozen_parameters():
     assert layout.grown([_state.Known(lambda: optimizer, 0)])  # its first moments: everything is looked at anew
 
 
+def test_what_differs_is_named():
+    model, optimizer = trained()
+    layout, _ = layout_of(model, optimizer)
+    listed = {e.name: _lib.Listed(_torch.DTYPES[e.tensor.dtype], e.kind, _torch.box(e.tensor)[0]) for e in layout.entries}
+    listed["cairn.rank0"] = _lib.Listed(_lib.DTYPES["U8"], _lib.OPAQUE, (8,))
+    todo, problems = layout.match(listed, set(), HERE)
+    assert problems == [] and len(todo) == len(layout.entries)
+    listed["0.weight"] = listed["0.weight"]._replace(shape=(4, 5))
+    listed["2.weight"] = listed["2.weight"]._replace(dtype=_lib.DTYPES["F64"])
+    del listed["exp_avg.2.bias"]
+    assert layout.match(listed, set(), HERE)[1] == [
+        "0.weight has the shape [5, 4], in the snapshot [4, 5]",
+        "2.weight has another type or kind in the snapshot",
+        "exp_avg.2.bias is not in the snapshot",
+    ]
+
+
 def test_long_names_stay_different():
     names = {_state.fitting("ü" * 200 + str(i)) for i in range(10)}
     assert len(names) == 10 and all(len(name.encode()) < _lib.NAME_BYTES_MAX for name in names)

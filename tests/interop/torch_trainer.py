@@ -20,6 +20,7 @@ import torch.nn.functional as F
 
 RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 PAUSE_S = float(os.environ.get("TRAINER_PAUSE_S", "0"))  # in each step, as if the model were larger
+SCALER = torch.amp.GradScaler("cpu", init_scale=2.0**126, growth_interval=3)  # of kind scaler: overflows every few steps
 SHARD = 0 if "tp" in sys.argv else RANK  # of the data: tensor parallel ranks see the same
 
 
@@ -62,7 +63,7 @@ def build(kind):
             torch.optim.Adam(first.parameters(), lr=2e-3),
             torch.optim.SGD(second.parameters(), lr=1e-2, momentum=0.9),
         ]
-    model = Model(experts=4 if kind == "moe" else 0)
+    model = Model(width=700 if kind == "large" else 48, experts=4 if kind == "moe" else 0)
     if kind in ("fsdp", "tp"):
         from torch.distributed.device_mesh import init_device_mesh
 
@@ -79,12 +80,18 @@ def build(kind):
 
             model = nn.Sequential(nn.Embedding(32, 48), nn.Linear(48, 64), nn.GELU(), nn.Linear(64, 32))
             parallelize_module(model, mesh, {"1": ColwiseParallel(), "3": RowwiseParallel()})
-    if kind == "ddp":
+    if kind in ("ddp", "zero"):
         model = nn.parallel.DistributedDataParallel(model, find_unused_parameters=False)
     if kind == "compile":
         model = torch.compile(model, backend="eager")
     decayed = [p for p in model.parameters() if p.dim() > 1 and p.requires_grad]
     others = [p for p in model.parameters() if p.dim() <= 1 and p.requires_grad]
+    if kind == "zero":
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        return [model], [ZeroRedundancyOptimizer(decayed + others, torch.optim.AdamW, lr=3e-3)]
+    if kind == "lbfgs":
+        return [model], [torch.optim.LBFGS(decayed + others, lr=0.1, max_iter=4)]
     return [model], [
         torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}], lr=3e-3)
     ]
@@ -92,7 +99,7 @@ def build(kind):
 
 def update(kind, models, optimizers, step, mischief):
     """One update of everything; its loss."""
-    if kind == "closure":
+    if kind in ("closure", "lbfgs"):
         return update_by_closure(models, optimizers[0], step)
     for optimizer in optimizers:
         optimizer.zero_grad()
@@ -115,10 +122,14 @@ def update(kind, models, optimizers, step, mischief):
         if mischief == "between" and step % 2:
             with torch.no_grad():
                 models[0].inner.bias.add_(0.001)  # after the forward: the snapshot has begun
-        loss.backward()
+        (SCALER.scale(64 * loss) if kind == "scaler" else loss).backward()
         total += loss.detach()
     time.sleep(PAUSE_S)
-    optimizers[0].step()
+    if kind == "scaler":
+        SCALER.step(optimizers[0])
+        SCALER.update()
+    else:
+        optimizers[0].step()
     return total
 
 
@@ -153,8 +164,10 @@ def digest(models, optimizers, whole=False):
         for group in optimizer.param_groups:
             sha.update(repr(sorted((k, v) for k, v in group.items() if k != "params")).encode())
             for parameter in group["params"]:
-                for _, value in sorted(optimizer.state.get(parameter, {}).items()):
-                    add(value)
+                state = getattr(optimizer, "optim", optimizer).state  # ZeroRedundancyOptimizer holds another one with this rank's
+                for _, value in sorted(state.get(parameter, {}).items()):
+                    if torch.is_tensor(value):
+                        add(value)
     return sha.hexdigest()
 
 
@@ -174,8 +187,9 @@ def main():
         models[0].extra = nn.Linear(3, 4)
         optimizers = [torch.optim.AdamW(models[0].parameters(), lr=3e-3)]
     schedulers = [torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.8) for optimizer in optimizers]
-    counts = {"tokens": 0}
+    counts = {"tokens": 0, "steps": 0}
     first = 0
+    workers = None
     if not options.plain:
         import cairn
 
@@ -183,19 +197,34 @@ def main():
             {f"m{i}": m for i, m in enumerate(models)} if len(models) > 1 else models[0],
             optimizers,
             scheduler=schedulers,
-            extra={"counts": counts},
+            extra={"counts": counts, "scaler": SCALER},
         )
-        first = job.step
+        first = counts["steps"] if options.kind == "scaler" else job.step  # which does not count steps that are skipped
     if options.mischief == "whole":
         print(f"whole {first} {digest(models, optimizers, whole=True)}", flush=True)
+    if options.mischief == "moments":
+        for name, parameter in models[0].named_parameters():
+            for key, value in sorted(optimizers[0].optim.state.get(parameter, {}).items()):
+                print(f"moment {key}.{name} {hashlib.sha256(value.numpy().tobytes()).hexdigest()}", flush=True)
     for step in range(first, options.steps):
         if options.mischief == "raise" and step == 6:
             optimizers[0].register_step_pre_hook(lambda *_: 1 // 0)  # the update itself raises
+        if options.mischief == "exec" and step == 6 and "AGAIN" not in os.environ:
+            os.environ["AGAIN"] = "1"
+            os.execv(sys.executable, [sys.executable, "-u", *sys.argv])
+        if options.mischief == "loader":
+            if step % 8 == 0:  # workers are forked in the middle of the training
+                workers = iter(torch.utils.data.DataLoader(range(64), num_workers=2, generator=torch.Generator()))
+            next(workers)
+        scale = SCALER.get_scale()
         loss = update(options.kind, models, optimizers, 0 if options.plain else step, options.mischief)
         if not options.plain:
             for scheduler in schedulers:
                 scheduler.step()
             counts["tokens"] += 16
+            counts["steps"] = step + 1
+        if options.kind == "scaler" and SCALER.get_scale() < scale:
+            print(f"skipped {step}", flush=True)
         if options.mischief == "fork":
             pid = os.fork()
             if pid == 0:  # a data loader's worker may even train something of its own
@@ -209,6 +238,8 @@ def main():
     print(f"state {digest(models, optimizers)} {counts['tokens'] if not options.plain else ''}", flush=True)
     if options.mischief in ("between",) and not options.plain:
         print(f"refused {job.snapshots_refused} {job.stats()}", flush=True)
+    if options.mischief == "late" and RANK == 1:
+        time.sleep(2)
     if "RANK" in os.environ:
         torch.distributed.destroy_process_group()
 

@@ -32,13 +32,14 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 
 from . import _blob, _lib
 from ._coverage import Coverage
-from ._moments import Filling
 from ._fence import Fence
-from ._state import Entry, Extras, Known, Layout, Place, Problems, collect, few
+from ._moments import Filling
+from ._state import Entry, Extras, Known, Layout, Place, Problems, collect, few, named
 
 RESTORE_TRIES = 3
 LAST_GRANT_MS = 500  # that the end of a process waits for the agent,
-LAST_LINGER_MS = 300  # and for the other ranks
+LAST_MEETING_S = 5.0  # for the other ranks to have done the same,
+LAST_LINGER_MS = 300  # and for the agents to commit it
 NEVER_WITHOUT_ATTACH = "schedulers, data loaders and the script's own state", "the script does not call cairn.attach"
 CHANGED_BEHIND = "something other than the optimizer changes it between two updates: snapshots of such steps are refused"
 ONLY_ATTACHED = "it belongs to no module that was called: it is captured, but comes back only where the script calls cairn.attach"
@@ -97,6 +98,7 @@ class Job:
         self._restored: Set[str] = set()
         self._tried: Tuple[int, int] = (-1, -1)
         self._filling: Optional[Filling] = None  # moments, behind the first forward and backward
+        self._last_step = -1  # that was seen to its end
         self.snapshots_refused = 0  # begun, and found changed behind the optimizer's back
 
     # ---- messages ----
@@ -193,7 +195,9 @@ class Job:
             self._cycle.discard(number)
 
     def _live(self) -> List[Known]:
-        return [known for known in self._known if known.optimizer() is not None]
+        live = [known for known in self._known if known.optimizer() is not None]
+        inside = {id(known.holder()) for known in live if known.holder() is not known.optimizer()}
+        return [known for known in live if id(known.optimizer()) not in inside]
 
     def _watch(self) -> None:
         from . import _torch
@@ -205,6 +209,15 @@ class Job:
         if self._stop_watching is not None:
             self._stop_watching()
             self._stop_watching = None
+
+    def _say_refusals(self) -> None:
+        """Before the first step: the optimizer of which no step is seen would never be said otherwise."""
+        from . import _torch
+
+        for known in self._live():
+            why = _torch.refusal(known.optimizer(), _torch.place().world)
+            if why:
+                self.say(f"no snapshots are taken: {why}")
 
     def _wanted(self) -> Set[int]:
         """The ids of all parameters of the optimizers."""
@@ -219,6 +232,7 @@ class Job:
             self._seen.update(module.modules())
             return
         self._add_root(module)
+        self._say_refusals()
         if wanted <= {id(parameter) for root in self._roots.values() for parameter in root.parameters()}:
             self._unwatch()
         self.before_forward(module)
@@ -550,6 +564,7 @@ class Job:
             self._add_root(module, f"{name}." if name else "")
         for optimizer in optimizers:
             self._add_optimizer(optimizer)
+        self._say_refusals()
         if not self._resume:
             self._open()
         else:
@@ -597,8 +612,9 @@ class Job:
             self._resume = False
             return
         assert self._listed is not None and self._place is not None
+        names, parts, _ = named(self._roots, self._place.world)
         for known in self._live():
-            known.make_state(self._names(), self._listed, unnamed_too=final)
+            known.make_state(names, self._listed, unnamed_too=final, parts=parts)
         uncovered = Problems()
         layout = collect(self._roots, self._live(), self._place, uncovered, self._staged_always, unnamed_too=final)
         todo, differences = layout.match(self._listed, self._restored, self._place)
@@ -633,15 +649,6 @@ class Job:
                 known.forget_state()  # it was never filled
             raise
 
-    def _names(self) -> Dict[int, str]:
-        from . import _torch
-
-        names: Dict[int, str] = {}
-        for prefix, root in self._roots.items():
-            for name, parameter in _torch.named_parameters(root):
-                names.setdefault(id(parameter), prefix + name)
-        return names
-
     def _fill(self, layout: Layout, todo: List[Tuple[Entry, str]]) -> None:
         from . import _torch
 
@@ -662,14 +669,15 @@ class Job:
         self.step = self._listed_step
         if blob:
             data = _torch.read_bytes(blob[0])
+            names = named(self._roots, self._place.world)[0]
             value = _blob.decode(data[8 : 8 + int.from_bytes(data[:8], "little")], _torch.unpack)
             for known, plain in zip(self._live(), value["optimizers"]):
-                known.load_plain(plain, self._names(), with_groups=self._attached)
+                known.load_plain(plain, names, with_groups=self._attached)
             self._extras.load({**value["early"], **value["late"]}, self)
             _torch.set_random_state(value["random"])
         moments = [piece for name, piece in pieces.items() if piece and name in later]
         if moments:
-            optimizers = [known.optimizer() for known in self._live()]
+            optimizers = [known.holder() for known in self._live()]
             self._filling = Filling(lambda: self._fill_moments(moments), optimizers)
         if first and self._place.rank == 0:
             self.say(f"resumed: the state after update {self.step}")
@@ -727,8 +735,29 @@ class Job:
                 return
             threading.Event().wait(0.005)
 
+    def before_the_end(self) -> None:
+        """Nothing more is expected to be trained: the last update is worth a snapshot too."""
+        if self._ended or self._client is None or self._place is None or self._stepping or self._last_step == self.step:
+            return
+        self._last_step = self.step
+        self._await_moments()
+        if self._pending:
+            self._finish()
+            self._begin()
+            self._await_copy()
+        self._finish()
+        if self._place.world > 1:  # a generation needs all ranks until its end
+            self._meet_at_the_end(LAST_MEETING_S)
+            threading.Event().wait(LAST_LINGER_MS / 1000)
+
+    def _meet_at_the_end(self, timeout_s: float) -> None:
+        from . import _torch
+
+        if self._place is not None and self._place.world > 1:
+            _torch.meet("end", self._place, timeout_s)
+
     def _at_exit(self) -> None:
-        """The process ends in good order: the last update is worth a snapshot too."""
+        """The process ends in good order, or with an exception: then the other ranks are not kept waiting."""
         if self._client is None or _current is not self:  # a forked child that ends has another job
             return
         if self._ended:
@@ -738,14 +767,12 @@ class Job:
         try:
             self._await_moments()
             failed = hasattr(sys, "last_type") and sys.last_type is not None
-            if self._pending and not self._stepping and not failed:
-                self._finish()
-                self._begin()
-                self._await_copy()
+            if not failed:
+                self.before_the_end()
+            else:
+                self._meet_at_the_end(0)
             if not self._stepping:
                 self._finish()
-            if self._place is not None and self._place.world > 1 and not failed:
-                threading.Event().wait(LAST_LINGER_MS / 1000)  # a generation needs all ranks until its end
         except Exception as error:
             self.say(f"the last snapshot could not be ended: {type(error).__name__}: {error}")
         self._ended = True

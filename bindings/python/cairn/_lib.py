@@ -41,7 +41,10 @@ class CairnError(Exception):
 
 
 class Piece(NamedTuple):
-    """The part of a tensor that this rank holds at `address`: a row-major box. Shapes and offsets in elements."""
+    """The part of a tensor that this rank holds at `address`: a row-major box, or the range flat_begin … flat_end of its elements.
+
+    Shapes, offsets and ranges are in elements; 0 … 0 is the whole box.
+    """
 
     name: str
     dtype: int
@@ -53,6 +56,8 @@ class Piece(NamedTuple):
     device: int = -1
     replica_index: int = 0
     replica_count: int = 1
+    flat_begin: int = 0
+    flat_end: int = 0
 
 
 class Listed(NamedTuple):
@@ -258,6 +263,7 @@ class Client:
             into.dtype, into.kind, into.dims = piece.dtype, piece.kind, len(piece.shape)
             into.shape, into.offset, into.extent = _row(piece.shape), _row(piece.offset), _row(piece.extent)
             into.replica_index, into.replica_count = piece.replica_index, piece.replica_count
+            into.flat_begin, into.flat_end = piece.flat_begin, piece.flat_end
             into.address, into.device = piece.address, piece.device
         self._check(self._library.cairn_client_register(self._handle, slices, len(pieces)))
 

@@ -13,6 +13,7 @@ import operator
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from . import _lib
+from ._fsdp1 import Part, Parts, parts_of
 
 STAGED_BYTES_MAX = 1 << 20  # a larger buffer is captured in place while nothing writes to it
 
@@ -55,9 +56,12 @@ def fitting(name: str) -> str:
 
 
 class Entry:
-    """One tensor of the job. `staged` is the copy that is captured in its stead, where there is one."""
+    """One tensor of the job. `staged` is the copy that is captured in its stead, where there is one.
 
-    __slots__ = ("name", "kind", "tensor", "owner", "key", "parameter", "staged", "replica", "captured")
+    Where `part` is given, it says what is captured, and where that lies: the tensor is FSDP1's, and may hold several.
+    """
+
+    __slots__ = ("name", "kind", "tensor", "owner", "key", "parameter", "staged", "replica", "captured", "part", "alone")
 
     def __init__(
         self,
@@ -68,9 +72,12 @@ class Entry:
         key: str = "",
         parameter: Any = None,
         staged: bool = False,
+        part: Optional[Part] = None,
+        alone: bool = False,
     ) -> None:
         from . import _torch
 
+        self.part, self.alone = part, alone  # alone: no other rank has it, though all have its parameter
         self.name, self.kind, self.tensor, self.owner, self.key, self.parameter = (
             fitting(name),
             kind,
@@ -87,10 +94,10 @@ class Entry:
         """What this rank holds of it; None where that is nothing. For a restore replicas only say how little is captured."""
         from . import _torch
 
+        if self.part is not None:
+            return self._piece_of_part(self.part, as_named or self.name)
         memory = self.staged if self.staged is not None else _torch.local(self.tensor)
-        shape, offset, extent, index, count = _torch.box(
-            self.tensor if self.staged is None or _torch.is_sharded(self.tensor) else self.staged
-        )
+        shape, offset, extent, index, count = self._box()
         if 0 in extent:
             return None
         if not _torch.is_sharded(self.tensor):
@@ -111,9 +118,68 @@ class Entry:
 
     def is_on_host(self) -> bool:
         """Its memory is the CPU's, and is filled in place."""
+        return self.staged is None and self.memory().device.type == "cpu"
+
+    def _piece_of_part(self, part: Part, name: str) -> Optional[_lib.Piece]:
         from . import _torch
 
-        return self.staged is None and _torch.local(self.tensor).device.type == "cpu"
+        if part.is_empty:
+            return None
+        memory = part.memory()
+        return _lib.Piece(
+            name,
+            _torch.DTYPES[memory.dtype],
+            self.kind,
+            part.shape,
+            (0,) * len(part.shape),
+            part.shape,
+            self.address(),
+            (memory.device.index or 0) if memory.device.type == "cuda" else -1,
+            *part.replica,
+            part.begin,
+            part.end,
+        )
+
+    def memory(self) -> Any:
+        """The tensor here in whose memory it lies, if not in its own copy."""
+        from . import _torch
+
+        return _torch.local(self.tensor) if self.part is None else self.part.memory()
+
+    def address(self) -> int:
+        """Where in that it begins."""
+        memory = self.memory()
+        return int(memory.data_ptr()) + (0 if self.part is None else self.part.at * int(memory.element_size()))
+
+    def shape(self) -> Tuple[int, ...]:
+        """Of the whole, in the order of its memory."""
+        from . import _torch
+
+        if self.part is not None:
+            return self.part.shape
+        return self._box()[0]
+
+    def _box(self) -> Tuple[Tuple[int, ...], Tuple[int, ...], Tuple[int, ...], int, int]:
+        from . import _torch
+
+        return _torch.box(self.tensor if self.staged is None or _torch.is_sharded(self.tensor) else self.staged)
+
+    def size_bytes(self) -> int:
+        """Of what lies here."""
+        from . import _torch
+
+        memory = self.memory()
+        return int(memory.nbytes) if self.part is None else (self.part.end - self.part.begin) * int(memory.element_size())
+
+    def takes_narrower(self, found: _lib.Listed) -> bool:
+        """A buffer can come back from a narrower type: FSDP1's mixed precision gives it that only at the first forward."""
+        from . import _torch
+
+        if self.kind == found.kind == _lib.BUFFER and not _torch.is_sharded(self.tensor):
+            narrower = _torch.staging_of_narrower(self.tensor, found.dtype)
+            self.staged = narrower if narrower is not None else self.staged
+            return narrower is not None
+        return False
 
     def unstage(self) -> None:
         """After a restore into the copy."""
@@ -131,6 +197,12 @@ class Known:
         self.without_moments: List[Any] = []  # parameters that were updated and have none, though others have
         self._made: List[Tuple[Dict[str, Any], str]] = []
         self._left_out: Dict[str, str] = {}  # keys of the groups that hold no plain data, and why
+
+    def holder(self) -> Any:
+        """The optimizer that has the state; not always for all parameters of this one."""
+        from . import _torch
+
+        return _torch.holder(self.optimizer())
 
     def leave_out_what_is_not_plain(self, problems: Problems) -> None:
         """Looks once at each hyperparameter whether it can be kept; says all that cannot."""
@@ -152,13 +224,14 @@ class Known:
 
     def count(self) -> Tuple[int, int]:
         """Grows with parameters that are added and with state that appears."""
-        optimizer = self.optimizer()
-        return (sum(len(group["params"]) for group in optimizer.param_groups), sum(map(bool, optimizer.state.values())))
+        groups, state = self.optimizer().param_groups, self.holder().state
+        return (sum(len(group["params"]) for group in groups), sum(map(bool, state.values())))
 
     def note_missing(self) -> None:
         """Right after the update, while the gradients are there."""
-        state = self.optimizer().state
-        updated = [parameter for parameter in self.parameters() if parameter.grad is not None]
+        holder = self.holder()
+        state = holder.state
+        updated = [each for group in holder.param_groups for each in group["params"] if each.grad is not None]
         lacking = [parameter for parameter in updated if not state.get(parameter)]
         self.without_moments = lacking if len(lacking) < len(updated) else []  # some optimizers have no state at all
 
@@ -168,7 +241,7 @@ class Known:
         Their like: the parameters of as many dimensions in the same group, as some optimizers keep other moments of matrices than
         of vectors.
         """
-        optimizer = self.optimizer()
+        optimizer = self.holder()
         found = list(self.without_moments)
         for group in optimizer.param_groups:
             states = [(parameter, optimizer.state.get(parameter) or {}) for parameter in group["params"]]
@@ -192,20 +265,24 @@ class Known:
         return {"groups": groups, "state": values}
 
     def load_plain(self, value: Mapping[str, Any], names: Mapping[int, str], with_groups: bool) -> None:
-        optimizer = self.optimizer()
-        for parameter in self.parameters():
+        from . import _torch
+
+        holder = self.holder()
+        for _number, _index, _group, parameter in _torch.grouped(holder):
             found = value["state"].get(fitting(names.get(id(parameter), "")))
             if found:
-                optimizer.state[parameter].update(found)
+                holder.state[parameter].update(found)
         if with_groups:
-            for group, saved in zip(optimizer.param_groups, value["groups"]):
+            for group, saved in zip(self.optimizer().param_groups, value["groups"]):
                 for key, each in saved.items():
                     if hasattr(group.get(key), "copy_") and hasattr(each, "dtype"):
                         group[key].copy_(each)  # a learning rate that is a tensor is shared with compiled code
                     else:
                         group[key] = each
 
-    def make_state(self, names: Mapping[int, str], listed: Mapping[str, _lib.Listed], unnamed_too: bool) -> None:
+    def make_state(
+        self, names: Mapping[int, str], listed: Mapping[str, _lib.Listed], unnamed_too: bool, parts: Optional[Parts] = None
+    ) -> None:
         """The tensors of the state that a first step would make, where the snapshot has them and they are not there. Not yet filled."""
         from . import _torch
 
@@ -215,16 +292,19 @@ class Known:
                 rank, slash, rest = name.rpartition("/") if name.startswith("rank") else ("", "", name)
                 key, _, parameter_name = rest.partition(".")
                 by_parameter.setdefault(parameter_name, []).append((key, each))
-        optimizer = self.optimizer()
+        optimizer = self.holder()
         for number, index, group, parameter in _torch.grouped(optimizer):
             if id(parameter) not in names and not unnamed_too:
                 continue
             name = fitting(names.get(id(parameter)) or positional(self.number, number, index))
-            for key, each in by_parameter.get(name, ()):
-                if optimizer.state.get(parameter, {}).get(key) is None and not _torch.uncovered(parameter):
-                    state = optimizer.state[parameter]
-                    state[key] = _torch.make_state(parameter, group, each)
-                    self._made.append((state, key))
+            for part in (parts or {}).get(id(parameter), [None]):
+                if part is not None and part.is_empty:
+                    continue
+                for key, each in by_parameter.get(name if part is None else fitting(part.name), ()):
+                    if optimizer.state.get(parameter, {}).get(key) is None and not _torch.uncovered(parameter):
+                        state = optimizer.state[parameter]
+                        state[key] = _torch.make_state(parameter, group, each, part)
+                        self._made.append((state, key))
 
     def forget_state(self) -> None:
         """Takes back what make_state made."""
@@ -260,8 +340,9 @@ class Layout:
         self._owners: List[Any] = []  # the optimizers' mappings that hold the tensors of state,
         self._keys: List[str] = []  # under these keys,
         self._owned: List[Any] = []  # and what they held
-        self._local: List[Any] = []  # of the entries in place what lies here
-        self._sharded: List[int] = []  # which of them are DTensors
+        self._memory: List[Any] = []  # in which the entries in place lie
+        self._moving: List[int] = []  # which of them are DTensors or parts: their memory may be another tensor each time
+        self._in_parts: List[int] = []
         self._storages: List[Any] = []  # held: a script may replace a parameter's memory (`.data`) while it is being copied
         self._addresses: List[int] = []
         self._versions: List[int] = []
@@ -290,18 +371,32 @@ class Layout:
         owned = [entry for entry in self.entries if entry.owner is not None]
         self._owners, self._keys = [entry.owner for entry in owned], [entry.key for entry in owned]
         self._owned = [entry.tensor for entry in owned]
-        self._local = [_torch.local(entry.tensor) for entry in self.in_place]
-        self._sharded = [i for i, entry in enumerate(self.in_place) if _torch.is_sharded(entry.tensor)]
-        self._addresses = _torch.addresses(self._local)
-        self._storages = _torch.storages(self._local)
+        self._memory = [entry.memory() for entry in self.in_place]
+        self._in_parts = [i for i, entry in enumerate(self.in_place) if entry.part is not None]
+        self._moving = [
+            i for i, entry in enumerate(self.in_place) if entry.part is not None or _torch.is_sharded(entry.tensor)
+        ]
+        self._addresses = _torch.addresses(self._memory)
+        self._storages = _torch.storages(self._memory)
 
-    def _here(self) -> List[Any]:
-        """What lies here of the entries in place; the local part of a DTensor may be another one each time."""
+    def _look(self) -> List[Any]:
+        """The memory of the entries in place."""
+        for i in self._moving:
+            self._memory[i] = self.in_place[i].memory()
+        return self._memory
+
+    def _counters(self, memory: Sequence[Any], positions: Sequence[int], in_parts: Sequence[int]) -> List[int]:
+        """The version counters of entries in place, and which of them are parts: those can be written to through the shard, too."""
         from . import _torch
 
-        for i in self._sharded:
-            self._local[i] = _torch.local(self.in_place[i].tensor)
-        return self._local
+        counters = _torch.versions(memory)
+        own = _torch.versions([self.in_place[positions[i]].tensor for i in in_parts])
+        for i, version in zip(in_parts, own):
+            counters[i] += version
+        return counters
+
+    def _all_counters(self, memory: Sequence[Any]) -> List[int]:
+        return self._counters(memory, range(len(self.in_place)), self._in_parts)
 
     def has_grown(self, known: Known) -> bool:
         """Parameters or state of one optimizer were added or taken away since it was made."""
@@ -313,12 +408,10 @@ class Layout:
 
     def outdated(self, known: Iterable[Known]) -> bool:
         """It has grown, or tensors were replaced or moved since it was made."""
-        from . import _torch
-
         return (
             self.grown(known)
             or any(map(operator.is_not, map(dict.get, self._owners, self._keys), self._owned))
-            or _torch.addresses(self._here()) != self._addresses
+            or _torch.addresses(self._look()) != self._addresses
         )
 
     def prepare(self) -> None:
@@ -327,23 +420,24 @@ class Layout:
 
         for entry in self._staged:
             _torch.stage(entry.tensor, entry.staged)
-        self._versions = _torch.versions(self._here())
+        self._versions = self._all_counters(self._look())
 
     def changed(self) -> List[Entry]:
         """What was written to, or moved, since prepare."""
         from . import _torch
 
-        here = self._here()
-        if _torch.versions(here) == self._versions and _torch.addresses(here) == self._addresses:
+        memory = self._look()
+        if self._all_counters(memory) == self._versions and _torch.addresses(memory) == self._addresses:
             return []
-        return self.changed_of(range(len(here)))
+        return self.changed_of(range(len(memory)))
 
     def changed_of(self, positions: Sequence[int]) -> List[Entry]:
         """The same, of some of the entries in place."""
         from . import _torch
 
-        here = [_torch.local(self.in_place[position].tensor) for position in positions]
-        now = zip(positions, _torch.versions(here), _torch.addresses(here))
+        memory = [self.in_place[position].memory() for position in positions]
+        in_parts = [i for i, position in enumerate(positions) if self.in_place[position].part is not None]
+        now = zip(positions, self._counters(memory, positions, in_parts), _torch.addresses(memory))
         return [self.in_place[i] for i, version, at in now if version != self._versions[i] or at != self._addresses[i]]
 
     def storages(self) -> List[int]:
@@ -351,10 +445,8 @@ class Layout:
         return [storage.data_ptr() for storage in self._storages]
 
     def spans(self) -> List[Tuple[int, int]]:
-        """(address, bytes) of each entry in place, when it was registered."""
-        from . import _torch
-
-        return [(at, here.nbytes) for at, here in zip(self._addresses, self._here())]
+        """(address, bytes) of each entry in place."""
+        return [(entry.address(), entry.size_bytes()) for entry in self.in_place]
 
     def grow_blob(self, size_bytes: int) -> None:
         from . import _torch
@@ -378,14 +470,14 @@ class Layout:
             self.slices.append(len(pieces) if piece else -1)
             if piece:
                 pieces.append(piece)
-                self.slice_bytes.append(_torch.local(entry.tensor).nbytes // piece.replica_count)
+                self.slice_bytes.append(entry.size_bytes() // piece.replica_count)
         return pieces
 
     def blob_to_restore(self, listed: Mapping[str, _lib.Listed], place: Place) -> Optional[Tuple[Any, _lib.Piece]]:
         """(buffer, piece) of this rank's blob, or where the job had fewer ranks of one that is there."""
         from . import _torch
 
-        ranks = sum(name.startswith("cairn.rank") for name in listed)
+        ranks = ranks_of(listed)[0]
         name = f"cairn.rank{place.rank % ranks}" if ranks else ""
         if name not in listed:
             return None
@@ -393,11 +485,13 @@ class Layout:
         return buffer, self.blob_piece(buffer, name)
 
     def plain_parameters(self) -> Dict[str, Any]:
-        """Those that are no DTensors, by name."""
+        """Those that are neither DTensors nor FSDP1's, by name."""
         from . import _torch
 
         return {
-            entry.name: entry.tensor for entry in self.entries if entry.kind == _lib.PARAM and not _torch.is_sharded(entry.tensor)
+            entry.name: entry.tensor
+            for entry in self.entries
+            if entry.kind == _lib.PARAM and entry.part is None and not _torch.is_sharded(entry.tensor)
         }
 
     def share(self, agreed: Mapping[str, Tuple[str, int, int]], place: Place, buffers_of_rank_0: bool) -> None:
@@ -408,7 +502,7 @@ class Layout:
             id(entry.tensor): agreed[entry.name] for entry in self.entries if entry.name in agreed and entry.kind == _lib.PARAM
         }
         for entry in self.entries:
-            if _torch.is_sharded(entry.tensor):
+            if entry.part is not None or _torch.is_sharded(entry.tensor):
                 continue
             if entry.kind == _lib.BUFFER:
                 entry.captured = place.rank == 0 or not buffers_of_rank_0
@@ -418,7 +512,7 @@ class Layout:
                 entry.replica = _torch.mesh_replica(entry.parameter)
             else:
                 name, index, count = by_parameter[id(entry.tensor if entry.parameter is None else entry.parameter)]
-                entry.replica = (index, count)
+                entry.replica = (0, 1) if entry.alone else (index, count)
                 if name.startswith("rank") and "/" in name:
                     entry.name = fitting(name.partition("/")[0] + "/" + entry.name)
 
@@ -428,50 +522,68 @@ class Layout:
 
         todo: List[Tuple[Entry, str]] = []
         problems: List[str] = []
+        ranks, own_of_each = ranks_of(listed)
+        if own_of_each and ranks != place.world:  # every rank of this job sees it, so that none of them resumes alone
+            problems.append(
+                f"each of its {ranks} ranks has {few(own_of_each)} of its own, and this job has {place.world}: it can be resumed "
+                f"in {ranks} ranks only"
+            )
         for entry in self.entries:
             own = fitting(f"rank{place.rank}/{entry.name}")
             name = own if own in listed else entry.name
             if name in done:
                 continue
             found = listed.get(name)
-            shape = _torch.box(entry.tensor)[0]
-            dtype = _torch.DTYPES[_torch.local(entry.tensor).dtype]
+            shape = entry.shape()
+            dtype = _torch.DTYPES[_torch.local(entry.memory()).dtype]
             if found is None:
                 problems.append(f"{entry.name} is not in the snapshot")
             elif found.shape != shape:
                 problems.append(f"{entry.name} has the shape {list(shape)}, in the snapshot {list(found.shape)}")
-            elif (found.dtype, found.kind) != (dtype, entry.kind):
+            elif (found.dtype, found.kind) != (dtype, entry.kind) and not entry.takes_narrower(found):
                 problems.append(f"{entry.name} has another type or kind in the snapshot")
             else:
                 todo.append((entry, name))
         return todo, problems
 
     def summary(self) -> str:
-        from . import _torch
-
         kinds = [sum(entry.kind == kind for entry in self.entries) for kind in (_lib.PARAM, _lib.OPTIMIZER, _lib.BUFFER)]
-        size = sum(_torch.local(entry.tensor).nbytes for entry in self.entries)
+        size = sum(entry.size_bytes() for entry in self.entries)
         return (
             f"{kinds[0]} parameters, {kinds[1]} tensors of optimizer state and {kinds[2]} buffers "
             f"({size / 1048576:.1f} MiB on this rank), and random generators"
         )
 
 
-def _add_parameter(layout: Layout, name: str, tensor: Any, problems: Problems) -> bool:
+def ranks_of(listed: Mapping[str, _lib.Listed]) -> Tuple[int, List[str]]:
+    """(how many ranks a snapshot is of, the parameters of which each of several ranks has its own)"""
+    ranks = sum(name.startswith("cairn.rank") for name in listed)
+    own = {
+        name.partition("/")[2]
+        for name, each in listed.items()
+        if each.kind == _lib.PARAM and name.startswith("rank") and name.partition("/")[0][4:].isdigit()
+    }
+    return ranks, sorted(own)
+
+
+def _add_parameter(layout: Layout, name: str, tensor: Any, part: Optional[Part], problems: Problems) -> bool:
     from . import _torch
 
-    why = _torch.uncovered(tensor)
+    why = _torch.uncovered(tensor if part is None else part.memory())
     if why:
         problems.refuse(_lib.PARAM, name, why, f"parameter {name} cannot be captured: {why}")
         return False
-    layout.entries.append(Entry(name, _lib.PARAM, tensor))
+    layout.entries.append(Entry(name, _lib.PARAM, tensor, part=part))
     return True
 
 
-def _add_state(layout: Layout, known: Known, name: str, parameter: Any, taken: Set[str], problems: Problems) -> None:
+def _add_state(
+    layout: Layout, known: Known, name: str, parameter: Any, part: Optional[Part], taken: Set[str], problems: Problems
+) -> None:
     from . import _blob, _torch
 
-    state = known.optimizer().state.get(parameter) or {}
+    state = known.holder().state.get(parameter) or {}
+    alone = known.holder() is not known.optimizer()
     plain: Set[str] = set()
     for key, value in state.items():
         if not _torch.is_tensor(value):
@@ -481,7 +593,12 @@ def _add_state(layout: Layout, known: Known, name: str, parameter: Any, taken: S
             except TypeError as error:
                 problems.refuse(_lib.OPTIMIZER, f"{key}.{name}", str(error), f"{key}.{name} cannot be captured: {error}")
             continue
+        if part is not None and part.is_empty:
+            continue
+        of = part.of(value) if part is not None else None
         why = _torch.uncovered(value)
+        if part is not None and of is None:
+            why = f"FSDP1 holds {list(part.held_shape)} of its parameter, and it has the shape {list(value.shape)}"
         moment = f"{key}.{name}"
         if why:
             problems.refuse(_lib.OPTIMIZER, moment, why, f"{moment} cannot be captured: {why}")
@@ -489,9 +606,26 @@ def _add_state(layout: Layout, known: Known, name: str, parameter: Any, taken: S
             problems.refuse(_lib.OPTIMIZER, moment, "two optimizers have it", f"two optimizers have {moment}")
         else:
             taken.add(moment)
-            layout.entries.append(Entry(moment, _lib.OPTIMIZER, value, state, key, parameter))
+            layout.entries.append(Entry(moment, _lib.OPTIMIZER, value, state, key, parameter, part=of, alone=alone))
     if plain:
         layout.add_plain(known.number, name, state, plain)
+
+
+def named(roots: Mapping[str, Any], world: int) -> Tuple[Dict[int, str], Parts, List[str]]:
+    """(names by the ids of parameters, those of FSDP1 in their parts, why some have no name). A flat one has that of its first."""
+    from . import _torch
+
+    names: Dict[int, str] = {}
+    parts: Parts = {}
+    problems: List[str] = []
+    for prefix, root in roots.items():
+        of_root, why = parts_of(root, prefix, world)
+        parts.update(of_root)
+        problems += why
+        for name, parameter in _torch.named_parameters(root):
+            names.setdefault(id(parameter), prefix + name)
+    names.update((number, each[0].name) for number, each in parts.items())
+    return names, parts, problems
 
 
 def collect(
@@ -510,14 +644,16 @@ def collect(
     from . import _torch
 
     layout = Layout(place)
-    names: Dict[int, str] = {}
-    for prefix, root in roots.items():
-        for name, parameter in _torch.named_parameters(root):
-            names.setdefault(id(parameter), prefix + name)
+    names, parts, why_unnamed = named(roots, place.world)
+    problems.lines += why_unnamed
     added: Set[int] = set()
     taken: Set[str] = set()
     unnamed = problems.unnamed
     for each in known:
+        why = _torch.refusal(each.optimizer(), place.world)
+        if why:
+            problems.lines.append(why)
+            continue
         for number, index, _group, parameter in _torch.grouped(each.optimizer()):
             name = names.get(id(parameter), "")
             if not name:
@@ -525,10 +661,11 @@ def collect(
                     continue
                 name = positional(each.number, number, index)
                 unnamed.append(name)
-            if id(parameter) not in added and not _add_parameter(layout, name, parameter, problems):
-                continue
+            for part in parts.get(id(parameter), [None]):
+                part_name = name if part is None else part.name
+                if id(parameter) in added or _add_parameter(layout, part_name, parameter, part, problems):
+                    _add_state(layout, each, part_name, parameter, part, taken, problems)
             added.add(id(parameter))
-            _add_state(layout, each, name, parameter, taken, problems)
         missing = [names.get(id(parameter), "a parameter without a name") for parameter in each.incomplete()]
         if missing:
             why = "but holds no moments of it, or only some"
@@ -544,7 +681,8 @@ def collect(
         for name, parameter in _torch.named_parameters(root):
             if id(parameter) not in added:
                 added.add(id(parameter))
-                _add_parameter(layout, prefix + name, parameter, problems)
+                for part in parts.get(id(parameter), [None]):
+                    _add_parameter(layout, prefix + name if part is None else part.name, parameter, part, problems)
         for name, buffer in _torch.named_buffers(root):
             full = prefix + name
             why = _torch.uncovered(buffer)

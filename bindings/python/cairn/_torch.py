@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from . import _job, _lib
 from ._fence import Fence
+from ._fsdp1 import Part
 from ._job import Job, Place
 
 try:
@@ -84,6 +85,22 @@ def exchange(key: str, value: bytes, here: Place) -> List[bytes]:
     store.set(f"cairn/{key}/{here.rank}", value.decode())
     store.wait([f"cairn/{key}/{rank}" for rank in range(here.world)], EXCHANGE_TIMEOUT)
     return [store.get(f"cairn/{key}/{rank}") for rank in range(here.world)]
+
+
+def meet(key: str, here: Place, timeout_s: float) -> None:
+    """Says that this rank has come, and waits for the others; not without a store, nor longer than the timeout."""
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    try:
+        store = _get_default_store()
+        store.set(f"cairn/{key}/{here.rank}", "")
+        if timeout_s > 0:
+            store.wait([f"cairn/{key}/{rank}" for rank in range(here.world)], datetime.timedelta(seconds=timeout_s))
+    except RuntimeError:  # the time is over, or the rank that has the store left, which it does after all others have come
+        return
 
 
 def checkpoint_module() -> Any:
@@ -177,6 +194,11 @@ def box(tensor: Tensor) -> Tuple[Tuple[int, ...], Tuple[int, ...], Tuple[int, ..
     return tuple(tensor.shape), tuple(offset), here, index, count
 
 
+def shape_in_memory(shape: Sequence[int], stride: Sequence[int]) -> Tuple[int, ...]:
+    """The shape of a tensor of that shape and stride in the order of its memory, as box gives it."""
+    return box(torch.empty_strided(tuple(shape), tuple(stride), device="meta"))[0]
+
+
 def mesh_replica(tensor: Tensor) -> Tuple[int, int]:
     """(index, count) of a plain tensor that belongs to a DTensor and is the same on every rank of its mesh."""
     mesh = tensor.device_mesh  # type: ignore[attr-defined]
@@ -189,6 +211,14 @@ def mesh_replica(tensor: Tensor) -> Tuple[int, int]:
 def staging_like(tensor: Tensor) -> Tensor:
     """Row-major memory of the same shape, type and device, with its values."""
     return local(tensor).detach().clone(memory_format=torch.contiguous_format)
+
+
+def staging_of_narrower(tensor: Tensor, dtype: int) -> Optional[Tensor]:
+    """Row-major memory of the same shape and device for values of a type that the tensor's own can hold; None for any other."""
+    here, other = local(tensor), FROM_DTYPE[dtype]
+    if not (here.is_floating_point() and torch.promote_types(here.dtype, other) == here.dtype):
+        return None
+    return torch.empty(here.shape, dtype=other, device=here.device)
 
 
 def stage(source: Tensor, into: Tensor) -> None:
@@ -257,6 +287,21 @@ def named_parameters(module: torch.nn.Module) -> Iterator[Tuple[str, Tensor]]:
         yield strip(name), parameter
 
 
+def module_paths(root: torch.nn.Module) -> Dict[int, str]:
+    """The paths of all modules by their ids, as they stand in the names of parameters."""
+    return {id(module): strip(path + ".").rstrip(".") for path, module in unwrap(root).named_modules()}
+
+
+def fsdp1_units(root: torch.nn.Module) -> Iterator[Any]:
+    """The modules that FSDP1 has wrapped and that have parameters of their own."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # which takes long to import, and is there where it is used
+    if fsdp is None:
+        return
+    for module in root.modules():
+        if isinstance(module, fsdp.FullyShardedDataParallel) and module._handle is not None:
+            yield module
+
+
 def named_buffers(module: torch.nn.Module) -> Iterator[Tuple[str, Tensor]]:
     """Those that the module's own checkpoints hold."""
     inner = unwrap(module)
@@ -281,16 +326,41 @@ def grouped(optimizer: Optimizer) -> Iterator[Tuple[int, int, Dict[str, Any], Te
             yield number, index, group, parameter
 
 
+def _is_zero(optimizer: Any) -> bool:
+    """A ZeroRedundancyOptimizer, whose module takes long to import, and is there where it is used."""
+    module = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
+    return module is not None and isinstance(optimizer, module.ZeroRedundancyOptimizer)
+
+
+def holder(optimizer: Any) -> Any:
+    """The optimizer that has the state: of a ZeroRedundancyOptimizer the one in it, for the parameters of this rank alone."""
+    return getattr(optimizer, "optim", optimizer) if _is_zero(optimizer) else optimizer
+
+
+def refusal(optimizer: Any, world: int) -> Optional[str]:
+    """Why an optimizer cannot be covered; None where it can, as far as that is known before its state is looked at."""
+    if isinstance(optimizer, torch.optim.LBFGS):
+        return "LBFGS keeps the state of all its parameters as one"
+    if _is_zero(optimizer) and optimizer._overlap_with_ddp:
+        return "ZeroRedundancyOptimizer with overlap_with_ddp updates parameters during backward, where no hook sees it"
+    if _is_zero(optimizer) and optimizer.world_size != world:
+        return f"ZeroRedundancyOptimizer spreads its state over {optimizer.world_size} of the job's {world} ranks"
+    return None
+
+
 def is_tensor(value: Any) -> bool:
     return isinstance(value, Tensor)
 
 
-def make_state(parameter: Tensor, group: Mapping[str, Any], listed: _lib.Listed) -> Tensor:
+def make_state(parameter: Tensor, group: Mapping[str, Any], listed: _lib.Listed, part: Optional[Part] = None) -> Tensor:
     """A tensor of an optimizer's state as its first step would have made it: like the parameter, or a scalar beside it.
 
-    Its values are what the memory held: zeros would be written only to be overwritten.
+    Its values are what the memory held: zeros would be written only to be overwritten. Not so beside FSDP1's flat parameters,
+    which have padding that no restore writes to.
     """
     dtype = FROM_DTYPE[listed.dtype]
+    if part is not None and listed.shape == part.shape:
+        return torch.zeros_like(parameter, dtype=dtype, memory_format=torch.preserve_format, requires_grad=False)
     if listed.shape == box(parameter)[0]:
         return torch.empty_like(parameter, dtype=dtype, memory_format=torch.preserve_format, requires_grad=False)
     on_device = bool(group.get("capturable") or group.get("fused")) or bool(listed.shape)
@@ -603,6 +673,7 @@ def install() -> None:
     _job.answer_signals()
     _job.start()
     _time_collectives_of_groups()
+    _end_with_the_group()
 
 
 def _time_collectives() -> None:
@@ -633,6 +704,28 @@ def _time_collectives_of_groups() -> None:
     for name in ("torch.distributed", "torch.distributed.distributed_c10d", "torch.distributed.device_mesh"):
         if getattr(sys.modules.get(name), "init_process_group", None) is initialise:
             sys.modules[name].init_process_group = init_process_group  # type: ignore[attr-defined]
+
+
+@_quiet
+def _before_the_group_ends(job: Job) -> None:
+    job.before_the_end()
+
+
+def _end_with_the_group() -> None:
+    """Takes the last snapshot while the ranks can still wait for each other: most scripts end their process group, then themselves."""
+    if not torch.distributed.is_available():
+        return
+    destroy = torch.distributed.destroy_process_group
+
+    @functools.wraps(destroy)
+    def destroy_process_group(group: Any = None) -> None:
+        if group in (None, torch.distributed.group.WORLD):
+            _before_the_group_ends()
+        destroy(group)
+
+    for name in ("torch.distributed", "torch.distributed.distributed_c10d"):
+        if getattr(sys.modules.get(name), "destroy_process_group", None) is destroy:
+            sys.modules[name].destroy_process_group = destroy_process_group  # type: ignore[attr-defined]
 
 
 def _inner(optimizer: Any) -> Any:
