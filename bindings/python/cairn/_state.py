@@ -153,8 +153,6 @@ class Entry:
 
     def shape(self) -> Tuple[int, ...]:
         """Of the whole, in the order of its memory."""
-        from . import _torch
-
         if self.part is not None:
             return self.part.shape
         return self._box()[0]
@@ -166,8 +164,6 @@ class Entry:
 
     def size_bytes(self) -> int:
         """Of what lies here."""
-        from . import _torch
-
         memory = self.memory()
         return int(memory.nbytes) if self.part is None else (self.part.end - self.part.begin) * int(memory.element_size())
 
@@ -408,6 +404,8 @@ class Layout:
 
     def outdated(self, known: Iterable[Known]) -> bool:
         """It has grown, or tensors were replaced or moved since it was made."""
+        from . import _torch
+
         return (
             self.grown(known)
             or any(map(operator.is_not, map(dict.get, self._owners, self._keys), self._owned))
@@ -459,8 +457,6 @@ class Layout:
 
     def capture_pieces(self) -> List[_lib.Piece]:
         """What is registered: first the copies, which the next snapshot overwrites, then what is captured in place, in its order."""
-        from . import _torch
-
         pieces = [self.blob_piece(self.blob, f"cairn.rank{self.place.rank}")]
         pieces += [each for each in (entry.piece(self.place) for entry in self._staged if entry.captured) if each]
         self.slice_bytes = [math.prod(piece.extent) for piece in pieces]  # small: as if elements were bytes

@@ -14,7 +14,7 @@ import random
 import sys
 import threading
 from array import array
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 from torch.optim import Optimizer
