@@ -406,6 +406,21 @@ is_due(const struct cairn_core *core, uint64_t step, bool *thinned_out)
     return !*thinned_out;
 }
 
+/*
+ * Steps that jump further than the widest stride are no training loop's: a job was resumed, or names its
+ * saves by the time of day. The pace of the steps before says nothing about them.
+ */
+static void
+forget_pace_at_jump(struct cairn_core *core, uint64_t step)
+{
+    uint64_t every = core->options.every_steps ? core->options.every_steps : 1;
+
+    if ((step - core->last_step) / every <= UINT64_C(1) << STRIDE_LOG2_MAX)
+        return;
+    core->stride_log2 = core->given_up_in_row = core->committed_in_row = 0;
+    core->begun_ns = core->step_ns = 0;
+}
+
 void
 save_begin(struct cairn_core *core, const struct cairn_event *event)
 {
@@ -421,6 +436,7 @@ save_begin(struct cairn_core *core, const struct cairn_event *event)
         epoch_store(core);
     }
     if (event->step > core->last_step) {
+        forget_pace_at_jump(core, event->step);
         if (core->begun_ns != 0)
             core->step_ns = (core->now_ns - core->begun_ns) / (event->step - core->last_step);
         core->begun_ns = core->now_ns;
