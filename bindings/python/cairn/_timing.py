@@ -17,7 +17,7 @@ import itertools
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from . import _job, _lib, _torch
+from . import _job, _lib
 from ._torch import torch
 
 RING_RECORDS = 1 << 14  # 1.1 MiB
