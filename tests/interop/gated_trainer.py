@@ -1,7 +1,7 @@
 """The trainer of test_torch_fence.py: its capture is stopped half-way, under libcairn_gated.so, while the optimizer updates.
 
-    gated_trainer.py half     prints `state STEP SHA256` of what the half captured snapshot must hold, `updated ...` of what the update
-                              had written to while it waited, then `held`, and waits to be killed
+    gated_trainer.py half     prints `state STEP SHA256` of what the half captured snapshot must hold, `updated ...` of what the
+                              update had written to while it waited, then `held`, and waits to be killed
     gated_trainer.py show     prints `state STEP SHA256` of what it resumed from
 
 Six layers of 2 MiB with two moments each: 36 MiB, captured and updated layer by layer.

@@ -1,8 +1,8 @@
 """What of a running snapshot may be overwritten: each tensor is fenced before its first write, and no other is waited for.
 
-A tensor is *closed* when it has been seen unchanged since the snapshot began and its bytes are captured. Writes to it after that do
-not matter to the snapshot. Whoever writes to a tensor that is not closed has written behind our back: its version counter tells
-so at the end, and the snapshot is refused. So a writer that is not fenced costs a snapshot, and never makes a torn one.
+A tensor is *closed* when it has been seen unchanged since the snapshot began and its bytes are captured. Writes to it after that
+do not matter to the snapshot. Whoever writes to a tensor that is not closed has written behind our back: its version counter
+tells so at the end, and the snapshot is refused. So a writer that is not fenced costs a snapshot, and never makes a torn one.
 
 Positions count the tensors that are captured in place, in the order in which they are captured.
 """
@@ -125,7 +125,7 @@ class Fence:
         return code, self._changed + self._layout.changed_of(opened)
 
     def order(self) -> List[Entry]:
-        """What was closed one by one, in that order; empty where the capture went from parameter to parameter in the same order."""
+        """What was closed one by one, in that order; empty where the capture goes from parameter to parameter in the same."""
         entries = [self._entries[position] for position in self._updated]
         turns = zip(list(self._updated), list(self._updated)[1:])
         return entries if any(b < a and self._parameter_of(a) != self._parameter_of(b) for a, b in turns) else []

@@ -5,9 +5,9 @@ One update of a job (of all its optimizers, once each) is a round. The life of i
     after_step      the round ends: `step` grows, random generators and data loaders are staged
     before_forward  the next training forward: everything the script did after the update (schedulers, clamps) is in place. The
                     rest is staged, the snapshot begins, and is copied behind forward and backward
-    before_update   the next update: compares the version counters with those at the beginning, and confirms the snapshot, or refuses
-                    it where something was changed behind the optimizer's back. Where it is still being copied the update waits
-                    for what it is about to write to (see _fence.py), and the rest of this follows when the copy is done
+    before_update   the next update: compares the version counters with those at the beginning, and confirms the snapshot, or
+                    refuses it where something was changed behind the optimizer's back. Where it is still being copied the update
+                    waits for what it is about to write to (see _fence.py), and the rest of this follows when the copy is done
 
 An optimizer that is given a closure runs forward and backward inside its step: the update begins when the closure has returned.
 Where a round has no forward between two updates (models that are no modules) it begins in after_step from then on.
@@ -431,7 +431,7 @@ class Job:
         self._begun_s = time.monotonic()
 
     def _is_being_copied(self) -> bool:
-        """The snapshot before is: of what nothing has written to since. It goes on, and this one is left out rather than waited for."""
+        """The snapshot before is, of what nothing has written to since: it goes on, and a new one is left out, not waited for."""
         return (
             self._fence is not None
             and self._layout is not None

@@ -456,7 +456,7 @@ class Layout:
         return _lib.Piece(name, _lib.DTYPES["U8"], _lib.OPAQUE, size, (0,), size, buffer.data_ptr())
 
     def capture_pieces(self) -> List[_lib.Piece]:
-        """What is registered: first the copies, which the next snapshot overwrites, then what is captured in place, in its order."""
+        """What is registered: first the copies, which the next snapshot overwrites, then what is captured in place."""
         pieces = [self.blob_piece(self.blob, f"cairn.rank{self.place.rank}")]
         pieces += [each for each in (entry.piece(self.place) for entry in self._staged if entry.captured) if each]
         self.slice_bytes = [math.prod(piece.extent) for piece in pieces]  # small: as if elements were bytes
