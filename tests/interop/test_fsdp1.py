@@ -122,8 +122,8 @@ def test_what_is_refused(ranks):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     problems = _state.Problems()
     _state.collect({"": model}, [_state.Known(lambda: optimizer, 0)], _state.Place(0, 4, 4), problems, set())
-    assert problems.lines == ["weight and what FSDP1 keeps with it cannot be captured: its process groups are of 2 ranks, and the "
-                              "job of 4"]
+    assert problems.lines == ["weight and what FSDP1 keeps with it cannot be captured: its process groups are of 2 ranks, and "
+                              "the job of 4"]
     model = FullyShardedDataParallel(torch.nn.Linear(4, 4), use_orig_params=True, device_id=torch.device("cpu"))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     optimizer.state[model.weight] = {"row": torch.zeros(2, 2)}

@@ -8,11 +8,8 @@ import pathlib
 import random
 import re
 import signal
-import socket
-import struct
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
@@ -139,7 +136,8 @@ def reference(folder, kind, world=1):
 
 
 @pytest.mark.parametrize(
-    "kind, world", [("mlp", 1), ("gan", 1), ("accumulate", 1), ("closure", 1), ("moe", 1), ("ddp", 2), ("zero", 2), ("fsdp", 2), ("tp", 2)]
+    "kind, world",
+    [("mlp", 1), ("gan", 1), ("accumulate", 1), ("closure", 1), ("moe", 1), ("ddp", 2), ("zero", 2), ("fsdp", 2), ("tp", 2)],
 )
 def test_killed_and_resumed(cluster, tmp_path, kind, world):
     start_reference(tmp_path, kind, world)
@@ -175,28 +173,6 @@ def test_other_number_of_ranks(cluster, tmp_path):
         wholes += [re.findall(r"^whole (.*)$", resumed.text(rank), re.M) for rank in range(world)]
     assert int(wholes[0][0].split()[0]) > 4
     assert all(each == wholes[0] for each in wholes), wholes
-
-
-def test_other_number_of_zero_ranks(cluster, tmp_path):
-    """Moments that ZeroRedundancyOptimizer spreads over the ranks go to those that want them in another number of ranks."""
-    run = Run(tmp_path, ["zero", STEPS], 2, under(cluster))
-    run.kill_at(8)
-    found = {}
-    for world in (2, 3):
-        resumed = Run(tmp_path, ["zero", 0, "--mischief", "moments"], world, under(cluster, "--resume"), distributed=True)
-        assert resumed.wait() == 0, resumed.errors()
-        found[world] = sorted(line for rank in range(world) for line in re.findall(r"^moment (.*)$", resumed.text(rank), re.M))
-        assert f"the state after update {newest(cluster)}" in resumed.errors(), resumed.errors()
-    assert len(found[2]) == len(set(found[2])) == 3 * 5 and found[3] == found[2]
-
-
-def test_refused_optimizer(cluster, tmp_path):
-    """One whose state cannot be told apart by parameters: the reason is said, and it trains as ever."""
-    whole = Run(tmp_path, ["lbfgs", 4])
-    run = Run(tmp_path, ["lbfgs", 4], 1, under(cluster))
-    assert finished(run) == finished(whole)
-    assert run.errors().count("no snapshots are taken: LBFGS keeps the state of all its parameters as one") == 1, run.errors()
-    assert newest(cluster) == 0
 
 
 def test_unchanged_script(cluster, tmp_path):
@@ -328,105 +304,6 @@ def test_without_agent(tmp_path, agent):
     run = Run(tmp_path, ["mlp", STEPS], 1, env={"CAIRN_AGENT": str(path)})
     assert finished(run) == states
     assert "no agent answers" in run.errors()
-
-
-class OtherAgent:
-    """Answers every connection at `path` with the same bytes, as an agent of another version does, or no agent at all."""
-
-    def __init__(self, path, answer):
-        self.socket, self.answer = socket.socket(socket.AF_UNIX), answer
-        self.socket.bind(path)
-        self.socket.listen()
-        threading.Thread(target=self.serve, daemon=True).start()
-
-    def serve(self):
-        while True:
-            try:
-                connection = self.socket.accept()[0]
-            except OSError:  # closed
-                return
-            connection.recv(65536)
-            connection.sendall(self.answer)
-
-
-@pytest.mark.parametrize(
-    "answer, said",
-    [
-        (struct.pack("<IHBB", 0, 64, 99, 0), "the agent speaks another version: upgrade one of them"),  # the header's version
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "NOT protected"),
-    ],
-)
-def test_agent_of_another_version(tmp_path, answer, said):
-    states, _ = reference(tmp_path, "mlp")
-    agent = OtherAgent(str(tmp_path / "socket"), answer)
-    run = Run(tmp_path, ["mlp", STEPS], 1, env={"CAIRN_AGENT": str(tmp_path / "socket")})
-    assert finished(run) == states
-    assert said in run.errors() and "NOT protected" in run.errors(), run.errors()
-    agent.socket.close()
-
-
-def test_too_little_memory(cluster, tmp_path):
-    """The sum is said that the agent would need, and the model trains as ever."""
-    run = Run(tmp_path, ["large", 6], 1, under(cluster))
-    assert finished(run) == finished(Run(tmp_path, ["large", 6]))
-    assert re.search(r"\d+ MiB", run.errors()) and "no snapshots are taken" in run.errors(), run.errors()
-    assert newest(cluster) == 0
-
-
-@pytest.mark.parametrize("resume", [False, True])
-def test_exec(cluster, tmp_path, resume):
-    """A trainer that replaces itself in the middle begins anew, is told so, and leaves what is there; or resumes where asked to."""
-    states, _ = reference(tmp_path, "mlp")
-    run = Run(tmp_path, ["mlp", STEPS, "--mischief", "exec"], 1, under(cluster, *(["--resume"] if resume else [])))
-    assert finished(run) == states, run.errors()
-    if resume:
-        assert re.search(r"resumed: the state after update [3-6]$", run.errors(), re.M), run.errors()
-        harness.wait_for("the end is committed", lambda: newest(cluster) == STEPS, 10)
-    else:
-        assert "the job holds a later generation than this step: restore it before training (--resume)" in run.errors()
-        assert 3 <= newest(cluster) <= 6
-
-
-def test_grad_scaler(cluster, tmp_path):
-    """Steps that a scaler skips are no updates, and what comes back is from before or after them, never between."""
-    whole = Run(tmp_path, ["scaler", STEPS])
-    run = Run(tmp_path, ["scaler", STEPS], 1, under(cluster), env={"TRAINER_PAUSE_S": "0.1"})
-    states = finished(whole)
-    skipped = [int(step) for step in re.findall(r"^skipped (\d+)", whole.text(), re.M)]
-    assert len(skipped) >= 4, whole.text()
-    run.kill_at(RANDOM.randrange(9, STEPS - 6))
-    seen = max(run.steps())
-    last = Run(tmp_path, ["scaler", STEPS], 1, under(cluster, "--resume"))
-    assert finished(last) == states, last.errors()
-    first = min(last.steps())
-    assert first >= seen - 4, last.errors()
-    assert f"the state after update {first - sum(step < first for step in skipped)}" in last.errors(), (first, skipped)
-    assert {**run.steps(), **last.steps()} == whole.steps()
-
-
-def test_each_rank_has_its_own(cluster, tmp_path):
-    """Plain tensors that nothing declares equal come back in as many ranks, and in another number on none of them."""
-    start_reference(tmp_path, "mlp", 2)
-    run = Run(tmp_path, ["mlp", STEPS], 2, under(cluster))
-    run.kill_at(8)
-    step = newest(cluster)
-    for world in (3, 1):
-        other = Run(tmp_path, ["mlp", 2], world, under(cluster, "--resume"), distributed=True)
-        finished(other)
-        assert all(min(other.steps(rank)) == 0 for rank in range(world))
-        said = other.errors().count("each of its 2 ranks has embed.weight, frozen.bias, frozen.weight, inner.bias and ")
-        assert said == world and f"this job has {world}: it can be resumed in 2 ranks only" in other.errors(), other.errors()
-        assert newest(cluster) == step
-    last = Run(tmp_path, ["mlp", STEPS], 2, under(cluster, "--resume"))
-    assert finished(last) == reference(tmp_path, "mlp", 2)[0], last.errors()
-    assert min(last.steps()) == step
-
-
-def test_late_rank(cluster, tmp_path):
-    """A rank that ends two seconds after the other is waited for: the last update is in the last snapshot."""
-    run = Run(tmp_path, ["ddp", 8, "--mischief", "late"], 2, under(cluster))
-    finished(run)
-    harness.wait_for("the end is committed", lambda: newest(cluster) == 8, 10)
 
 
 def test_no_optimizer(cluster, tmp_path):

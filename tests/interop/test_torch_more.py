@@ -1,6 +1,7 @@
 """More PyTorch jobs under `cairn run`, spread over ranks unevenly, and Hugging Face's Trainer: killed, resumed, and compared bit
 for bit."""
 import importlib.util
+import re
 
 import pytest
 from test_torch import RANDOM, ROOT, Run, built, cluster, finished, harness, newest, under  # noqa: F401: fixtures
@@ -44,3 +45,40 @@ def test_hugging_face(cluster, tmp_path):  # noqa: F811
     out = tmp_path / "runs"
     out.mkdir()
     killed_and_resumed(cluster, out, "hf_trainer.py", [tmp_path, STEPS], 1)
+
+
+def test_grad_scaler(cluster, tmp_path):  # noqa: F811
+    """Steps that a scaler skips are no updates, and what comes back is from before or after them, never between."""
+    whole = Run(tmp_path, ["scaler", STEPS])
+    run = Run(tmp_path, ["scaler", STEPS], 1, under(cluster), env={"TRAINER_PAUSE_S": "0.1"})
+    run.kill_at(RANDOM.randrange(9, STEPS - 4))
+    states = finished(whole)
+    skipped = [int(step) for step in re.findall(r"^skipped (\d+)", whole.text(), re.M)]
+    assert len(skipped) >= 4, whole.text()
+    seen = max(run.steps())
+    last = Run(tmp_path, ["scaler", STEPS], 1, under(cluster, "--resume"))
+    assert finished(last) == states, last.errors()
+    first = min(last.steps())
+    assert first >= seen - 4, last.errors()
+    assert f"the state after update {first - sum(step < first for step in skipped)}" in last.errors(), (first, skipped)
+    assert {**run.steps(), **last.steps()} == whole.steps()
+
+
+def test_other_number_of_zero_ranks(cluster, tmp_path):  # noqa: F811
+    """Moments that ZeroRedundancyOptimizer spreads over the ranks go to those that want them in another number of ranks."""
+    run = Run(tmp_path, ["zero", STEPS], 2, under(cluster))
+    run.kill_at(8)
+    found = {}
+    for world in (2, 3):
+        resumed = Run(tmp_path, ["zero", 0, "--mischief", "moments"], world, under(cluster, "--resume"), distributed=True)
+        assert resumed.wait() == 0, resumed.errors()
+        found[world] = sorted(line for rank in range(world) for line in re.findall(r"^moment (.*)$", resumed.text(rank), re.M))
+        assert f"the state after update {newest(cluster)}" in resumed.errors(), resumed.errors()
+    assert len(found[2]) == len(set(found[2])) == 3 * 5 and found[3] == found[2]
+
+
+def test_late_rank(cluster, tmp_path):  # noqa: F811
+    """A rank that ends two seconds after the other is waited for: the last update is in the last snapshot."""
+    run = Run(tmp_path, ["ddp", 8, "--mischief", "late"], 2, under(cluster))
+    finished(run)
+    harness.wait_for("the end is committed", lambda: newest(cluster) == 8, 10)

@@ -41,9 +41,9 @@ class CairnError(Exception):
 
 
 class Piece(NamedTuple):
-    """The part of a tensor that this rank holds at `address`: a row-major box, or the range flat_begin … flat_end of its elements.
+    """The part of a tensor that this rank holds at `address`: a row-major box, or a range of its elements.
 
-    Shapes, offsets and ranges are in elements; 0 … 0 is the whole box.
+    Shapes, offsets and the range (flat_begin, flat_end) are in elements; without a range it is the whole box.
     """
 
     name: str

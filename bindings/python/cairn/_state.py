@@ -608,7 +608,7 @@ def _add_state(
 
 
 def named(roots: Mapping[str, Any], world: int) -> Tuple[Dict[int, str], Parts, List[str]]:
-    """(names by the ids of parameters, those of FSDP1 in their parts, why some have no name). A flat one has that of its first."""
+    """(names by the ids of parameters, FSDP1's parts of them, why some have no name). A flat one has the name of its first."""
     from . import _torch
 
     names: Dict[int, str] = {}

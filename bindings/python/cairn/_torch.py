@@ -712,7 +712,7 @@ def _before_the_group_ends(job: Job) -> None:
 
 
 def _end_with_the_group() -> None:
-    """Takes the last snapshot while the ranks can still wait for each other: most scripts end their process group, then themselves."""
+    """Takes the last snapshot while the ranks can wait for each other: most scripts end their process group, then themselves."""
     if not torch.distributed.is_available():
         return
     destroy = torch.distributed.destroy_process_group

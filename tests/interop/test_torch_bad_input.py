@@ -1,0 +1,93 @@
+"""What a PyTorch job can meet that cannot be protected: each is said, with what to do, and the training is the same."""
+import re
+import socket
+import struct
+import threading
+
+import pytest
+from test_torch import (STEPS, Run, built, cluster, finished, harness, newest, reference, start_reference,  # noqa: F401: fixtures
+                        under)
+
+
+class OtherAgent:
+    """Answers every connection at `path` with the same bytes, as an agent of another version does, or no agent at all."""
+
+    def __init__(self, path, answer):
+        self.socket, self.answer = socket.socket(socket.AF_UNIX), answer
+        self.socket.bind(path)
+        self.socket.listen()
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        while True:
+            try:
+                connection = self.socket.accept()[0]
+            except OSError:  # closed
+                return
+            connection.recv(65536)
+            connection.sendall(self.answer)
+
+
+@pytest.mark.parametrize(
+    "answer, said",
+    [
+        (struct.pack("<IHBB", 0, 64, 99, 0), "the agent speaks another version: upgrade one of them"),  # the header's version
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "NOT protected"),
+    ],
+)
+def test_agent_of_another_version(tmp_path, answer, said):
+    states, _ = reference(tmp_path, "mlp")
+    agent = OtherAgent(str(tmp_path / "socket"), answer)
+    run = Run(tmp_path, ["mlp", STEPS], 1, env={"CAIRN_AGENT": str(tmp_path / "socket")})
+    assert finished(run) == states
+    assert said in run.errors() and "NOT protected" in run.errors(), run.errors()
+    agent.socket.close()
+
+
+def test_too_little_memory(cluster, tmp_path):  # noqa: F811
+    """The sum is said that the agent would need, and the model trains as ever."""
+    run = Run(tmp_path, ["large", 6], 1, under(cluster))
+    assert finished(run) == finished(Run(tmp_path, ["large", 6]))
+    assert re.search(r"\d+ MiB", run.errors()) and "no snapshots are taken" in run.errors(), run.errors()
+    assert newest(cluster) == 0
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_exec(cluster, tmp_path, resume):  # noqa: F811
+    """A trainer that replaces itself begins anew, is told so, and leaves what is there; or it resumes where asked to."""
+    states, _ = reference(tmp_path, "mlp")
+    run = Run(tmp_path, ["mlp", STEPS, "--mischief", "exec"], 1, under(cluster, *(["--resume"] if resume else [])))
+    assert finished(run) == states, run.errors()
+    if resume:
+        assert re.search(r"resumed: the state after update [3-6]$", run.errors(), re.M), run.errors()
+        harness.wait_for("the end is committed", lambda: newest(cluster) == STEPS, 10)
+    else:
+        assert "the job holds a later generation than this step: restore it before training (--resume)" in run.errors()
+        assert 3 <= newest(cluster) <= 6
+
+
+def test_refused_optimizer(cluster, tmp_path):  # noqa: F811
+    """One whose state cannot be told apart by parameters: the reason is said, and it trains as ever."""
+    whole = Run(tmp_path, ["lbfgs", 4])
+    run = Run(tmp_path, ["lbfgs", 4], 1, under(cluster))
+    assert finished(run) == finished(whole)
+    assert run.errors().count("no snapshots are taken: LBFGS keeps the state of all its parameters as one") == 1, run.errors()
+    assert newest(cluster) == 0
+
+
+def test_each_rank_has_its_own(cluster, tmp_path):  # noqa: F811
+    """Plain tensors that nothing declares equal come back in as many ranks, and in another number on none of them."""
+    start_reference(tmp_path, "mlp", 2)
+    run = Run(tmp_path, ["mlp", STEPS], 2, under(cluster))
+    run.kill_at(8)
+    step = newest(cluster)
+    for world in (3, 1):
+        other = Run(tmp_path, ["mlp", 2], world, under(cluster, "--resume"), distributed=True)
+        finished(other)
+        assert all(min(other.steps(rank)) == 0 for rank in range(world))
+        said = other.errors().count("each of its 2 ranks has embed.weight, frozen.bias, frozen.weight, inner.bias and ")
+        assert said == world and f"this job has {world}: it can be resumed in 2 ranks only" in other.errors(), other.errors()
+        assert newest(cluster) == step
+    last = Run(tmp_path, ["mlp", STEPS], 2, under(cluster, "--resume"))
+    assert finished(last) == reference(tmp_path, "mlp", 2)[0], last.errors()
+    assert min(last.steps()) == step
