@@ -97,13 +97,13 @@ cairn_torch_plan_storage_at(struct cairn_torch_plan *plan, uint32_t storage)
 }
 
 static cairn_err
-write_entry(struct cairn_torch_plan *plan, int fd, uint64_t begin, uint32_t index,
-            const void *bytes)
+put_entry(struct cairn_torch_plan *plan, uint32_t index, const void *bytes,
+          cairn_zip_put_fn *put, void *context)
 {
     struct cairn_zip_planned *entry = &plan->zip.entries[index];
 
     entry->crc32 = cairn_crc32(0, bytes, (size_t)entry->bytes);
-    return cairn_file_write_at(fd, begin + entry->at, bytes, (size_t)entry->bytes);
+    return put(context, entry->at, bytes, (size_t)entry->bytes);
 }
 
 /* Equal contents have equal digits: 20 for the names, 20 for the checksums, as in PyTorch. */
@@ -122,18 +122,39 @@ make_id(const struct cairn_zip_plan *zip, char id[ID_BYTES + 1])
 }
 
 cairn_err
-cairn_torch_plan_write(struct cairn_torch_plan *plan, int fd, uint64_t begin)
+cairn_torch_plan_put(struct cairn_torch_plan *plan, cairn_zip_put_fn *put, void *context)
 {
     uint32_t last = plan->first_storage + plan->storage_count;
     char id[ID_BYTES + 1];
-    cairn_err err = write_entry(plan, fd, begin, 0, plan->pickle_bytes);
+    cairn_err err = put_entry(plan, 0, plan->pickle_bytes, put, context);
 
     for (uint32_t i = 0; i < sizeof(before) / sizeof(before[0]) && err == CAIRN_OK; i++)
-        err = write_entry(plan, fd, begin, 1 + i, before[i].text);
+        err = put_entry(plan, 1 + i, before[i].text, put, context);
     if (err == CAIRN_OK)
-        err = write_entry(plan, fd, begin, last, version.text);
+        err = put_entry(plan, last, version.text, put, context);
     make_id(&plan->zip, id);
     if (err == CAIRN_OK)
-        err = write_entry(plan, fd, begin, last + 1, id);
-    return err == CAIRN_OK ? cairn_zip_plan_write(&plan->zip, fd, begin) : err;
+        err = put_entry(plan, last + 1, id, put, context);
+    return err == CAIRN_OK ? cairn_zip_plan_put(&plan->zip, put, context) : err;
+}
+
+struct file_place {
+    int fd;
+    uint64_t begin;
+};
+
+static cairn_err
+put_in_file(void *context, uint64_t at, const void *bytes, size_t bytes_len)
+{
+    const struct file_place *place = context;
+
+    return cairn_file_write_at(place->fd, place->begin + at, bytes, bytes_len);
+}
+
+cairn_err
+cairn_torch_plan_write(struct cairn_torch_plan *plan, int fd, uint64_t begin)
+{
+    struct file_place place = {fd, begin};
+
+    return cairn_torch_plan_put(plan, put_in_file, &place);
 }

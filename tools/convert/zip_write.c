@@ -247,7 +247,7 @@ pack_end(struct cairn_writer *writer, const struct cairn_zip_plan *plan)
 
 /* The descriptor of each entry and the header of the next one stand together. */
 static cairn_err
-write_locals(const struct cairn_zip_plan *plan, int fd, uint64_t begin)
+put_locals(const struct cairn_zip_plan *plan, cairn_zip_put_fn *put, void *context)
 {
     cairn_err err = CAIRN_OK;
 
@@ -263,18 +263,17 @@ write_locals(const struct cairn_zip_plan *plan, int fd, uint64_t begin)
             pack_local(&writer, &plan->entries[i]);
         err = cairn_writer_done(&writer);
         if (err == CAIRN_OK && writer.used_bytes > 0)
-            err = cairn_file_write_at(fd, begin + (last ? last->at + last->bytes : 0), bytes,
-                                      writer.used_bytes);
+            err = put(context, last ? last->at + last->bytes : 0, bytes, writer.used_bytes);
     }
     return err;
 }
 
 static cairn_err
-write_directory(const struct cairn_zip_plan *plan, int fd, uint64_t begin)
+put_directory(const struct cairn_zip_plan *plan, cairn_zip_put_fn *put, void *context)
 {
     size_t room = DIRECTORY_STEP_BYTES + RECORD_BYTES_MAX;
     uint8_t *bytes = malloc(room);
-    uint64_t at = begin + plan->end_at;
+    uint64_t at = plan->end_at;
     struct cairn_writer writer;
     cairn_err err = bytes ? CAIRN_OK : CAIRN_NOMEM;
 
@@ -288,7 +287,7 @@ write_directory(const struct cairn_zip_plan *plan, int fd, uint64_t begin)
             continue;
         err = cairn_writer_done(&writer);
         if (err == CAIRN_OK)
-            err = cairn_file_write_at(fd, at, bytes, writer.used_bytes);
+            err = put(context, at, bytes, writer.used_bytes);
         at += writer.used_bytes;
         cairn_writer_init(&writer, bytes, room);
     }
@@ -297,9 +296,30 @@ write_directory(const struct cairn_zip_plan *plan, int fd, uint64_t begin)
 }
 
 cairn_err
+cairn_zip_plan_put(const struct cairn_zip_plan *plan, cairn_zip_put_fn *put, void *context)
+{
+    cairn_err err = put_locals(plan, put, context);
+
+    return err == CAIRN_OK ? put_directory(plan, put, context) : err;
+}
+
+struct file_place {
+    int fd;
+    uint64_t begin;
+};
+
+static cairn_err
+put_in_file(void *context, uint64_t at, const void *bytes, size_t bytes_len)
+{
+    const struct file_place *place = context;
+
+    return cairn_file_write_at(place->fd, place->begin + at, bytes, bytes_len);
+}
+
+cairn_err
 cairn_zip_plan_write(const struct cairn_zip_plan *plan, int fd, uint64_t begin)
 {
-    cairn_err err = write_locals(plan, fd, begin);
+    struct file_place place = {fd, begin};
 
-    return err == CAIRN_OK ? write_directory(plan, fd, begin) : err;
+    return cairn_zip_plan_put(plan, put_in_file, &place);
 }

@@ -48,9 +48,19 @@ CAIRN_MUST_CHECK cairn_err cairn_zip_plan_add(struct cairn_zip_plan *plan, const
 /* Bytes of the whole archive as it stands. */
 uint64_t cairn_zip_plan_bytes(const struct cairn_zip_plan *plan);
 
+/* Takes bytes of an archive that belong at `at`, counted from its start. */
+typedef cairn_err cairn_zip_put_fn(void *context, uint64_t at, const void *bytes,
+                                   size_t bytes_len);
+
 /*
- * Writes everything around the data of the archive that begins at `begin` of an open file: once,
- * after all checksums are known. CAIRN_IO, CAIRN_FULL, CAIRN_NOMEM; logged where they happen.
+ * Hands out everything around the data of the archive, in runs that grow in place and do not overlap;
+ * of the records, only those behind an entry's data hold its checksum. Errors of `put`, CAIRN_NOMEM.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_zip_plan_put(const struct cairn_zip_plan *plan,
+                                              cairn_zip_put_fn *put, void *context);
+
+/*
+ * The same into an open file, where the archive begins at `begin`: once, after all checksums are known. CAIRN_IO, CAIRN_FULL, CAIRN_NOMEM; logged where they happen.
  */
 CAIRN_MUST_CHECK cairn_err cairn_zip_plan_write(const struct cairn_zip_plan *plan, int fd,
                                                 uint64_t begin);
