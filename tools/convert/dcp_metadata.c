@@ -146,8 +146,8 @@ cairn_dcp_find_item(const struct cairn_dcp_metadata *metadata, const struct cair
                               "%.300s was compressed or otherwise transformed when it was saved; "
                               "load it with PyTorch and save it without extensions",
                               entry->name);
-    if (!cairn_pickle_copy_text(cairn_pickle_attribute(slot->info, "relative_path"), item->path,
-                                sizeof(item->path)) ||
+    item->path = cairn_pickle_attribute(slot->info, "relative_path");
+    if (!item->path || item->path->kind != CAIRN_PICKLE_TEXT ||
         !cairn_pickle_u64(cairn_pickle_attribute(slot->info, "offset"), &item->offset_bytes) ||
         !cairn_pickle_u64(cairn_pickle_attribute(slot->info, "length"), &item->bytes) ||
         item->offset_bytes > (uint64_t)INT64_MAX - item->bytes)
@@ -199,23 +199,57 @@ read_tensor(const struct cairn_pickle_node *value, const char *where,
     return CAIRN_OK;
 }
 
+/* The keys of planner_data: texts, and numbers of lists. NULL where they are anything else. */
+static const struct cairn_state_key *
+read_keys(struct cairn_pickle *pickle, const struct cairn_pickle_node *path)
+{
+    struct cairn_state_key *keys;
+
+    if (!path || path->kind != CAIRN_PICKLE_TUPLE || path->count == 0 ||
+        path->count > CAIRN_STATE_KEYS_MAX)
+        return NULL;
+    keys = cairn_pickle_alloc(pickle, path->count * sizeof(*keys));
+    for (uint32_t i = 0; keys && i < path->count; i++) {
+        const struct cairn_pickle_node *key = path->items[i];
+        size_t room = key->kind == CAIRN_PICKLE_TEXT ? (size_t)key->count + 1 : 24;
+        char *text = cairn_pickle_alloc(pickle, room);
+        uint64_t number;
+
+        if (!text)
+            return NULL;
+        keys[i] = (struct cairn_state_key){text, cairn_pickle_u64(key, &number)};
+        if (keys[i].number)
+            (void)snprintf(text, room, "%" PRIu64, number);
+        else if (!cairn_pickle_copy_text(key, text, room) || !text[0])
+            return NULL;
+    }
+    return keys;
+}
+
 static cairn_err
 read_entry(struct cairn_dcp_metadata *metadata, const struct cairn_pickle_node *key,
            const struct cairn_pickle_node *value, const struct cairn_pickle_node *path,
            const char *where, struct cairn_complaint *complaint)
 {
     struct cairn_dcp_entry *entry = &metadata->entries[metadata->entry_count];
+    struct cairn_state_key *only;
     char *name;
 
     name = cairn_pickle_alloc(&metadata->pickle, (uint64_t)key->count + 1);
-    if (!name)
+    only = cairn_pickle_alloc(&metadata->pickle, sizeof(*only));
+    if (!name || !only)
         return cairn_complain(complaint, CAIRN_NOMEM, "%s: no memory for its names", where);
     memset(entry, 0, sizeof(*entry));
     if (!cairn_pickle_copy_text(key, name, (size_t)key->count + 1))
         return cairn_complain(complaint, CAIRN_CORRUPT,
                               "%s: a name of state_dict_metadata is no UTF-8 text", where);
+    *only = (struct cairn_state_key){name, false};
     entry->name = name;
-    entry->path = path;
+    entry->keys = read_keys(&metadata->pickle, path);
+    entry->keys_said = entry->keys != NULL;
+    entry->key_count = entry->keys ? path->count : 1;
+    if (!entry->keys)
+        entry->keys = only;
     metadata->entry_count++;
     if (cairn_pickle_is_call(value, METADATA_MODULE, "BytesStorageMetadata"))
         return CAIRN_OK;
@@ -345,12 +379,19 @@ read_entries(struct cairn_dcp_metadata *metadata, const struct cairn_pickle_node
             listed[i].path == UINT32_MAX ? NULL : planner->items[2 * listed[i].path + 1];
 
         err = read_entry(metadata, pairs->items[2 * listed[i].pair],
-                         pairs->items[2 * listed[i].pair + 1],
-                         path && path->kind == CAIRN_PICKLE_TUPLE && path->count > 0 ? path : NULL,
-                         where, complaint);
+                         pairs->items[2 * listed[i].pair + 1], path, where, complaint);
     }
     free(listed);
     return err;
+}
+
+struct cairn_state_path
+cairn_dcp_entry_path(const struct cairn_dcp_entry *entry)
+{
+    struct cairn_state_path path = {.count = entry->key_count};
+
+    memcpy(path.keys, entry->keys, entry->key_count * sizeof(*entry->keys));
+    return path;
 }
 
 bool

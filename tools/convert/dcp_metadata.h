@@ -17,11 +17,14 @@
 
 #include "tools/convert/format.h"
 #include "tools/convert/pickle.h"
+#include "tools/convert/state_names.h"
 
 /* A tensor or a bytes object. Strings and nodes are the metadata's. */
 struct cairn_dcp_entry {
     const char *name;                       /* as the state dict was flattened: "model.0.weight" */
-    const struct cairn_pickle_node *path;   /* tuple of texts and numbers; NULL: not said */
+    const struct cairn_state_key *keys;     /* [key_count]: what leads to it in the state dict */
+    uint32_t key_count;
+    bool keys_said; /* false: the one key is the name */
     const struct cairn_pickle_node *chunks; /* list; NULL: a bytes object */
     enum cairn_dtype dtype;
     uint32_t dims;
@@ -29,7 +32,7 @@ struct cairn_dcp_entry {
 };
 
 struct cairn_dcp_item {
-    char path[1024]; /* of the file, in the checkpoint: not checked here */
+    const struct cairn_pickle_node *path; /* text: of the file, in the checkpoint; not checked here */
     uint64_t offset_bytes;
     uint64_t bytes;
 };
@@ -57,6 +60,9 @@ CAIRN_MUST_CHECK cairn_err cairn_dcp_metadata_parse(uint8_t *bytes, size_t bytes
                                                     struct cairn_dcp_metadata *out,
                                                     struct cairn_complaint *complaint);
 void cairn_dcp_metadata_fini(struct cairn_dcp_metadata *metadata);
+
+/* The keys of an entry as a path. */
+struct cairn_state_path cairn_dcp_entry_path(const struct cairn_dcp_entry *entry);
 
 /* The box of a tensor's chunk. False: it is none, or has not the tensor's dimensions. */
 bool cairn_dcp_chunk_box(const struct cairn_dcp_entry *entry, uint32_t chunk,
