@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "tools/convert/dcp.h"
+#include "tools/convert/dcp_index.h"
 #include "tools/convert/param_groups.h"
 #include "tools/convert/pickle_write.h"
 
@@ -305,18 +306,6 @@ read_items(struct reading *reading, bool groups_again)
 
 /* ---- what canonical names do not give back ---- */
 
-static struct cairn_pickle_node *
-path_node(struct cairn_pickle *pickle, const struct cairn_state_path *path)
-{
-    struct cairn_pickle_node *items[CAIRN_STATE_KEYS_MAX];
-
-    for (uint32_t i = 0; i < path->count; i++)
-        items[i] = path->keys[i].number
-                       ? cairn_pickle_int(pickle, (int64_t)strtoll(path->keys[i].text, NULL, 10))
-                       : cairn_pickle_text(pickle, path->keys[i].text);
-    return cairn_pickle_sequence(pickle, CAIRN_PICKLE_TUPLE, items, path->count);
-}
-
 static void
 add_line(struct cairn_pickle *pickle, struct cairn_pickle_node *list, const char *canonical,
          const char *name, struct cairn_pickle_node *path)
@@ -376,12 +365,12 @@ keep_names(struct reading *reading, bool groups_packed)
 
         if (reading->named[i].name && !default_name(reading, i))
             add_line(&pickle, list, reading->named[i].name, entry->name,
-                     entry->keys_said ? path_node(&pickle, &path) : cairn_pickle_none(&pickle));
+                     entry->keys_said ? cairn_dcp_path_node(&pickle, &path) : cairn_pickle_none(&pickle));
     }
     if (groups_packed &&
         (reading->roots.flat || prefix->count != 1 || strcmp(prefix->keys[0].text, "optim") != 0))
         add_line(&pickle, list, CAIRN_PARAM_GROUPS_NAME, reading->roots.flat ? "flat" : "",
-                 path_node(&pickle, prefix));
+                 cairn_dcp_path_node(&pickle, prefix));
     err = cairn_pickle_done(&pickle);
     if (!err && list->count > 0) {
         err = cairn_pickle_write(&pickle, list, &bytes, &bytes_len);
