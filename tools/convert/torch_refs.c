@@ -1,0 +1,180 @@
+/* tools/convert/torch_refs.c - see torch_refs.h. */
+#include "tools/convert/torch_refs.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/convert/param_groups.h"
+#include "tools/convert/torch_parts.h"
+
+/* One step of the walk down: a node, and which way down it is taken next. */
+struct step {
+    const struct cairn_pickle_node *node;
+    uint64_t slot;
+};
+
+static cairn_err
+note(const struct cairn_layout *layout, const uint32_t *same_as,
+     const struct cairn_pickle_node *node, uint32_t *numbers, struct cairn_torch_refs *refs)
+{
+    char name[CAIRN_NAME_BYTES_MAX];
+    uint32_t tensor;
+
+    if (!cairn_pickle_copy_text(cairn_pickle_tensor_name(node), name, sizeof(name)))
+        return CAIRN_NOT_FOUND;
+    tensor = cairn_layout_tensor_find(layout, name);
+    if (tensor == UINT32_MAX || cairn_layout_tensor(layout, tensor)->kind == CAIRN_OPAQUE)
+        return CAIRN_NOT_FOUND;
+    tensor = same_as[tensor];
+    if (refs->node_count == refs->node_room) {
+        uint32_t room = refs->node_room ? 2 * refs->node_room : 64;
+        const struct cairn_pickle_node **nodes = realloc(refs->nodes, room * sizeof(*nodes));
+        uint32_t *tensors, *indexes;
+
+        if (nodes)
+            refs->nodes = nodes;
+        tensors = realloc(refs->tensors, room * sizeof(*tensors));
+        if (tensors)
+            refs->tensors = tensors;
+        indexes = realloc(refs->node_tensors, room * sizeof(*indexes));
+        if (indexes)
+            refs->node_tensors = indexes;
+        if (!nodes || !tensors || !indexes)
+            return CAIRN_NOMEM;
+        refs->node_room = refs->room = room;
+    }
+    if (numbers[tensor] == 0) {
+        refs->tensors[refs->count++] = tensor;
+        numbers[tensor] = refs->count;
+    }
+    refs->node_tensors[refs->node_count] = numbers[tensor] - 1;
+    refs->nodes[refs->node_count++] = node;
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_torch_refs_find(const struct cairn_checkpoint *source, const struct cairn_pickle *tree,
+                      const struct cairn_pickle_node *root, struct cairn_torch_refs *refs)
+{
+    struct step *steps = calloc(CAIRN_PICKLE_DEPTH_MAX, sizeof(*steps));
+    uint8_t *seen = calloc((size_t)tree->node_count + 1, 1);
+    const struct cairn_layout *layout = source->layout;
+    uint32_t count = cairn_layout_tensor_count(layout);
+    uint32_t *numbers = calloc((size_t)count + 1, sizeof(*numbers));
+    uint32_t *same_as = calloc((size_t)count + 1, sizeof(*same_as));
+    struct cairn_torch_child child;
+    size_t depth = 0;
+    cairn_err err = CAIRN_OK;
+
+    memset(refs, 0, sizeof(*refs));
+    if (!steps || !seen || !numbers || !same_as) {
+        err = CAIRN_NOMEM;
+        goto done;
+    }
+    for (uint32_t i = 0; i < count; i++)
+        same_as[i] = i;
+    for (uint32_t i = 0; i < source->alias_count; i++)
+        same_as[source->aliases[i].tensor] = source->aliases[i].of;
+    if (root->kind == CAIRN_PICKLE_PERSISTENT)
+        err = note(layout, same_as, root, numbers, refs);
+    else
+        steps[depth++] = (struct step){root, 0};
+    while (depth > 0 && !err) {
+        struct step *step = &steps[depth - 1];
+
+        if (!cairn_torch_next_child(step->node, &step->slot, &child)) {
+            depth--;
+            continue;
+        }
+        step->slot++;
+        if (!child.node || seen[child.node->index])
+            continue;
+        seen[child.node->index] = 1;
+        if (child.node->kind == CAIRN_PICKLE_PERSISTENT)
+            err = note(layout, same_as, child.node, numbers, refs);
+        else if (depth == CAIRN_PICKLE_DEPTH_MAX)
+            err = CAIRN_INVAL;
+        else
+            steps[depth++] = (struct step){child.node, 0};
+    }
+done:
+    free(steps);
+    free(seen);
+    free(numbers);
+    free(same_as);
+    return err;
+}
+
+void
+cairn_torch_refs_fini(struct cairn_torch_refs *refs)
+{
+    free(refs->tensors);
+    free(refs->nodes);
+    free(refs->node_tensors);
+    memset(refs, 0, sizeof(*refs));
+}
+
+static uint64_t
+tensor_bytes(const struct cairn_tensor *tensor, enum cairn_dtype dtype)
+{
+    uint64_t bytes = cairn_dtype_bytes(dtype);
+
+    for (uint32_t d = 0; d < tensor->dims; d++)
+        bytes *= tensor->shape[d];
+    return bytes;
+}
+
+static struct cairn_torch_view
+whole_view(const struct cairn_tensor *tensor, enum cairn_dtype dtype)
+{
+    struct cairn_torch_view view = {.dtype = cairn_torch_dtype_of(dtype), .dims = tensor->dims};
+    uint64_t stride = 1;
+
+    for (uint32_t d = tensor->dims; d-- > 0;) {
+        view.shape[d] = tensor->shape[d];
+        view.stride[d] = stride;
+        stride *= tensor->shape[d] > 0 ? tensor->shape[d] : 1;
+    }
+    return view;
+}
+
+cairn_err
+cairn_torch_refs_plan(const struct cairn_layout *layout, const struct cairn_output_options *options,
+                      const struct cairn_torch_refs *refs, struct cairn_pickle *tree,
+                      const struct cairn_pickle_node *root, const char *folder,
+                      struct cairn_torch_plan *plan)
+{
+    struct cairn_torch_plan_storage *storages;
+    struct cairn_pickle_node **made;
+    struct cairn_torch_builder builder;
+    char(*keys)[16];
+    cairn_err err = CAIRN_OK;
+
+    cairn_torch_builder_init(&builder, tree);
+    storages = calloc((size_t)refs->count + 1, sizeof(*storages));
+    made = calloc((size_t)refs->count + 1, sizeof(*made));
+    keys = calloc((size_t)refs->count + 1, sizeof(*keys));
+    if (!storages || !made || !keys)
+        err = CAIRN_NOMEM;
+    for (uint32_t i = 0; i < refs->count && !err; i++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(layout, refs->tensors[i]);
+        enum cairn_dtype dtype = cairn_output_dtype(options, tensor);
+        struct cairn_torch_view view = whole_view(tensor, dtype);
+
+        (void)snprintf(keys[i], sizeof(keys[i]), "%u", (unsigned)i);
+        storages[i] = (struct cairn_torch_plan_storage){keys[i], tensor_bytes(tensor, dtype)};
+        made[i] = cairn_torch_tensor_node(
+            &builder, cairn_torch_storage(&builder, view.dtype, keys[i], storages[i].bytes),
+            &view);
+        err = cairn_pickle_done(tree);
+    }
+    for (uint32_t i = 0; i < refs->node_count && !err; i++)
+        err = cairn_pickle_replace(tree, refs->nodes[i], made[refs->node_tensors[i]]);
+    if (!err)
+        err = cairn_torch_plan_init(plan, folder, tree, root, storages, refs->count);
+    free(storages);
+    free(made);
+    free(keys);
+    return err;
+}
