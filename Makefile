@@ -162,7 +162,7 @@ layers:
 	$(Q)! grep -HnE '^#include "' client/*.[ch] | grep -vE '"(client|snapshot|base|cairn)/' | grep .
 	$(Q)! grep -HnE '^#include "' examples/gpt/*.[ch] | grep -vE '"(cairn/|[a-z_]+\.h")' | grep .
 headers:
-	$(Q)for h in $(wildcard include/cairn/*.h $(MODULES:=/*.h)); do $(CC) $(CPPFLAGS) $(filter-out -Werror,$(CFLAGS)) -Werror -Wno-unused -fsyntax-only -x c $$h || exit 1; done
+	$(Q)for h in $(wildcard include/cairn/*.h $(MODULES:=/*.h) $(MODULES:=/*/*.h)); do $(CC) $(CPPFLAGS) $(filter-out -Werror,$(CFLAGS)) -Werror -Wno-unused -fsyntax-only -x c $$h || exit 1; done
 # One line per stage: value, floor and ratio of one run. `cairn bench STAGE` shows every case of a stage.
 bench: $(BUILD)/cairn
 	$(Q)$(BUILD)/cairn bench all
