@@ -410,6 +410,7 @@ struct cairn_format {
 /* Each format's file defines one; the table is formats.c, in the order in which they are asked. */
 extern const struct cairn_format cairn_format_universal;
 extern const struct cairn_format cairn_format_safetensors;
+extern const struct cairn_format cairn_format_dcp;
 
 extern const struct cairn_format *const cairn_formats[]; /* ended by NULL */
 
