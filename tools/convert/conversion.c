@@ -15,7 +15,7 @@
 #include "base/clock.h"
 #include "base/crc.h"
 #include "base/file.h"
-#include "tools/convert/budget.h"
+#include "tools/convert/memory_limit.h"
 #include "tools/convert/drop.h"
 #include "tools/convert/fingerprints.h"
 #include "tools/convert/tally.h"
@@ -144,7 +144,7 @@ fit(struct cairn_conversion *conversion, struct cairn_execution *execution,
                                           .stretches = conversion->regions.stretches,
                                           .stretch_count = conversion->regions.stretch_count,
                                           .thread_count = conversion->options->thread_count};
-    err = cairn_budget_fit(execution, conversion->options->memory_limit_bytes,
+    err = cairn_memory_limit_fit(execution, conversion->options->memory_limit_bytes,
                            spare_per_tile(conversion), complaint);
     conversion->report.tile_bytes = execution->tile_bytes;
     conversion->report.thread_count = execution->thread_count;
@@ -164,9 +164,9 @@ cairn_conversion_open(const struct cairn_conversion_options *options, struct cai
         err = cairn_checkpoint_drop(&out->source, options->drops, options->drop_count,
                                     &out->report.dropped, complaint);
     if (!err)
-        err = cairn_budget_check(
+        err = cairn_memory_limit_check(
             options->memory_limit_bytes,
-            cairn_budget_plan_bytes(cairn_layout_piece_count(out->source.layout), 0),
+            cairn_memory_limit_plan_bytes(cairn_layout_piece_count(out->source.layout), 0),
             "checking the source", complaint);
     if (!err)
         err = cairn_whole_init(&out->source, &out->whole, complaint);
@@ -180,9 +180,9 @@ cairn_conversion_open(const struct cairn_conversion_options *options, struct cai
     if (!err)
         err = check_complete(out, complaint);
     if (!err)
-        err = cairn_budget_check(
+        err = cairn_memory_limit_check(
             options->memory_limit_bytes,
-            cairn_budget_plan_bytes(cairn_layout_piece_count(out->whole.layout),
+            cairn_memory_limit_plan_bytes(cairn_layout_piece_count(out->whole.layout),
                                     cairn_layout_piece_count(out->output.layout)),
             "planning", complaint);
     if (!err)

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/convert/budget.h"
+#include "tools/convert/memory_limit.h"
 #include "tools/convert/cast.h"
 #include "tools/convert/clip.h"
 #include "tools/convert/gather.h"
@@ -414,7 +414,7 @@ compare(struct comparing *comparing, struct cairn_complaint *complaint)
     hands = comparing->options->thread_count *
             (cairn_gather_bytes() + comparing->clips_max * sizeof(struct cairn_move));
     if (!err)
-        err = cairn_budget_fit(&execution, limit > hands ? limit - hands : 0, 1, complaint);
+        err = cairn_memory_limit_fit(&execution, limit > hands ? limit - hands : 0, 1, complaint);
     if (!err)
         err = cairn_execute(&execution, complaint);
     for (int side = 0; !err && side < 2; side++)
@@ -475,9 +475,9 @@ cairn_difference_find(const struct cairn_difference_side sides[2],
     if (!err)
         err = match(&comparing, differences, &found);
     for (int side = 0; !err && side < 2; side++) {
-        err = cairn_budget_check(
+        err = cairn_memory_limit_check(
             options->memory_limit_bytes,
-            cairn_budget_plan_bytes(cairn_layout_piece_count(sides[side].layout), left),
+            cairn_memory_limit_plan_bytes(cairn_layout_piece_count(sides[side].layout), left),
             "planning", complaint);
         if (!err)
             err = plan_side(&comparing, side, report);

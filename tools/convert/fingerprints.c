@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-#include "tools/convert/budget.h"
+#include "tools/convert/memory_limit.h"
 
 enum { REPORT_BYTES = 700 };
 
@@ -124,8 +124,8 @@ cairn_fingerprints_read(const struct cairn_checkpoint *checkpoint,
 
     err = cairn_layout_create(&target);
     if (!err)
-        err = cairn_budget_check(options->memory_limit_bytes,
-                                 cairn_budget_plan_bytes(cairn_layout_piece_count(layout),
+        err = cairn_memory_limit_check(options->memory_limit_bytes,
+                                 cairn_memory_limit_plan_bytes(cairn_layout_piece_count(layout),
                                                          cairn_layout_tensor_count(layout)) +
                                      cairn_layout_tensor_count(layout) *
                                          (sizeof(struct cairn_tensor) + sizeof(struct cairn_piece)),
@@ -140,7 +140,7 @@ cairn_fingerprints_read(const struct cairn_checkpoint *checkpoint,
         execution.moves = moves.moves;
         execution.move_count = moves.count;
         execution.stretches = &all;
-        err = cairn_budget_fit(&execution, options->memory_limit_bytes, 0, complaint);
+        err = cairn_memory_limit_fit(&execution, options->memory_limit_bytes, 0, complaint);
     }
     if (!err)
         err = cairn_execute(&execution, complaint);

@@ -7,7 +7,7 @@
 
 #include "base/file.h"
 #include "snapshot/reshard_pieces.h"
-#include "tools/convert/budget.h"
+#include "tools/convert/memory_limit.h"
 
 enum { REPORT_BYTES = 700, GAP_BYTES_MAX = 65536 };
 
@@ -370,7 +370,7 @@ cairn_whole_compare(const struct cairn_checkpoint *checkpoint, const struct cair
         execution.moves = moves.moves;
         execution.move_count = moves.count;
         execution.stretches = stretches;
-        err = cairn_budget_fit(&execution, memory_limit_bytes, 1, complaint);
+        err = cairn_memory_limit_fit(&execution, memory_limit_bytes, 1, complaint);
     }
     if (!err)
         err = cairn_execute(&execution, complaint);

@@ -1,5 +1,5 @@
-/* tools/convert/budget.c - see budget.h. */
-#include "tools/convert/budget.h"
+/* tools/convert/memory_limit.c - see memory_limit.h. */
+#include "tools/convert/memory_limit.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -45,13 +45,13 @@ resident_bytes(uint64_t *bytes, struct cairn_complaint *complaint)
 }
 
 uint64_t
-cairn_budget_plan_bytes(size_t source_pieces, size_t target_pieces)
+cairn_memory_limit_plan_bytes(size_t source_pieces, size_t target_pieces)
 {
     return ((uint64_t)source_pieces + (uint64_t)target_pieces) * PLAN_BYTES_PER_PIECE;
 }
 
 cairn_err
-cairn_budget_check(uint64_t limit_bytes, uint64_t wanted_bytes, const char *what,
+cairn_memory_limit_check(uint64_t limit_bytes, uint64_t wanted_bytes, const char *what,
                    struct cairn_complaint *complaint)
 {
     char limit[CAIRN_SHOWN_BYTES], have[CAIRN_SHOWN_BYTES], want[CAIRN_SHOWN_BYTES];
@@ -71,7 +71,7 @@ cairn_budget_check(uint64_t limit_bytes, uint64_t wanted_bytes, const char *what
 }
 
 cairn_err
-cairn_budget_fit(struct cairn_execution *execution, uint64_t limit_bytes, uint64_t spare_per_tile,
+cairn_memory_limit_fit(struct cairn_execution *execution, uint64_t limit_bytes, uint64_t spare_per_tile,
                  struct cairn_complaint *complaint)
 {
     uint64_t resident = 0, each = 0, left;
@@ -92,6 +92,6 @@ cairn_budget_fit(struct cairn_execution *execution, uint64_t limit_bytes, uint64
         else
             execution->thread_count--;
         if (execution->tile_bytes < TILE_BYTES_MIN)
-            return cairn_budget_check(limit_bytes, each, "one thread", complaint);
+            return cairn_memory_limit_check(limit_bytes, each, "one thread", complaint);
     }
 }
