@@ -27,9 +27,15 @@ cairn_pickle_tensor_name(const struct cairn_pickle_node *node)
 struct cairn_pickle_node *
 cairn_pickle_tensor(struct cairn_pickle *pickle, const char *name)
 {
+    return cairn_pickle_named(pickle, "tensor", name);
+}
+
+struct cairn_pickle_node *
+cairn_pickle_named(struct cairn_pickle *pickle, const char *word, const char *name)
+{
     struct cairn_pickle_node *items[2];
 
-    items[0] = cairn_pickle_text(pickle, "tensor");
+    items[0] = cairn_pickle_text(pickle, word);
     items[1] = cairn_pickle_text(pickle, name);
     return cairn_pickle_persistent(pickle,
                                    cairn_pickle_sequence(pickle, CAIRN_PICKLE_TUPLE, items, 2));

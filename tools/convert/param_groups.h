@@ -56,8 +56,10 @@ cairn_param_group_members(const struct cairn_param_groups *groups, uint32_t grou
 
 /* The name of a ("tensor", name) node; NULL for any other. */
 const struct cairn_pickle_node *cairn_pickle_tensor_name(const struct cairn_pickle_node *node);
-/* Makes such a node. */
+/* Makes such a node; or one of another word than "tensor". */
 struct cairn_pickle_node *cairn_pickle_tensor(struct cairn_pickle *pickle, const char *name);
+struct cairn_pickle_node *cairn_pickle_named(struct cairn_pickle *pickle, const char *word,
+                                             const char *name);
 /* Everything that holds `node` holds what `by`, a new node of the same tree, says from now on. Errors
  * of the builder. */
 CAIRN_MUST_CHECK cairn_err cairn_pickle_replace(struct cairn_pickle *pickle,

@@ -14,71 +14,20 @@ struct step {
     uint64_t slot;
 };
 
-static cairn_err
-note(const struct cairn_layout *layout, const uint32_t *same_as,
-     const struct cairn_pickle_node *node, uint32_t *numbers, struct cairn_torch_refs *refs)
-{
-    char name[CAIRN_NAME_BYTES_MAX];
-    uint32_t tensor;
-
-    if (!cairn_pickle_copy_text(cairn_pickle_tensor_name(node), name, sizeof(name)))
-        return CAIRN_NOT_FOUND;
-    tensor = cairn_layout_tensor_find(layout, name);
-    if (tensor == UINT32_MAX || cairn_layout_tensor(layout, tensor)->kind == CAIRN_OPAQUE)
-        return CAIRN_NOT_FOUND;
-    tensor = same_as[tensor];
-    if (refs->node_count == refs->node_room) {
-        uint32_t room = refs->node_room ? 2 * refs->node_room : 64;
-        const struct cairn_pickle_node **nodes = realloc(refs->nodes, room * sizeof(*nodes));
-        uint32_t *tensors, *indexes;
-
-        if (nodes)
-            refs->nodes = nodes;
-        tensors = realloc(refs->tensors, room * sizeof(*tensors));
-        if (tensors)
-            refs->tensors = tensors;
-        indexes = realloc(refs->node_tensors, room * sizeof(*indexes));
-        if (indexes)
-            refs->node_tensors = indexes;
-        if (!nodes || !tensors || !indexes)
-            return CAIRN_NOMEM;
-        refs->node_room = refs->room = room;
-    }
-    if (numbers[tensor] == 0) {
-        refs->tensors[refs->count++] = tensor;
-        numbers[tensor] = refs->count;
-    }
-    refs->node_tensors[refs->node_count] = numbers[tensor] - 1;
-    refs->nodes[refs->node_count++] = node;
-    return CAIRN_OK;
-}
-
 cairn_err
-cairn_torch_refs_find(const struct cairn_checkpoint *source, const struct cairn_pickle *tree,
-                      const struct cairn_pickle_node *root, struct cairn_torch_refs *refs)
+cairn_torch_visit_persistent(const struct cairn_pickle *tree, const struct cairn_pickle_node *root,
+                             cairn_torch_visit_fn *visit, void *context)
 {
     struct step *steps = calloc(CAIRN_PICKLE_DEPTH_MAX, sizeof(*steps));
-    uint8_t *seen = calloc((size_t)tree->node_count + 1, 1);
-    const struct cairn_layout *layout = source->layout;
-    uint32_t count = cairn_layout_tensor_count(layout);
-    uint32_t *numbers = calloc((size_t)count + 1, sizeof(*numbers));
-    uint32_t *same_as = calloc((size_t)count + 1, sizeof(*same_as));
+    uint32_t node_count = tree->node_count; /* what a visit makes is not visited */
+    uint8_t *seen = calloc((size_t)node_count + 1, 1);
     struct cairn_torch_child child;
     size_t depth = 0;
-    cairn_err err = CAIRN_OK;
+    cairn_err err = steps && seen ? CAIRN_OK : CAIRN_NOMEM;
 
-    memset(refs, 0, sizeof(*refs));
-    if (!steps || !seen || !numbers || !same_as) {
-        err = CAIRN_NOMEM;
-        goto done;
-    }
-    for (uint32_t i = 0; i < count; i++)
-        same_as[i] = i;
-    for (uint32_t i = 0; i < source->alias_count; i++)
-        same_as[source->aliases[i].tensor] = source->aliases[i].of;
-    if (root->kind == CAIRN_PICKLE_PERSISTENT)
-        err = note(layout, same_as, root, numbers, refs);
-    else
+    if (!err && root->kind == CAIRN_PICKLE_PERSISTENT)
+        err = visit(context, root);
+    else if (!err)
         steps[depth++] = (struct step){root, 0};
     while (depth > 0 && !err) {
         struct step *step = &steps[depth - 1];
@@ -88,21 +37,102 @@ cairn_torch_refs_find(const struct cairn_checkpoint *source, const struct cairn_
             continue;
         }
         step->slot++;
-        if (!child.node || seen[child.node->index])
+        if (!child.node || child.node->index >= node_count || seen[child.node->index])
             continue;
         seen[child.node->index] = 1;
         if (child.node->kind == CAIRN_PICKLE_PERSISTENT)
-            err = note(layout, same_as, child.node, numbers, refs);
+            err = visit(context, child.node);
         else if (depth == CAIRN_PICKLE_DEPTH_MAX)
             err = CAIRN_INVAL;
         else
             steps[depth++] = (struct step){child.node, 0};
     }
-done:
     free(steps);
     free(seen);
-    free(numbers);
-    free(same_as);
+    return err;
+}
+
+/* ---- finding ---- */
+
+struct finding {
+    const struct cairn_layout *layout;
+    uint32_t *same_as; /* of a tensor: what it is an alias of, or itself */
+    uint32_t *numbers; /* of a tensor: 1 + its place in refs->tensors; 0: it is not there */
+    struct cairn_torch_refs *refs;
+};
+
+static cairn_err
+make_room(struct cairn_torch_refs *refs)
+{
+    uint32_t room = refs->node_room ? 2 * refs->node_room : 64;
+    const struct cairn_pickle_node **nodes;
+    uint32_t *tensors, *indexes;
+
+    if (refs->node_count < refs->node_room)
+        return CAIRN_OK;
+    nodes = realloc(refs->nodes, room * sizeof(*nodes));
+    if (nodes)
+        refs->nodes = nodes;
+    tensors = realloc(refs->tensors, room * sizeof(*tensors));
+    if (tensors)
+        refs->tensors = tensors;
+    indexes = realloc(refs->node_tensors, room * sizeof(*indexes));
+    if (indexes)
+        refs->node_tensors = indexes;
+    if (!nodes || !tensors || !indexes)
+        return CAIRN_NOMEM;
+    refs->node_room = refs->room = room;
+    return CAIRN_OK;
+}
+
+static cairn_err
+note(void *context, const struct cairn_pickle_node *node)
+{
+    struct finding *finding = context;
+    struct cairn_torch_refs *refs = finding->refs;
+    char name[CAIRN_NAME_BYTES_MAX];
+    uint32_t tensor;
+    cairn_err err;
+
+    if (!cairn_pickle_copy_text(cairn_pickle_tensor_name(node), name, sizeof(name)))
+        return CAIRN_NOT_FOUND;
+    tensor = cairn_layout_tensor_find(finding->layout, name);
+    if (tensor == UINT32_MAX ||
+        cairn_layout_tensor(finding->layout, tensor)->kind == CAIRN_OPAQUE)
+        return CAIRN_NOT_FOUND;
+    tensor = finding->same_as[tensor];
+    err = make_room(refs);
+    if (err)
+        return err;
+    if (finding->numbers[tensor] == 0) {
+        refs->tensors[refs->count++] = tensor;
+        finding->numbers[tensor] = refs->count;
+    }
+    refs->node_tensors[refs->node_count] = finding->numbers[tensor] - 1;
+    refs->nodes[refs->node_count++] = node;
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_torch_refs_find(const struct cairn_checkpoint *source, const struct cairn_pickle *tree,
+                      const struct cairn_pickle_node *root, struct cairn_torch_refs *refs)
+{
+    uint32_t count = cairn_layout_tensor_count(source->layout);
+    struct finding finding = {.layout = source->layout, .refs = refs};
+    cairn_err err = CAIRN_NOMEM;
+
+    memset(refs, 0, sizeof(*refs));
+    finding.same_as = calloc((size_t)count + 1, sizeof(*finding.same_as));
+    finding.numbers = calloc((size_t)count + 1, sizeof(*finding.numbers));
+    if (finding.same_as && finding.numbers) {
+        for (uint32_t i = 0; i < count; i++)
+            finding.same_as[i] = i;
+        for (uint32_t i = 0; i < source->alias_count; i++)
+            finding.same_as[source->aliases[i].tensor] = source->aliases[i].of;
+        err = cairn_torch_visit_persistent(tree, root, note, &finding);
+    }
+    free(finding.same_as);
+    free(finding.numbers);
     return err;
 }
 

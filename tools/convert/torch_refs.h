@@ -30,6 +30,16 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_refs_find(const struct cairn_checkpoint *
                                                  struct cairn_torch_refs *refs);
 void cairn_torch_refs_fini(struct cairn_torch_refs *refs);
 
+/* Called for each persistent id below a root once; may change the node. */
+typedef cairn_err cairn_torch_visit_fn(void *context, const struct cairn_pickle_node *node);
+
+/* CAIRN_INVAL: the tree is too deep; CAIRN_NOMEM; the errors of `visit`. What a visit puts in the place of a
+ * node is not visited. */
+CAIRN_MUST_CHECK cairn_err cairn_torch_visit_persistent(const struct cairn_pickle *tree,
+                                                        const struct cairn_pickle_node *root,
+                                                        cairn_torch_visit_fn *visit,
+                                                        void *context);
+
 /* Puts tensors in the place of the names, with keys "0", "1", … for their storages, and lays out a
  * file of torch.save. Errors of cairn_torch_plan_init. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_refs_plan(const struct cairn_layout *layout,
