@@ -483,6 +483,7 @@ add_mixed_object(struct planning *planning, uint32_t tensor, const struct cairn_
 {
     struct state *state = planning->state;
     struct mixed *grown = realloc(state->mixed, (state->mixed_count + 1) * sizeof(*grown));
+    struct cairn_torch_builder builder;
     struct mixed *mixed;
     struct cairn_dcp_spot spot;
     cairn_err err;
@@ -492,7 +493,8 @@ add_mixed_object(struct planning *planning, uint32_t tensor, const struct cairn_
     state->mixed = grown;
     mixed = &grown[state->mixed_count++];
     memset(mixed, 0, sizeof(*mixed));
-    err = cairn_torch_refs_plan(planning->source->layout, planning->options, refs, tree, root,
+    cairn_torch_builder_init(&builder, tree);
+    err = cairn_torch_refs_plan(planning->source->layout, planning->options, refs, &builder, root,
                                 "archive", &mixed->plan);
     if (!err)
         err = take_place(planning, 0, cairn_torch_plan_bytes(&mixed->plan), &spot, &mixed->file);

@@ -36,6 +36,7 @@ struct building {
     const struct cairn_output_options *options;
     struct cairn_pickle tree;
     struct cairn_torch_builder builder;
+    struct cairn_dcp_names names; /* where a distributed checkpoint had things */
     bool *used;        /* [tensors]: the tree has it */
     uint32_t *numbers; /* [tensors]: 1 + a parameter's number in the optimizer */
     uint32_t number_count;
@@ -176,6 +177,24 @@ note_tensor(void *context, const struct cairn_pickle_node *node)
     return CAIRN_OK;
 }
 
+/* Tensors call OrderedDict too, and torch.save writes the name of a class once: so they get the node of
+ * the first state dict that has one. */
+static void
+share_class(struct building *building, struct cairn_pickle_node *root)
+{
+    const struct cairn_pickle_node *pairs = cairn_pickle_pairs(root);
+
+    if (cairn_pickle_is_call(root, "collections", "OrderedDict")) {
+        building->builder.ordered_dict = root->object->callable;
+        return;
+    }
+    for (uint32_t i = 0; pairs && i < pairs->count; i++)
+        if (cairn_pickle_is_call(pairs->items[2 * i + 1], "collections", "OrderedDict")) {
+            building->builder.ordered_dict = pairs->items[2 * i + 1]->object->callable;
+            return;
+        }
+}
+
 /* *root stays NULL where the kept tree does not fit what is there. */
 static cairn_err
 restore_tree(struct building *building, struct cairn_pickle_node **root)
@@ -200,8 +219,10 @@ restore_tree(struct building *building, struct cairn_pickle_node **root)
             err = CAIRN_NOT_FOUND;
     if (err == CAIRN_NOMEM || err == CAIRN_IO)
         return err;
-    if (!err)
+    if (!err) {
+        share_class(building, kept);
         *root = kept;
+    }
     return CAIRN_OK;
 }
 
@@ -244,16 +265,52 @@ put_at(struct building *building, struct cairn_pickle_node *root,
     return true;
 }
 
+/* Whether a tensor lies in an object, below whose name it then has its own. */
+static bool
+is_in_object(const struct cairn_layout *layout, const struct cairn_tensor *tensor)
+{
+    char name[CAIRN_NAME_BYTES_MAX + 8];
+
+    for (const char *dot = strchr(tensor->name, '.'); dot; dot = strchr(dot + 1, '.')) {
+        (void)snprintf(name, sizeof(name), "%.*s.pickle", (int)(dot - tensor->name),
+                       tensor->name);
+        if (cairn_layout_tensor_find(layout, name) != UINT32_MAX)
+            return true;
+    }
+    return false;
+}
+
+/* Whether a distributed checkpoint had a buffer beside the model. Where it had the parameters under names
+ * of its own too, nothing tells the two apart. */
+static bool
+is_beside_model(const struct building *building, const struct cairn_tensor *tensor,
+                bool model_renamed)
+{
+    if (tensor->kind != CAIRN_BUFFER)
+        return false;
+    return is_in_object(building->source->layout, tensor) ||
+           (!model_renamed && cairn_dcp_names_find(&building->names, tensor->name));
+}
+
 static struct cairn_pickle_node *
 build_model(struct building *building)
 {
     const struct cairn_layout *layout = building->source->layout;
     struct cairn_pickle_node *model = cairn_torch_ordered_dict(&building->builder);
+    bool renamed = false;
 
     for (uint32_t i = 0; i < cairn_layout_tensor_count(layout); i++) {
         const struct cairn_tensor *tensor = cairn_layout_tensor(layout, i);
 
-        if (tensor->kind == CAIRN_PARAM || tensor->kind == CAIRN_BUFFER)
+        renamed = renamed || (tensor->kind == CAIRN_PARAM &&
+                              cairn_dcp_names_find(&building->names, tensor->name));
+    }
+
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(layout); i++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(layout, i);
+
+        if (!building->used[i] && !is_beside_model(building, tensor, renamed) &&
+            (tensor->kind == CAIRN_PARAM || tensor->kind == CAIRN_BUFFER))
             cairn_pickle_put(&building->tree, model,
                              cairn_pickle_text(&building->tree, tensor->name),
                              tensor_node(building, i));
@@ -379,7 +436,7 @@ build_rest(struct building *building, struct cairn_pickle_node *root)
     const struct cairn_layout *layout = building->source->layout;
     struct cairn_pickle *tree = &building->tree;
     struct cairn_pickle_node *node = NULL, *carried;
-    char text[CAIRN_STATE_NAME_BYTES_MAX];
+    char text[CAIRN_STATE_NAME_BYTES_MAX], name[CAIRN_STATE_NAME_BYTES_MAX];
     struct cairn_state_path path;
     size_t bytes_len = 0;
     uint8_t *bytes = NULL;
@@ -389,8 +446,9 @@ build_rest(struct building *building, struct cairn_pickle_node *root)
         const struct cairn_tensor *tensor = cairn_layout_tensor(layout, i);
         bool opaque = tensor->kind == CAIRN_OPAQUE;
 
-        if (building->used[i])
-            continue;
+        if (building->used[i] ||
+            (tensor->kind == CAIRN_BUFFER && is_in_object(layout, tensor)))
+            continue; /* an object brings it */
         building->used[i] = true;
         if (!opaque || (ends_in_pickle(tensor->name) && !strchr(tensor->name, '/'))) {
             err = opaque ? read_opaque(building, tensor->name, &node) : CAIRN_OK;
@@ -398,7 +456,8 @@ build_rest(struct building *building, struct cairn_pickle_node *root)
                 return err;
             if (!opaque)
                 node = tensor_node(building, i);
-            if (!err && cairn_dcp_default_path(building->source, i, text, &path) &&
+            if (!err && cairn_dcp_names_choose(&building->names, building->source, i, text, name,
+                                               &path) &&
                 put_at(building, root, &path, node))
                 continue;
         }
@@ -467,6 +526,8 @@ place_storages(struct building *building, const struct cairn_torch_refs *refs,
     for (uint32_t i = 0; i < cairn_layout_tensor_count(layout) && !err; i++)
         if (cairn_layout_tensor(layout, i)->kind == CAIRN_OPAQUE)
             err = cairn_output_add_carried(output, i);
+    for (uint32_t i = 0; i < building->source->alias_count && !err; i++)
+        err = cairn_output_add_carried(output, building->source->aliases[i].tensor);
     return err;
 }
 
@@ -491,7 +552,7 @@ plan_tree(struct building *building, struct state *state, struct cairn_output *o
         err = cairn_torch_refs_find(building->source, &building->tree, root, &refs);
     if (!err)
         err = cairn_torch_refs_plan(building->source->layout, building->options, &refs,
-                                    &building->tree, root, "archive", &state->plan);
+                                    &building->builder, root, "archive", &state->plan);
     if (!err)
         err = cairn_output_add_file(output, "", &file);
     if (!err) {
@@ -518,7 +579,10 @@ cairn_torch_format_plan(const struct cairn_checkpoint *checkpoint,
     building.used = calloc(count, sizeof(*building.used));
     building.numbers = calloc(count, sizeof(*building.numbers));
     if (state && building.used && building.numbers)
+        err = cairn_dcp_names_load(checkpoint, &building.names, complaint);
+    if (!err)
         err = plan_tree(&building, state, output);
+    cairn_dcp_names_fini(&building.names);
     cairn_pickle_fini(&building.tree);
     free(building.used);
     free(building.numbers);

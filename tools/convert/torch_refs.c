@@ -171,17 +171,16 @@ whole_view(const struct cairn_tensor *tensor, enum cairn_dtype dtype)
 
 cairn_err
 cairn_torch_refs_plan(const struct cairn_layout *layout, const struct cairn_output_options *options,
-                      const struct cairn_torch_refs *refs, struct cairn_pickle *tree,
+                      const struct cairn_torch_refs *refs, struct cairn_torch_builder *builder,
                       const struct cairn_pickle_node *root, const char *folder,
                       struct cairn_torch_plan *plan)
 {
     struct cairn_torch_plan_storage *storages;
     struct cairn_pickle_node **made;
-    struct cairn_torch_builder builder;
+    struct cairn_pickle *tree = builder->pickle;
     char(*keys)[16];
     cairn_err err = CAIRN_OK;
 
-    cairn_torch_builder_init(&builder, tree);
     storages = calloc((size_t)refs->count + 1, sizeof(*storages));
     made = calloc((size_t)refs->count + 1, sizeof(*made));
     keys = calloc((size_t)refs->count + 1, sizeof(*keys));
@@ -195,7 +194,7 @@ cairn_torch_refs_plan(const struct cairn_layout *layout, const struct cairn_outp
         (void)snprintf(keys[i], sizeof(keys[i]), "%u", (unsigned)i);
         storages[i] = (struct cairn_torch_plan_storage){keys[i], tensor_bytes(tensor, dtype)};
         made[i] = cairn_torch_tensor_node(
-            &builder, cairn_torch_storage(&builder, view.dtype, keys[i], storages[i].bytes),
+            builder, cairn_torch_storage(builder, view.dtype, keys[i], storages[i].bytes),
             &view);
         err = cairn_pickle_done(tree);
     }

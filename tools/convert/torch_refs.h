@@ -41,11 +41,11 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_visit_persistent(const struct cairn_pickl
                                                         void *context);
 
 /* Puts tensors in the place of the names, with keys "0", "1", … for their storages, and lays out a
- * file of torch.save. Errors of cairn_torch_plan_init. */
+ * file of torch.save. The builder is that of the tree. Errors of cairn_torch_plan_init. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_refs_plan(const struct cairn_layout *layout,
                                                  const struct cairn_output_options *options,
                                                  const struct cairn_torch_refs *refs,
-                                                 struct cairn_pickle *tree,
+                                                 struct cairn_torch_builder *builder,
                                                  const struct cairn_pickle_node *root,
                                                  const char *folder,
                                                  struct cairn_torch_plan *plan);
