@@ -169,6 +169,22 @@ whole_view(const struct cairn_tensor *tensor, enum cairn_dtype dtype)
     return view;
 }
 
+/* A tensor over a storage of its own; `key` is the text node of the storage's key, once there is one. */
+static struct cairn_pickle_node *
+make_tensor(struct cairn_torch_builder *builder, const struct cairn_torch_view *view,
+            const struct cairn_torch_plan_storage *storage, struct cairn_pickle_node **key)
+{
+    struct cairn_pickle_node *id =
+        cairn_torch_storage(builder, view->dtype, storage->key, storage->bytes);
+
+    if (!id)
+        return NULL;
+    if (*key) /* torch.save has one text for a key, whatever many tensors share it */
+        id->items[0]->items[2] = *key;
+    *key = id->items[0]->items[2];
+    return cairn_torch_tensor_node(builder, id, view);
+}
+
 cairn_err
 cairn_torch_refs_plan(const struct cairn_layout *layout, const struct cairn_output_options *options,
                       const struct cairn_torch_refs *refs, struct cairn_torch_builder *builder,
@@ -176,34 +192,37 @@ cairn_torch_refs_plan(const struct cairn_layout *layout, const struct cairn_outp
                       struct cairn_torch_plan *plan)
 {
     struct cairn_torch_plan_storage *storages;
-    struct cairn_pickle_node **made;
-    struct cairn_pickle *tree = builder->pickle;
+    struct cairn_pickle_node **key_nodes;
     char(*keys)[16];
     cairn_err err = CAIRN_OK;
 
     storages = calloc((size_t)refs->count + 1, sizeof(*storages));
-    made = calloc((size_t)refs->count + 1, sizeof(*made));
+    key_nodes = calloc((size_t)refs->count + 1, sizeof(*key_nodes));
     keys = calloc((size_t)refs->count + 1, sizeof(*keys));
-    if (!storages || !made || !keys)
+    if (!storages || !key_nodes || !keys)
         err = CAIRN_NOMEM;
     for (uint32_t i = 0; i < refs->count && !err; i++) {
         const struct cairn_tensor *tensor = cairn_layout_tensor(layout, refs->tensors[i]);
-        enum cairn_dtype dtype = cairn_output_dtype(options, tensor);
-        struct cairn_torch_view view = whole_view(tensor, dtype);
 
         (void)snprintf(keys[i], sizeof(keys[i]), "%u", (unsigned)i);
-        storages[i] = (struct cairn_torch_plan_storage){keys[i], tensor_bytes(tensor, dtype)};
-        made[i] = cairn_torch_tensor_node(
-            builder, cairn_torch_storage(builder, view.dtype, keys[i], storages[i].bytes),
-            &view);
-        err = cairn_pickle_done(tree);
+        storages[i] = (struct cairn_torch_plan_storage){
+            keys[i], tensor_bytes(tensor, cairn_output_dtype(options, tensor))};
     }
-    for (uint32_t i = 0; i < refs->node_count && !err; i++)
-        err = cairn_pickle_replace(tree, refs->nodes[i], made[refs->node_tensors[i]]);
+    for (uint32_t i = 0; i < refs->node_count && !err; i++) {
+        uint32_t place = refs->node_tensors[i];
+        const struct cairn_tensor *tensor = cairn_layout_tensor(layout, refs->tensors[place]);
+        struct cairn_torch_view view = whole_view(tensor, cairn_output_dtype(options, tensor));
+
+        err = cairn_pickle_replace(
+            builder->pickle, refs->nodes[i],
+            make_tensor(builder, &view, &storages[place], &key_nodes[place]));
+    }
     if (!err)
-        err = cairn_torch_plan_init(plan, folder, tree, root, storages, refs->count);
+        err = cairn_pickle_done(builder->pickle);
+    if (!err)
+        err = cairn_torch_plan_init(plan, folder, builder->pickle, root, storages, refs->count);
     free(storages);
-    free(made);
+    free(key_nodes);
     free(keys);
     return err;
 }
