@@ -294,14 +294,26 @@ cairn_torch_size(struct cairn_torch_builder *builder, const uint64_t *extents, u
                                tuple_of(builder, &tuple, 1));
 }
 
+/* Where the nodes of a dtype are kept, or NULL: there are more dtypes than are known. */
+static struct cairn_pickle_node **
+type_slot(struct cairn_torch_builder *builder, const struct cairn_torch_dtype *dtype, bool class)
+{
+    for (size_t i = 0; i < CAIRN_TORCH_DTYPES_MAX; i++) {
+        if (!builder->types[i].of)
+            builder->types[i].of = dtype;
+        if (builder->types[i].of == dtype)
+            return class ? &builder->types[i].class : &builder->types[i].dtype;
+    }
+    return NULL;
+}
+
 struct cairn_pickle_node *
 cairn_torch_dtype_node(struct cairn_torch_builder *builder, const struct cairn_torch_dtype *dtype)
 {
-    if (builder->dtype_of != dtype) {
-        builder->last_dtype = cairn_pickle_global(builder->pickle, "torch", dtype->name);
-        builder->dtype_of = dtype;
-    }
-    return builder->last_dtype;
+    struct cairn_pickle_node **slot = type_slot(builder, dtype, false);
+
+    return slot ? global_once(builder, slot, "torch", dtype->name)
+                : cairn_pickle_global(builder->pickle, "torch", dtype->name);
 }
 
 struct cairn_pickle_node *
@@ -314,11 +326,10 @@ cairn_torch_storage(struct cairn_torch_builder *builder, const struct cairn_torc
     if (!dtype->storage_class) {
         items[1] = global_once(builder, &builder->untyped, "torch.storage", "UntypedStorage");
     } else {
-        if (builder->class_of != dtype)
-            builder->last_class =
-                cairn_pickle_global(builder->pickle, "torch", dtype->storage_class);
-        builder->class_of = dtype;
-        items[1] = builder->last_class;
+        struct cairn_pickle_node **slot = type_slot(builder, dtype, true);
+
+        items[1] = slot ? global_once(builder, slot, "torch", dtype->storage_class)
+                        : cairn_pickle_global(builder->pickle, "torch", dtype->storage_class);
         bytes /= dtype->element_bytes;
     }
     items[2] = cairn_pickle_text(builder->pickle, key);

@@ -8,7 +8,7 @@
 #include "tools/convert/pickle.h"
 #include "tools/convert/torch_dtype.h"
 
-enum { CAIRN_TORCH_KEY_BYTES_MAX = 64 };
+enum { CAIRN_TORCH_KEY_BYTES_MAX = 64, CAIRN_TORCH_DTYPES_MAX = 32 };
 
 /* ('storage', class, key, location, count[, view]) of a persistent id. */
 struct cairn_torch_storage_id {
@@ -55,8 +55,10 @@ struct cairn_torch_builder {
     struct cairn_pickle *pickle;
     struct cairn_pickle_node *rebuild_v2, *rebuild_v3, *ordered_dict, *storage_word, *cpu, *size;
     struct cairn_pickle_node *untyped;
-    const struct cairn_torch_dtype *class_of, *dtype_of; /* of the last ones made */
-    struct cairn_pickle_node *last_class, *last_dtype;
+    struct {
+        const struct cairn_torch_dtype *of;
+        struct cairn_pickle_node *class, *dtype; /* NULL: not made yet */
+    } types[CAIRN_TORCH_DTYPES_MAX];
 };
 
 /* The arena outlives the builder; failures are the arena's. */
