@@ -4,8 +4,9 @@
  *
  * Both forms are read: the ZIP archive of PyTorch since 1.6, and the one before it, which is five pickles
  * (magic number, version, byte order, object, storage keys) and then each storage behind its count of
- * elements. Nothing of the data is read. The tar form of 2016 and TorchScript archives are recognized
- * and refused, as is what was written on a big-endian machine.
+ * elements. Nothing of the data is read, and in both the tree names storages as the newer form does. The
+ * tar form of 2016 and TorchScript archives are recognized and refused, as is what was written on a
+ * big-endian machine.
  *
  * Names of tensors are the paths to them: keys, attributes and indexes, joined by dots. Arguments of a
  * call that is no tensor's are "()" and their number. A key that is no string stands as Python would

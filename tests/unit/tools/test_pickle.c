@@ -530,11 +530,14 @@ rewrite(const char *from, const char *to)
     struct cairn_pickle_node *root = NULL;
     uint8_t *bytes = NULL, *again = NULL;
     size_t bytes_len = 0, again_len = 0;
+    int fd = -1;
 
     if (cairn_file_load(AT_FDCWD, from, FILE_BYTES_MAX, &bytes, &bytes_len) != CAIRN_OK ||
         read_bytes(bytes, bytes_len, &root) != CAIRN_OK ||
         cairn_pickle_write(&pickle, root, &again, &again_len) != CAIRN_OK ||
-        cairn_file_save(AT_FDCWD, to, again, again_len) != CAIRN_OK)
+        cairn_file_open(AT_FDCWD, to, CAIRN_FILE_CREATE, &fd) != CAIRN_OK ||
+        cairn_file_write_at(fd, 0, again, again_len) != CAIRN_OK ||
+        cairn_file_close(fd) != CAIRN_OK)
         return 1;
     free(bytes);
     free(again);
