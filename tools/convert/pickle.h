@@ -4,7 +4,8 @@
  * A tree lives in an arena with a limit and is freed at once. Nodes that the pickle shares are
  * shared here, and cycles are cycles: whoever walks a tree needs a limit on depth
  * (CAIRN_PICKLE_DEPTH_MAX serves) and a note of what it has visited (node->index, which counts from
- * 0 to pickle->node_count, serves as its key). Nodes of two trees are not mixed.
+ * 0 to pickle->node_count, serves as its key). Nodes of two trees are not mixed. A node may stand for
+ * many equal values: a tree is changed by putting another node in a place, never by changing a node.
  *
  * Building: errors are sticky. A builder whose memory runs out, or that is given NULL for a node,
  * gives NULL, and cairn_pickle_done says in the end whether all went well.
@@ -134,6 +135,9 @@ struct cairn_pickle_node *cairn_pickle_object(struct cairn_pickle *pickle,
                                               struct cairn_pickle_node *args);
 struct cairn_pickle_node *cairn_pickle_persistent(struct cairn_pickle *pickle,
                                                   struct cairn_pickle_node *id);
+/* Room for `more` further items or pairs, where their number is known; else room doubles. */
+void cairn_pickle_reserve(struct cairn_pickle *pickle, struct cairn_pickle_node *target,
+                          size_t more);
 /* Appends to a LIST or SET, or to what an OBJECT appends. */
 void cairn_pickle_append(struct cairn_pickle *pickle, struct cairn_pickle_node *target,
                          struct cairn_pickle_node *item);

@@ -163,7 +163,10 @@ cairn_pickle_machine_pop_mark(struct cairn_pickle_machine *vm, size_t *count)
 void
 cairn_pickle_machine_share(struct cairn_pickle_node *node)
 {
-    if (node->kind != CAIRN_PICKLE_NONE && node->kind != CAIRN_PICKLE_BOOL)
+    bool empty = node->kind == CAIRN_PICKLE_TUPLE && node->count == 0;
+
+    if (node->kind != CAIRN_PICKLE_NONE && node->kind != CAIRN_PICKLE_BOOL &&
+        node->kind != CAIRN_PICKLE_INT && !empty)
         node->memoized = true;
 }
 

@@ -12,6 +12,8 @@
 
 #include "tools/convert/pickle.h"
 
+enum { CAIRN_PICKLE_SMALL_INTS = 256 };
+
 struct cairn_pickle_machine {
     struct cairn_pickle *pickle;
     const uint8_t *bytes;
@@ -23,7 +25,8 @@ struct cairn_pickle_machine {
     size_t mark_count;
     struct cairn_pickle_node **memo; /* NULL where no entry is */
     size_t memo_room, memo_count;
-    struct cairn_pickle_node *none, *truths[2]; /* one of each is enough */
+    /* one node of each value that is met often is enough */
+    struct cairn_pickle_node *none, *truths[2], *empty, *small[CAIRN_PICKLE_SMALL_INTS];
     unsigned kind, count; /* operands of the opcode at hand, from its row of the table */
     const char *why;
     bool exhausted; /* why is a lack of memory */
@@ -57,7 +60,7 @@ void cairn_pickle_machine_mark(struct cairn_pickle_machine *vm);
 struct cairn_pickle_node **cairn_pickle_machine_pop_mark(struct cairn_pickle_machine *vm,
                                                          size_t *count);
 
-/* Marks a value as used more than once; None and booleans are not numbered, one node stands for all. */
+/* Marks a value as used more than once; None, booleans, integers and () need no number for it. */
 void cairn_pickle_machine_share(struct cairn_pickle_node *node);
 /* Numbers the last value. */
 void cairn_pickle_machine_put(struct cairn_pickle_machine *vm, uint64_t number);

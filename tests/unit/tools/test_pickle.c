@@ -457,7 +457,7 @@ a_bomb_of_shared_lists_stays_small(void **state)
 static void
 memory_has_a_limit(void **state)
 {
-    static const char *const parts[] = {")", "]", "}", "K\1", "]2a", "ca\nb\n)R", "C\1x"};
+    static const char *const parts[] = {"]", "}", ")\x85", "J\1\1\1\1", "]2a", "ca\nb\n)R", "C\1x"};
     enum { COUNT = 100000 };
 
     (void)state;
