@@ -102,6 +102,13 @@ widen(struct cairn_pickle_node ***entries, size_t *room, size_t needed)
 }
 
 void
+cairn_pickle_machine_init(struct cairn_pickle_machine *vm)
+{
+    if (!widen(&vm->stack, &vm->stack_room, 0))
+        fail_memory(vm);
+}
+
+void
 cairn_pickle_machine_push(struct cairn_pickle_machine *vm, struct cairn_pickle_node *node)
 {
     if (!node || !widen(&vm->stack, &vm->stack_room, vm->stack_count)) {

@@ -34,6 +34,8 @@ struct cairn_pickle_machine {
     bool stopped;
 };
 
+/* Makes the stack of a machine that has its input and its arena, and is zeroes besides. */
+void cairn_pickle_machine_init(struct cairn_pickle_machine *vm);
 /* Frees what the machine itself holds: not the arena. */
 void cairn_pickle_machine_fini(struct cairn_pickle_machine *vm);
 /* Keeps the first reason; static text. */

@@ -106,9 +106,10 @@ op_instance(struct cairn_pickle_machine *vm)
         items = cairn_pickle_machine_pop_mark(vm, &count);
         if (count == 0)
             cairn_pickle_machine_fail(vm, "there is no class to make an object of");
-        callable = count > 0 ? items[0] : NULL;
-        items += count > 0 ? 1 : 0;
-        count -= count > 0 ? 1 : 0;
+        if (vm->why)
+            return;
+        callable = *items++;
+        count--;
     }
     if (vm->why)
         return;
@@ -406,9 +407,10 @@ read_pickle(struct cairn_pickle_machine *vm, const char *where, bool complete,
         vm->bytes_len = CAIRN_PICKLE_BYTES_MAX;
         complete = true;
     }
-    while (!vm->stopped && !vm->why) {
+    cairn_pickle_machine_init(vm);
+    while (!vm->stopped && err == CAIRN_OK) {
         size_t at = vm->at;
-        const char *name = step(vm);
+        const char *name = vm->why ? "none" : step(vm);
 
         if (!vm->why)
             continue;
