@@ -2,10 +2,10 @@
  * tools/convert/pickle_machine.h - the stack, the memo and the input of the pickle reader; for
  * pickle_machine.c and pickle_read.c alone.
  *
- * `why` is the first thing that was wrong; after it nothing that these functions give means anything.
- * Bounds: the stack and the memo hold no more entries than the input has bytes, open marks no more
- * than CAIRN_PICKLE_DEPTH_MAX, nodes are the arena's to count. What stands below the innermost mark
- * cannot be reached until that mark is closed.
+ * `why` is the first thing that was wrong; after it nothing that these functions give means
+ * anything. Bounds: the stack and the memo hold no more entries than the input has bytes, open
+ * marks no more than CAIRN_PICKLE_DEPTH_MAX, nodes are the arena's to count. What stands below the
+ * innermost mark cannot be reached until that mark is closed.
  */
 #ifndef CAIRN_TOOLS_CONVERT_PICKLE_MACHINE_H
 #define CAIRN_TOOLS_CONVERT_PICKLE_MACHINE_H

@@ -1,7 +1,7 @@
 /*
- * tools/convert/pickle_read.c - the opcodes of pickle, protocols 0 to 5: one table says for each byte
- * its name, its operands, and what it does or why it is refused. Calls, the memo and the stack stand
- * here, plain values in pickle_values.c.
+ * tools/convert/pickle_read.c - the opcodes of pickle, protocols 0 to 5: one table says for each
+ * byte its name, its operands, and what it does or why it is refused. Calls, the memo and the stack
+ * stand here, plain values in pickle_values.c.
  */
 #include "tools/convert/pickle_read.h"
 
@@ -177,8 +177,8 @@ op_mark(struct cairn_pickle_machine *vm)
 
 /*
  * Python throws values away in one place only: when an object turns out to hold itself it was made
- * twice, and the first one is then taken from the memo, behind at most two more POPs. Anywhere else a
- * call of which the result is thrown away was made for what it does.
+ * twice, and the first one is then taken from the memo, behind at most two more POPs. Anywhere else
+ * a call of which the result is thrown away was made for what it does.
  */
 static void
 check_thrown(struct cairn_pickle_machine *vm, const struct cairn_pickle_node *node)

@@ -178,8 +178,8 @@ cairn_pickle_op_marked_sequence(struct cairn_pickle_machine *vm)
 }
 
 /*
- * Whether the value on top may grow. The tree says in which order an object was given items, pairs and
- * state; another order would mean something else and cannot be said.
+ * Whether the value on top may grow. The tree says in which order an object was given items, pairs
+ * and state; another order would mean something else and cannot be said.
  */
 static struct cairn_pickle_node *
 growing(struct cairn_pickle_machine *vm, enum cairn_pickle_kind kind)
