@@ -43,7 +43,7 @@ os_unlink(int dir_fd, const char *name, bool directory)
 const struct cairn_file_ops cairn_file_ops_os = {
     .name = "os",
     .open = os_open,
-    .read = pread,
+    .readv = preadv,
     .write = pwrite,
     .resize = os_resize,
     .sync = fsync,
@@ -139,6 +139,7 @@ cairn_file_open(int dir_fd, const char *name, enum cairn_file_mode mode, int *fd
         [CAIRN_FILE_CREATE] = O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW,
         [CAIRN_FILE_CREATE_DIRECT] = O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_DIRECT,
         [CAIRN_FILE_DIRECTORY] = O_RDONLY | O_DIRECTORY,
+        [CAIRN_FILE_READ_LINKED] = O_RDONLY,
     };
     int opened;
 
@@ -160,24 +161,48 @@ cairn_file_open(int dir_fd, const char *name, enum cairn_file_mode mode, int *fd
 }
 
 cairn_err
-cairn_file_read_at(int fd, uint64_t at, void *bytes, size_t bytes_len, size_t *got)
+cairn_file_read_parts_at(int fd, uint64_t at, struct iovec *parts, int count, uint64_t *got)
 {
-    size_t done = 0;
+    uint64_t done = 0;
     int interrupts = 0;
 
-    while (done < bytes_len) {
-        ssize_t n =
-            file_ops->read(fd, (uint8_t *)bytes + done, bytes_len - done, (off_t)(at + done));
+    while (count > 0) {
+        ssize_t n = file_ops->readv(fd, parts, count, (off_t)(at + done));
 
         if (n < 0 && errno == EINTR && interrupts++ < INTERRUPTS_MAX)
             continue;
         if (n < 0)
-            return report("read", fd, NULL, bytes_len - done);
+            return report("read", fd, NULL, parts[0].iov_len);
         if (n == 0)
             break;
-        done += (size_t)n;
+        done += (uint64_t)n;
+        for (size_t left = (size_t)n; count > 0 && left > 0;) {
+            size_t taken = left < parts->iov_len ? left : parts->iov_len;
+
+            parts->iov_base = (uint8_t *)parts->iov_base + taken;
+            parts->iov_len -= taken;
+            left -= taken;
+            if (parts->iov_len == 0) {
+                parts++;
+                count--;
+            }
+        }
     }
     *got = done;
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_file_read_at(int fd, uint64_t at, void *bytes, size_t bytes_len, size_t *got)
+{
+    struct iovec part = {bytes, bytes_len};
+    uint64_t read_bytes = 0;
+    cairn_err err;
+
+    err = cairn_file_read_parts_at(fd, at, &part, bytes_len > 0, &read_bytes);
+    if (err)
+        return err;
+    *got = (size_t)read_bytes;
     return CAIRN_OK;
 }
 

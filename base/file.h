@@ -25,13 +25,14 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 
 enum { CAIRN_FILE_PATH_BYTES_MAX = 4096 };
 
 struct cairn_file_ops {
     const char *name;                                                        /* "os" */
     int (*open)(int dir_fd, const char *name, int flags, mode_t mode);       /* as openat */
-    ssize_t (*read)(int fd, void *bytes, size_t bytes_len, off_t at);        /* as pread */
+    ssize_t (*readv)(int fd, const struct iovec *parts, int count, off_t at); /* as preadv */
     ssize_t (*write)(int fd, const void *bytes, size_t bytes_len, off_t at); /* as pwrite */
     int (*resize)(int fd, off_t bytes,
                   bool reserve); /* as ftruncate, or with reserve as fallocate */
@@ -52,17 +53,25 @@ enum cairn_file_mode {
     CAIRN_FILE_CREATE = 2, /* write, created (0600), emptied where it is */
     CAIRN_FILE_CREATE_DIRECT =
         3, /* the same past the page cache; CAIRN_INVAL (not logged) where that is refused */
-    CAIRN_FILE_DIRECTORY = 4 /* a directory, for dir_fd and cairn_file_sync */
+    CAIRN_FILE_DIRECTORY = 4, /* a directory, for dir_fd and cairn_file_sync */
+    CAIRN_FILE_READ_LINKED = 5 /* read, and follow symbolic links: for what a user named */
 };
 
-/* Opens `name`; never follows it where it is a symbolic link, except with CAIRN_FILE_DIRECTORY. The
- * caller closes *fd. */
+/* Opens `name`; never follows it where it is a symbolic link, except with CAIRN_FILE_DIRECTORY and
+ * CAIRN_FILE_READ_LINKED. The caller closes *fd. */
 CAIRN_MUST_CHECK cairn_err cairn_file_open(int dir_fd, const char *name, enum cairn_file_mode mode,
                                            int *fd);
 
 /* Reads bytes_len bytes at `at`, fewer only at the end of the file; *got says how many. */
 CAIRN_MUST_CHECK cairn_err cairn_file_read_at(int fd, uint64_t at, void *bytes, size_t bytes_len,
                                               size_t *got);
+
+enum { CAIRN_FILE_PARTS_MAX = 1024 }; /* of one read: what Linux takes */
+
+/* Reads what follows `at` into parts[count], one after the other (1 to CAIRN_FILE_PARTS_MAX, none
+ * empty); fewer bytes only at the end of the file, *got says how many. Changes `parts`. */
+CAIRN_MUST_CHECK cairn_err cairn_file_read_parts_at(int fd, uint64_t at, struct iovec *parts,
+                                                    int count, uint64_t *got);
 
 /* Writes all of it; where direct I/O is refused, through the page cache. On failure an unknown part
  * of it is written. */

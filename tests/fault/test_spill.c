@@ -96,9 +96,9 @@ fault_open(int dir_fd, const char *name, int flags, mode_t mode)
 }
 
 static ssize_t
-fault_read(int fd, void *bytes, size_t bytes_len, off_t at)
+fault_read(int fd, const struct iovec *parts, int count, off_t at)
 {
-    return file_fails() ? -1 : pread(fd, bytes, bytes_len, at);
+    return file_fails() ? -1 : preadv(fd, parts, count, at);
 }
 
 static ssize_t
@@ -148,7 +148,7 @@ fault_unlink(int dir_fd, const char *name, bool directory)
 static const struct cairn_file_ops fault_ops = {
     .name = "fault",
     .open = fault_open,
-    .read = fault_read,
+    .readv = fault_read,
     .write = fault_write,
     .resize = fault_resize,
     .sync = fault_sync,

@@ -153,9 +153,13 @@ bad_open(int dir_fd, const char *name, int flags, mode_t mode)
 }
 
 static ssize_t
-bad_read(int fd, void *bytes, size_t bytes_len, off_t at)
+bad_read(int fd, const struct iovec *parts, int count, off_t at)
 {
-    return failing() ? -1 : pread(fd, bytes, bytes_len > 1 && short_writes ? 1 : bytes_len, at);
+    if (failing())
+        return -1;
+    if (short_writes)
+        return pread(fd, parts[0].iov_base, 1, at);
+    return preadv(fd, parts, count, at);
 }
 
 static ssize_t
@@ -194,7 +198,7 @@ use_bad(int at, int code)
 
     ops = cairn_file_ops_os;
     ops.open = bad_open;
-    ops.read = bad_read;
+    ops.readv = bad_read;
     ops.write = bad_write;
     ops.sync = bad_sync;
     ops.close = bad_close;

@@ -1,0 +1,544 @@
+/*
+ * tools/convert/checkpoint.c - a checkpoint that was read: opening it by asking the table of
+ * formats, and what readers call to say what is where.
+ *
+ * Every piece is held against the size of its container here, so that no format can make the
+ * executor read past a file's end by what a header claims.
+ */
+#include "tools/convert/format.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/file.h"
+#include "base/json.h"
+
+enum { WARNINGS_MAX = 1000, WARNING_BYTES_MAX = 512 };
+
+/* ---- opening and closing ---- */
+
+static cairn_err
+find_format(const struct cairn_place *place, const struct cairn_format **format,
+            struct cairn_complaint *complaint)
+{
+    if (*format)
+        return CAIRN_OK;
+    for (size_t i = 0; cairn_formats[i]; i++)
+        if (cairn_formats[i]->reads && cairn_formats[i]->probe(place)) {
+            *format = cairn_formats[i];
+            return CAIRN_OK;
+        }
+    return cairn_complain(complaint, CAIRN_NOT_FOUND,
+                          "%s is no checkpoint that is known here: none of its files has the name "
+                          "or the first bytes of one; name the directory that was saved, or the "
+                          "file",
+                          place->path);
+}
+
+cairn_err
+cairn_checkpoint_open(const char *path, const struct cairn_format *format,
+                      struct cairn_checkpoint *out, struct cairn_complaint *complaint)
+{
+    struct cairn_checkpoint checkpoint = {.place.dir_fd = -1};
+    cairn_err err;
+
+    err = cairn_place_open(path, &checkpoint.place, complaint);
+    if (!err)
+        err = find_format(&checkpoint.place, &format, complaint);
+    if (!err)
+        err = cairn_layout_create(&checkpoint.layout);
+    if (!err) {
+        checkpoint.format = format;
+        err = format->read(&checkpoint, complaint);
+    }
+    if (!err) {
+        *out = checkpoint;
+        return CAIRN_OK;
+    }
+    (void)cairn_complain(complaint, err, "%s cannot be read%s%s: %s", path, format ? " as " : "",
+                         format ? format->name : "", cairn_err_text(err));
+    cairn_checkpoint_close(&checkpoint);
+    return err;
+}
+
+void
+cairn_checkpoint_close(struct cairn_checkpoint *checkpoint)
+{
+    for (uint32_t i = 0; i < checkpoint->container_count; i++) {
+        free(checkpoint->containers[i].path);
+        free(checkpoint->containers[i].literal);
+    }
+    for (uint32_t i = 0; i < checkpoint->warning_count; i++)
+        free(checkpoint->warnings[i]);
+    for (uint32_t i = 0; i < checkpoint->sum_count; i++)
+        free(checkpoint->sums[i].values);
+    free(checkpoint->sums);
+    free(checkpoint->containers);
+    free(checkpoint->aliases);
+    free(checkpoint->warnings);
+    cairn_layout_destroy(checkpoint->layout);
+    cairn_place_close(&checkpoint->place);
+    *checkpoint = (struct cairn_checkpoint){.place.dir_fd = -1};
+}
+
+/* ---- containers ---- */
+
+static cairn_err
+append_container(struct cairn_checkpoint *checkpoint, const struct cairn_container *container,
+                 uint32_t *index)
+{
+    uint32_t room = checkpoint->container_room ? 2 * checkpoint->container_room : 16;
+
+    if (checkpoint->container_count >= CAIRN_CONVERT_CONTAINERS_MAX)
+        return CAIRN_CORRUPT;
+    if (checkpoint->container_count == checkpoint->container_room) {
+        struct cairn_container *grown =
+            realloc(checkpoint->containers, room * sizeof(*checkpoint->containers));
+
+        if (!grown)
+            return CAIRN_NOMEM;
+        checkpoint->containers = grown;
+        checkpoint->container_room = room;
+    }
+    *index = checkpoint->container_count++;
+    checkpoint->containers[*index] = *container;
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_checkpoint_add_file(struct cairn_checkpoint *checkpoint, const char *path,
+                          uint32_t *container, struct cairn_complaint *complaint)
+{
+    struct cairn_container added = {0};
+    struct stat stat_of;
+    cairn_err err;
+    int fd = -1;
+
+    err = cairn_place_open_file(&checkpoint->place, path, &fd, complaint);
+    if (err == CAIRN_NOT_FOUND)
+        return cairn_complain(complaint, err,
+                              "%s/%s is missing, though the checkpoint names it; copy it there",
+                              checkpoint->place.path, path);
+    if (err)
+        return err;
+    if (fstat(fd, &stat_of) != 0 || !S_ISREG(stat_of.st_mode)) {
+        (void)cairn_file_close(fd); /* only looked at */
+        return cairn_complain(complaint, CAIRN_CORRUPT, "%s/%s is no regular file",
+                              checkpoint->place.path, path);
+    }
+    (void)cairn_file_close(fd); /* only looked at */
+    added.bytes = (uint64_t)stat_of.st_size;
+    added.modified_ns = (uint64_t)stat_of.st_mtim.tv_sec * 1000000000u +
+                        (uint64_t)stat_of.st_mtim.tv_nsec;
+    added.path = strdup(path);
+    err = added.path ? append_container(checkpoint, &added, container) : CAIRN_NOMEM;
+    if (err)
+        free(added.path);
+    return err ? cairn_complain(complaint, err, "%s: too many files, or no memory for them",
+                                checkpoint->place.path)
+               : CAIRN_OK;
+}
+
+/* ---- tensors and pieces ---- */
+
+static cairn_err
+add_slice(struct cairn_layout *layout, const char *name, enum cairn_dtype dtype,
+          enum cairn_kind kind, uint32_t dims, const uint64_t *shape, const char **why)
+{
+    struct cairn_slice slice = {
+        .name = name, .dtype = dtype, .kind = kind, .dims = dims, .replica_count = 1};
+
+    for (uint32_t d = 0; d < dims; d++)
+        slice.shape[d] = slice.extent[d] = shape[d];
+    /* An empty flat range: the tensor alone. [1, 1) of a tensor without elements does not exist,
+     * but its whole box is empty as it is. */
+    for (uint32_t d = 0; d < dims; d++)
+        if (shape[d] == 0)
+            return cairn_layout_add(layout, 0, &slice, 0, 0, 0, why);
+    return cairn_layout_add(layout, 0, &slice, 1, 1, 0, why);
+}
+
+cairn_err
+cairn_checkpoint_add_tensor(struct cairn_checkpoint *checkpoint, const char *name,
+                            enum cairn_dtype dtype, enum cairn_kind kind, uint32_t dims,
+                            const uint64_t *shape, uint32_t *tensor,
+                            struct cairn_complaint *complaint)
+{
+    const char *why = "";
+    cairn_err err;
+
+    if (dims > CAIRN_DIMS_MAX)
+        return cairn_complain(complaint, CAIRN_CORRUPT,
+                              "%s: tensor %.300s has %" PRIu32 " dimensions; at most %d are known",
+                              checkpoint->place.path, name, dims, CAIRN_DIMS_MAX);
+    if (cairn_layout_tensor_count(checkpoint->layout) >= CAIRN_CONVERT_TENSORS_MAX)
+        return cairn_complain(complaint, CAIRN_CORRUPT, "%s: more than %d tensors",
+                              checkpoint->place.path, CAIRN_CONVERT_TENSORS_MAX);
+    err = add_slice(checkpoint->layout, name, dtype, kind, dims, shape, &why);
+    if (err == CAIRN_INVAL)
+        return cairn_complain(complaint, CAIRN_CORRUPT, "%s: tensor %.300s: %s",
+                              checkpoint->place.path, name, why);
+    if (err)
+        return cairn_complain(complaint, err, "%s: no memory for %" PRIu32 " tensors",
+                              checkpoint->place.path,
+                              cairn_layout_tensor_count(checkpoint->layout));
+    *tensor = cairn_layout_tensor_find(checkpoint->layout, name);
+    return CAIRN_OK;
+}
+
+/* Fills start, extent and strides of a piece that is a box of `known`; row-major where strides is
+ * NULL. False: the box is empty. */
+static bool
+make_piece(const struct cairn_tensor *known, uint32_t tensor, uint32_t container,
+           const uint64_t *start, const uint64_t *extent, uint64_t offset_bytes,
+           const uint64_t *stride_bytes, struct cairn_piece *piece)
+{
+    uint64_t stride = cairn_dtype_bytes(known->dtype);
+
+    memset(piece, 0, sizeof(*piece));
+    piece->tensor = tensor;
+    piece->container = container;
+    piece->offset_bytes = offset_bytes;
+    for (uint32_t d = known->dims; d-- > 0;) {
+        piece->start[d] = start ? start[d] : 0;
+        piece->extent[d] = extent ? extent[d] : known->shape[d];
+        piece->stride_bytes[d] = stride_bytes ? stride_bytes[d] : stride;
+        if (piece->extent[d] == 0)
+            return false;
+        if (__builtin_mul_overflow(stride, piece->extent[d], &stride))
+            stride = UINT64_MAX; /* such a box leaves its tensor, which the layout says */
+    }
+    return true;
+}
+
+/* Where a piece ends in its container; the layout has taken it, so nothing overflows. */
+static uint64_t
+piece_end(const struct cairn_tensor *known, const struct cairn_piece *piece)
+{
+    uint64_t end = piece->offset_bytes + cairn_dtype_bytes(known->dtype);
+
+    for (uint32_t d = 0; d < known->dims; d++)
+        end += (piece->extent[d] - 1) * piece->stride_bytes[d];
+    return end;
+}
+
+static const char *
+container_name(const struct cairn_checkpoint *checkpoint, uint32_t container)
+{
+    const char *path = checkpoint->containers[container].path;
+
+    return !path ? "(memory)" : path[0] ? path : checkpoint->place.path;
+}
+
+/* What may be said of any piece, after the layout took it from `first` on. */
+static cairn_err
+check_pieces(const struct cairn_checkpoint *checkpoint, size_t first,
+             struct cairn_complaint *complaint)
+{
+    size_t count = cairn_layout_piece_count(checkpoint->layout);
+
+    if (count > CAIRN_CONVERT_PIECES_MAX)
+        return cairn_complain(complaint, CAIRN_CORRUPT, "%s: more than %d pieces of tensors",
+                              checkpoint->place.path, CAIRN_CONVERT_PIECES_MAX);
+    for (size_t i = first; i < count; i++) {
+        const struct cairn_piece *piece = cairn_layout_piece(checkpoint->layout, i);
+        const struct cairn_tensor *known = cairn_layout_tensor(checkpoint->layout, piece->tensor);
+        const struct cairn_container *container = &checkpoint->containers[piece->container];
+
+        if (piece_end(known, piece) > container->bytes)
+            return cairn_complain(
+                complaint, CAIRN_CORRUPT,
+                "%s: tensor %s ends at byte %" PRIu64 " and the file has %" PRIu64
+                "; it is truncated, take another copy",
+                container_name(checkpoint, piece->container), known->name, piece_end(known, piece),
+                container->bytes);
+    }
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_checkpoint_add_box(struct cairn_checkpoint *checkpoint, uint32_t tensor, uint32_t container,
+                         const uint64_t *start, const uint64_t *extent, uint64_t offset_bytes,
+                         const uint64_t *stride_bytes, struct cairn_complaint *complaint)
+{
+    size_t first = cairn_layout_piece_count(checkpoint->layout);
+    const struct cairn_tensor *known;
+    struct cairn_piece piece;
+    cairn_err err;
+
+    if (tensor >= cairn_layout_tensor_count(checkpoint->layout) ||
+        container >= checkpoint->container_count)
+        return cairn_complain(complaint, CAIRN_INTERNAL, "%s: a piece of nothing",
+                              checkpoint->place.path);
+    known = cairn_layout_tensor(checkpoint->layout, tensor);
+    if (!make_piece(known, tensor, container, start, extent, offset_bytes, stride_bytes, &piece))
+        return CAIRN_OK;
+    err = cairn_layout_add_piece(checkpoint->layout, &piece);
+    if (err == CAIRN_INVAL)
+        return cairn_complain(complaint, CAIRN_CORRUPT,
+                              "%s: a part of tensor %s is outside of its shape, or of any file",
+                              container_name(checkpoint, container), known->name);
+    if (err)
+        return cairn_complain(complaint, err, "%s: no memory for %zu pieces of tensors",
+                              checkpoint->place.path, first);
+    return check_pieces(checkpoint, first, complaint);
+}
+
+cairn_err
+cairn_checkpoint_add_flat(struct cairn_checkpoint *checkpoint, uint32_t tensor, uint32_t container,
+                          const uint64_t *start, const uint64_t *extent, uint64_t flat_begin,
+                          uint64_t flat_end, uint64_t offset_bytes,
+                          struct cairn_complaint *complaint)
+{
+    size_t first = cairn_layout_piece_count(checkpoint->layout);
+    struct cairn_tensor known;
+    struct cairn_slice slice = {.replica_count = 1};
+    const char *why = "";
+    cairn_err err;
+
+    if (tensor >= cairn_layout_tensor_count(checkpoint->layout) ||
+        container >= checkpoint->container_count)
+        return cairn_complain(complaint, CAIRN_INTERNAL, "%s: a piece of nothing",
+                              checkpoint->place.path);
+    if (flat_begin == flat_end)
+        return CAIRN_OK;
+    known = *cairn_layout_tensor(checkpoint->layout, tensor);
+    slice.name = known.name;
+    slice.dtype = known.dtype;
+    slice.kind = known.kind;
+    slice.dims = known.dims;
+    memcpy(slice.shape, known.shape, sizeof(slice.shape));
+    for (uint32_t d = 0; d < known.dims; d++) {
+        slice.offset[d] = start ? start[d] : 0;
+        slice.extent[d] = extent ? extent[d] : known.shape[d];
+    }
+    err = cairn_layout_add(checkpoint->layout, container, &slice, flat_begin, flat_end,
+                           offset_bytes, &why);
+    if (err == CAIRN_INVAL)
+        return cairn_complain(complaint, CAIRN_CORRUPT,
+                              "%s: elements %" PRIu64 " to %" PRIu64 " of tensor %s: %s",
+                              container_name(checkpoint, container), flat_begin, flat_end,
+                              known.name, why);
+    if (err)
+        return cairn_complain(complaint, err, "%s: no memory for %zu pieces of tensors",
+                              checkpoint->place.path, first);
+    return check_pieces(checkpoint, first, complaint);
+}
+
+cairn_err
+cairn_checkpoint_add_opaque(struct cairn_checkpoint *checkpoint, const char *name,
+                            const void *bytes, size_t bytes_len, struct cairn_complaint *complaint)
+{
+    struct cairn_container container = {.bytes = bytes_len};
+    uint64_t shape = bytes_len;
+    uint32_t tensor, index;
+    cairn_err err;
+
+    if (cairn_layout_tensor_find(checkpoint->layout, name) != UINT32_MAX)
+        return cairn_complain(complaint, CAIRN_CORRUPT, "%s: opaque state %.300s is there twice",
+                              checkpoint->place.path, name);
+    err = cairn_checkpoint_add_tensor(checkpoint, name, CAIRN_U8, CAIRN_OPAQUE, 1, &shape, &tensor,
+                                      complaint);
+    if (err || bytes_len == 0)
+        return err;
+    container.literal = malloc(bytes_len);
+    if (!container.literal)
+        return CAIRN_NOMEM;
+    memcpy(container.literal, bytes, bytes_len);
+    err = append_container(checkpoint, &container, &index);
+    if (err) {
+        free(container.literal);
+        return cairn_complain(complaint, err, "%s: too many files, or no memory for them",
+                              checkpoint->place.path);
+    }
+    return cairn_checkpoint_add_box(checkpoint, tensor, index, NULL, NULL, 0, NULL, complaint);
+}
+
+cairn_err
+cairn_checkpoint_add_alias(struct cairn_checkpoint *checkpoint, const char *name, uint32_t of,
+                           struct cairn_complaint *complaint)
+{
+    uint32_t room = checkpoint->alias_room ? 2 * checkpoint->alias_room : 4;
+    struct cairn_tensor known;
+    uint32_t tensor;
+    cairn_err err;
+
+    if (of >= cairn_layout_tensor_count(checkpoint->layout))
+        return cairn_complain(complaint, CAIRN_INTERNAL, "%s: an alias of nothing",
+                              checkpoint->place.path);
+    known = *cairn_layout_tensor(checkpoint->layout, of);
+    if (cairn_layout_tensor_find(checkpoint->layout, name) != UINT32_MAX)
+        return cairn_complain(complaint, CAIRN_CORRUPT,
+                              "%s: tensor %.300s is there, and tied to %s as well",
+                              checkpoint->place.path, name, known.name);
+    if (checkpoint->alias_count == checkpoint->alias_room) {
+        struct cairn_alias *grown =
+            realloc(checkpoint->aliases, room * sizeof(*checkpoint->aliases));
+
+        if (!grown)
+            return CAIRN_NOMEM;
+        checkpoint->aliases = grown;
+        checkpoint->alias_room = room;
+    }
+    err = cairn_checkpoint_add_tensor(checkpoint, name, known.dtype, known.kind, known.dims,
+                                      known.shape, &tensor, complaint);
+    if (!err)
+        checkpoint->aliases[checkpoint->alias_count++] = (struct cairn_alias){tensor, of};
+    return err;
+}
+
+cairn_err
+cairn_checkpoint_add_sums(struct cairn_checkpoint *checkpoint, uint32_t container,
+                          enum cairn_sum_kind kind, uint64_t offset_bytes, uint64_t bytes,
+                          uint64_t block_bytes, const uint64_t *values,
+                          struct cairn_complaint *complaint)
+{
+    uint32_t room = checkpoint->sum_room ? 2 * checkpoint->sum_room : 16;
+    struct cairn_source_sum sum = {.container = container,
+                                   .kind = kind,
+                                   .offset_bytes = offset_bytes,
+                                   .bytes = bytes,
+                                   .block_bytes = block_bytes};
+
+    if (container >= checkpoint->container_count || block_bytes == 0)
+        return cairn_complain(complaint, CAIRN_INTERNAL, "%s: checksums of nothing",
+                              checkpoint->place.path);
+    if (offset_bytes > checkpoint->containers[container].bytes ||
+        bytes > checkpoint->containers[container].bytes - offset_bytes)
+        return cairn_complain(complaint, CAIRN_CORRUPT,
+                              "%s has %" PRIu64 " bytes and should have %" PRIu64
+                              "; it is truncated, take another copy",
+                              container_name(checkpoint, container),
+                              checkpoint->containers[container].bytes, offset_bytes + bytes);
+    if (checkpoint->sum_count == checkpoint->sum_room) {
+        struct cairn_source_sum *grown =
+            realloc(checkpoint->sums, room * sizeof(*checkpoint->sums));
+
+        if (!grown)
+            return CAIRN_NOMEM;
+        checkpoint->sums = grown;
+        checkpoint->sum_room = room;
+    }
+    sum.count = bytes / block_bytes + (bytes % block_bytes != 0);
+    sum.values = malloc((size_t)sum.count * sizeof(*sum.values) + 1);
+    if (!sum.values)
+        return CAIRN_NOMEM;
+    if (sum.count > 0)
+        memcpy(sum.values, values, (size_t)sum.count * sizeof(*sum.values));
+    checkpoint->sums[checkpoint->sum_count++] = sum;
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_checkpoint_warn(struct cairn_checkpoint *checkpoint, const char *format, ...)
+{
+    char text[WARNING_BYTES_MAX];
+    va_list arguments;
+    char **grown;
+
+    if (checkpoint->warning_count == WARNINGS_MAX) /* who read a thousand has read enough */
+        return CAIRN_OK;
+    va_start(arguments, format);
+    (void)vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    grown = realloc(checkpoint->warnings, (checkpoint->warning_count + 1) * sizeof(*grown));
+    if (!grown)
+        return CAIRN_NOMEM;
+    checkpoint->warnings = grown;
+    grown[checkpoint->warning_count] = strdup(text);
+    if (!grown[checkpoint->warning_count])
+        return CAIRN_NOMEM;
+    checkpoint->warning_count++;
+    return CAIRN_OK;
+}
+
+/* ---- for writers ---- */
+
+/* The only piece of a tensor, NULL where there are none or several. */
+static const struct cairn_piece *
+only_piece(const struct cairn_layout *layout, uint32_t tensor)
+{
+    const struct cairn_piece *found = NULL;
+
+    for (size_t i = 0; i < cairn_layout_piece_count(layout); i++)
+        if (cairn_layout_piece(layout, i)->tensor == tensor) {
+            if (found)
+                return NULL;
+            found = cairn_layout_piece(layout, i);
+        }
+    return found;
+}
+
+cairn_err
+cairn_checkpoint_load_opaque(const struct cairn_checkpoint *checkpoint, const char *name,
+                             size_t bytes_max, uint8_t **bytes, size_t *bytes_len,
+                             struct cairn_complaint *complaint)
+{
+    uint32_t index = cairn_layout_tensor_find(checkpoint->layout, name);
+    const struct cairn_container *container;
+    const struct cairn_tensor *tensor;
+    const struct cairn_piece *piece;
+    uint8_t *buffer = NULL;
+    size_t got = 0, size;
+    int fd = -1;
+    cairn_err err = CAIRN_OK;
+
+    if (index == UINT32_MAX)
+        return CAIRN_NOT_FOUND;
+    tensor = cairn_layout_tensor(checkpoint->layout, index);
+    piece = only_piece(checkpoint->layout, index);
+    if (tensor->kind != CAIRN_OPAQUE || tensor->shape[0] > bytes_max ||
+        (tensor->shape[0] > 0 && (!piece || piece->extent[0] != tensor->shape[0])))
+        return cairn_complain(complaint, CAIRN_CORRUPT,
+                              "%s: %s is no opaque state of at most %zu bytes in one piece",
+                              checkpoint->place.path, name, bytes_max);
+    size = (size_t)tensor->shape[0];
+    buffer = malloc(size + 1);
+    if (!buffer)
+        return CAIRN_NOMEM;
+    if (size > 0) {
+        container = &checkpoint->containers[piece->container];
+        if (container->path) {
+            err = cairn_place_open_file(&checkpoint->place, container->path, &fd, complaint);
+            if (!err)
+                err = cairn_file_read_at(fd, piece->offset_bytes, buffer, size, &got);
+            (void)cairn_file_close(fd); /* only read; -1 is allowed */
+        } else {
+            memcpy(buffer, container->literal + piece->offset_bytes, size);
+            got = size;
+        }
+    }
+    if (!err && got < size)
+        err = CAIRN_CORRUPT;
+    if (err) {
+        free(buffer);
+        return cairn_complain(complaint, err, "%s: opaque state %s cannot be read: %s",
+                              checkpoint->place.path, name, cairn_err_text(err));
+    }
+    buffer[size] = 0;
+    *bytes = buffer;
+    *bytes_len = size;
+    return CAIRN_OK;
+}
+
+uint32_t
+cairn_checkpoint_parameter_of(const struct cairn_checkpoint *checkpoint, uint32_t tensor,
+                              uint32_t *key_bytes)
+{
+    const struct cairn_tensor *known = cairn_layout_tensor(checkpoint->layout, tensor);
+    const char *dot = strchr(known->name, '.');
+    uint32_t parameter;
+
+    if (known->kind != CAIRN_OPTIMIZER || !dot || dot == known->name)
+        return UINT32_MAX;
+    parameter = cairn_layout_tensor_find(checkpoint->layout, dot + 1);
+    if (parameter == UINT32_MAX ||
+        cairn_layout_tensor(checkpoint->layout, parameter)->kind != CAIRN_PARAM)
+        return UINT32_MAX;
+    *key_bytes = (uint32_t)(dot - known->name);
+    return parameter;
+}

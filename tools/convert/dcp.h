@@ -1,0 +1,100 @@
+/*
+ * tools/convert/dcp.h - what the reader and the writer of PyTorch Distributed Checkpoints share; for
+ * format_dcp.c, dcp_items.c and dcp_write.c.
+ *
+ * Names that canonical names do not give back are kept in the opaque state "dcp/names.pickle", a list of
+ * tuples (canonical name, name in the checkpoint, path of keys or None). It is left out where every
+ * name is the one that the writer would choose:
+ *
+ *   parameter or buffer   model.<name>                      ("model", name)
+ *   optimizer state       optim.state.<parameter>.<key>     ("optim", "state", parameter, key)
+ *   parameter groups      optim.param_groups.<i>.<key>      ("optim", "param_groups", i, key)
+ *   opaque state          its name without ".pickle"        the same, cut at the dots
+ *
+ * For parameter groups the tuple is (their opaque name, "flat" or "", path of the optimizer's prefix).
+ */
+#ifndef CAIRN_TOOLS_CONVERT_DCP_H
+#define CAIRN_TOOLS_CONVERT_DCP_H
+
+#include "tools/convert/dcp_metadata.h"
+#include "tools/convert/state_names.h"
+
+#define CAIRN_DCP_METADATA ".metadata"
+#define CAIRN_DCP_NAMES "dcp/names.pickle"
+/* Opaque state that PyTorch would not understand lies in byte tensors below this key. */
+#define CAIRN_DCP_CARRIED "cairn"
+
+enum {
+    CAIRN_DCP_OBJECT_BYTES_MAX = 1 << 28, /* of one bytes object that is read into memory */
+    CAIRN_DCP_TREE_BYTES_MAX = 1 << 28
+};
+
+/* The path that the writer would choose for a canonical name, and its canonical name again where it is
+ * cut: strings lie in `text`. False where it is too long. */
+bool cairn_dcp_default_path(const struct cairn_checkpoint *checkpoint, uint32_t tensor,
+                            char text[CAIRN_STATE_NAME_BYTES_MAX], struct cairn_state_path *path);
+
+/* ---- items: dcp_items.c ---- */
+
+/* Something that lies in the checkpoint's files, with where it belongs. */
+struct cairn_dcp_wanted {
+    struct cairn_dcp_item item;
+    uint32_t entry;
+    uint32_t chunk; /* of a tensor */
+};
+
+/* Sorts by file and offset. */
+void cairn_dcp_sort_wanted(struct cairn_dcp_wanted *wanted, size_t count);
+
+/* An open file of the checkpoint. */
+struct cairn_dcp_source {
+    const struct cairn_pickle_node *path;
+    int fd; /* -1: none */
+    uint32_t container;
+    uint64_t bytes;
+    char name[1024];
+};
+
+/* Opens the file of an item, if it is not the open one. The errors of cairn_checkpoint_add_file. */
+CAIRN_MUST_CHECK cairn_err cairn_dcp_source_select(struct cairn_checkpoint *checkpoint,
+                                                   struct cairn_dcp_source *source,
+                                                   const struct cairn_dcp_item *item,
+                                                   const char *name,
+                                                   struct cairn_complaint *complaint);
+void cairn_dcp_source_close(struct cairn_dcp_source *source);
+
+/* Adds the box of a tensor's chunk, whose item is read as far as to know where its elements lie. */
+CAIRN_MUST_CHECK cairn_err cairn_dcp_add_chunk(struct cairn_checkpoint *checkpoint,
+                                               const struct cairn_dcp_source *source,
+                                               const struct cairn_dcp_entry *entry,
+                                               const struct cairn_dcp_wanted *wanted,
+                                               uint32_t tensor,
+                                               struct cairn_complaint *complaint);
+
+/* Adds a bytes object as opaque state called `name`, to which ".pickle" is added where that is what it
+ * is; final_name gets what it is called. */
+CAIRN_MUST_CHECK cairn_err cairn_dcp_add_object(struct cairn_checkpoint *checkpoint,
+                                                const struct cairn_dcp_source *source,
+                                                const struct cairn_dcp_wanted *wanted,
+                                                const char *name,
+                                                char final_name[CAIRN_NAME_BYTES_MAX],
+                                                struct cairn_complaint *complaint);
+
+/* Reads the pickle of a bytes object that has no tensors into memory that the caller frees. *bytes is
+ * NULL where it has some, or is no archive. */
+CAIRN_MUST_CHECK cairn_err cairn_dcp_load_object(const struct cairn_dcp_source *source,
+                                                 const struct cairn_dcp_wanted *wanted,
+                                                 const char *name, uint8_t **bytes,
+                                                 size_t *bytes_len,
+                                                 struct cairn_complaint *complaint);
+
+/* ---- writing: dcp_write.c ---- */
+
+cairn_err cairn_dcp_plan(const struct cairn_checkpoint *checkpoint,
+                         const struct cairn_output_options *options, struct cairn_output *output,
+                         struct cairn_complaint *complaint);
+cairn_err cairn_dcp_finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output,
+                           struct cairn_complaint *complaint);
+void cairn_dcp_release(void *state);
+
+#endif

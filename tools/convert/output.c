@@ -1,0 +1,236 @@
+/* tools/convert/output.c - what shall be written: the tables that a format's plan fills. */
+#include "tools/convert/format.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Makes room for one more element of a table. */
+static cairn_err
+grow(void *table, uint32_t count, uint32_t *room, size_t element_bytes)
+{
+    uint32_t wanted = *room ? 2 * *room : 8;
+    void *grown, *old;
+
+    if (count < *room)
+        return CAIRN_OK;
+    if (count > UINT32_MAX / 4)
+        return CAIRN_NOMEM;
+    memcpy(&old, table, sizeof(old));
+    grown = realloc(old, wanted * element_bytes);
+    if (!grown)
+        return CAIRN_NOMEM;
+    memcpy(table, &grown, sizeof(grown));
+    *room = wanted;
+    return CAIRN_OK;
+}
+
+void
+cairn_output_fini(struct cairn_output *output)
+{
+    for (uint32_t i = 0; i < output->file_count; i++)
+        free(output->files[i].path);
+    for (uint32_t i = 0; i < output->literal_count; i++)
+        free(output->literals[i].bytes);
+    for (uint32_t i = 0; i < output->sum_count; i++)
+        free(output->sums[i].values);
+    for (uint32_t i = 0; i < output->small_count; i++) {
+        free(output->smalls[i].path);
+        free(output->smalls[i].bytes);
+    }
+    free(output->files);
+    free(output->literals);
+    free(output->sums);
+    free(output->smalls);
+    free(output->carried);
+    cairn_layout_destroy(output->layout);
+    if (output->format && output->format->release)
+        output->format->release(output->state);
+    memset(output, 0, sizeof(*output));
+}
+
+cairn_err
+cairn_output_add_file(struct cairn_output *output, const char *path, uint32_t *file)
+{
+    cairn_err err = grow(&output->files, output->file_count, &output->file_room,
+                         sizeof(*output->files));
+    char *copy = err ? NULL : strdup(path);
+
+    if (!copy)
+        return CAIRN_NOMEM;
+    *file = output->file_count++;
+    output->files[*file] = (struct cairn_output_file){.path = copy};
+    return CAIRN_OK;
+}
+
+void
+cairn_output_set_bytes(struct cairn_output *output, uint32_t file, uint64_t bytes)
+{
+    output->files[file].bytes = bytes;
+}
+
+cairn_err
+cairn_output_add_literal(struct cairn_output *output, uint32_t file, uint64_t offset_bytes,
+                         uint8_t *bytes, size_t bytes_len)
+{
+    cairn_err err = grow(&output->literals, output->literal_count, &output->literal_room,
+                         sizeof(*output->literals));
+
+    if (!err && file >= output->file_count)
+        err = CAIRN_INTERNAL;
+    if (err) {
+        free(bytes);
+        return err;
+    }
+    output->literals[output->literal_count++] =
+        (struct cairn_output_literal){file, offset_bytes, bytes_len, bytes};
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_output_add_sum(struct cairn_output *output, uint32_t file, enum cairn_sum_kind kind,
+                     uint64_t offset_bytes, uint64_t bytes, uint64_t block_bytes, uint32_t *sum)
+{
+    struct cairn_output_sum added = {.file = file,
+                                     .kind = kind,
+                                     .offset_bytes = offset_bytes,
+                                     .bytes = bytes,
+                                     .block_bytes = block_bytes};
+    cairn_err err;
+
+    if (file >= output->file_count || block_bytes == 0)
+        return CAIRN_INTERNAL;
+    err = grow(&output->sums, output->sum_count, &output->sum_room, sizeof(*output->sums));
+    if (err)
+        return err;
+    added.count = bytes / block_bytes + (bytes % block_bytes != 0);
+    added.values = calloc((size_t)added.count + 1, sizeof(*added.values));
+    if (!added.values)
+        return CAIRN_NOMEM;
+    *sum = output->sum_count++;
+    output->sums[*sum] = added;
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_output_add_small(struct cairn_output *output, const char *path, uint8_t *bytes,
+                       size_t bytes_len)
+{
+    cairn_err err = grow(&output->smalls, output->small_count, &output->small_room,
+                         sizeof(*output->smalls));
+    char *copy = err ? NULL : strdup(path);
+
+    if (!copy) {
+        free(bytes);
+        return CAIRN_NOMEM;
+    }
+    output->smalls[output->small_count++] = (struct cairn_output_small){copy, bytes, bytes_len};
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_output_add_carried(struct cairn_output *output, uint32_t tensor)
+{
+    cairn_err err = grow(&output->carried, output->carried_count, &output->carried_room,
+                         sizeof(*output->carried));
+
+    if (!err)
+        output->carried[output->carried_count++] = tensor;
+    return err;
+}
+
+static bool
+is_floating(enum cairn_dtype dtype)
+{
+    return dtype == CAIRN_F16 || dtype == CAIRN_BF16 || dtype == CAIRN_F32 || dtype == CAIRN_F64;
+}
+
+enum cairn_dtype
+cairn_output_dtype(const struct cairn_output_options *options, const struct cairn_tensor *tensor)
+{
+    bool model = tensor->kind == CAIRN_PARAM || tensor->kind == CAIRN_BUFFER;
+
+    return options->dtype && model && is_floating(tensor->dtype) ? options->dtype : tensor->dtype;
+}
+
+cairn_err
+cairn_output_add_tensor(struct cairn_output *output, const struct cairn_output_options *options,
+                        const struct cairn_tensor *tensor, uint32_t *index)
+{
+    struct cairn_slice slice = {.name = tensor->name,
+                                .dtype = cairn_output_dtype(options, tensor),
+                                .kind = tensor->kind,
+                                .dims = tensor->dims,
+                                .replica_count = 1};
+    bool empty = false;
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t d = 0; d < tensor->dims; d++) {
+        slice.shape[d] = slice.extent[d] = tensor->shape[d];
+        empty = empty || tensor->shape[d] == 0;
+    }
+    if (!output->layout)
+        err = cairn_layout_create(&output->layout);
+    if (!err) /* the tensor alone: an empty range, or a box that is empty as it is */
+        err = cairn_layout_add(output->layout, 0, &slice, !empty, !empty, 0, NULL);
+    if (err)
+        return err == CAIRN_INVAL ? CAIRN_INTERNAL : err;
+    *index = cairn_layout_tensor_find(output->layout, tensor->name);
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_output_add_box(struct cairn_output *output, uint32_t tensor, uint32_t file,
+                     const uint64_t *start, const uint64_t *extent, uint64_t offset_bytes,
+                     const uint64_t *stride_bytes)
+{
+    struct cairn_piece piece = {
+        .tensor = tensor, .container = file, .offset_bytes = offset_bytes};
+    const struct cairn_tensor *known;
+    uint64_t stride;
+    cairn_err err;
+
+    if (!output->layout || tensor >= cairn_layout_tensor_count(output->layout) ||
+        file >= output->file_count)
+        return CAIRN_INTERNAL;
+    known = cairn_layout_tensor(output->layout, tensor);
+    stride = cairn_dtype_bytes(known->dtype);
+    for (uint32_t d = known->dims; d-- > 0;) {
+        piece.start[d] = start ? start[d] : 0;
+        piece.extent[d] = extent ? extent[d] : known->shape[d];
+        piece.stride_bytes[d] = stride_bytes ? stride_bytes[d] : stride;
+        if (piece.extent[d] == 0)
+            return CAIRN_OK;
+        if (__builtin_mul_overflow(stride, piece.extent[d], &stride))
+            return CAIRN_INTERNAL;
+    }
+    err = cairn_layout_add_piece(output->layout, &piece);
+    return err == CAIRN_INVAL ? CAIRN_INTERNAL : err;
+}
+
+cairn_err
+cairn_output_add_flat(struct cairn_output *output, uint32_t tensor, uint32_t file,
+                      const uint64_t *start, const uint64_t *extent, uint64_t flat_begin,
+                      uint64_t flat_end, uint64_t offset_bytes)
+{
+    struct cairn_slice slice = {.replica_count = 1};
+    struct cairn_tensor known;
+    cairn_err err;
+
+    if (!output->layout || tensor >= cairn_layout_tensor_count(output->layout) ||
+        file >= output->file_count)
+        return CAIRN_INTERNAL;
+    if (flat_begin == flat_end)
+        return CAIRN_OK;
+    known = *cairn_layout_tensor(output->layout, tensor);
+    slice.name = known.name;
+    slice.dtype = known.dtype;
+    slice.kind = known.kind;
+    slice.dims = known.dims;
+    memcpy(slice.shape, known.shape, sizeof(slice.shape));
+    for (uint32_t d = 0; d < known.dims; d++) {
+        slice.offset[d] = start ? start[d] : 0;
+        slice.extent[d] = extent ? extent[d] : known.shape[d];
+    }
+    err = cairn_layout_add(output->layout, file, &slice, flat_begin, flat_end, offset_bytes, NULL);
+    return err == CAIRN_INVAL ? CAIRN_INTERNAL : err;
+}

@@ -1,0 +1,620 @@
+/*
+ * tools/convert/torch_build.c - lays out one file of torch.save.
+ *
+ * A source that came from such a file keeps its tree (torch_state.h), and gets it back where all that the
+ * tree names is still there and nothing else is. Otherwise the tree is made anew:
+ *
+ *   weights alone   OrderedDict of names
+ *   with more       {"model": OrderedDict, "optimizer": {"state": {number: {key: tensor}},
+ *                   "param_groups": [...]}, opaque state and tensors by the keys of their names}
+ *
+ * and what PyTorch would not understand lies as bytes under "cairn". Parameters are numbered in the order of
+ * the groups, or where there are none, in that of the model.
+ */
+#include "tools/convert/torch_state.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/convert/dcp_names.h"
+#include "tools/convert/param_groups.h"
+#include "tools/convert/pickle_read.h"
+#include "tools/convert/torch_refs.h"
+
+#define TREE_BYTES_MAX ((uint64_t)1 << 32)
+
+/* What is kept between plan and finish. */
+struct state {
+    struct cairn_torch_plan plan;
+    uint32_t *sums; /* [plan.storage_count]; UINT32_MAX where a storage is empty */
+};
+
+struct building {
+    const struct cairn_checkpoint *source;
+    const struct cairn_output_options *options;
+    struct cairn_pickle tree;
+    struct cairn_torch_builder builder;
+    struct cairn_dcp_names names; /* where a distributed checkpoint had things */
+    bool *used;        /* [tensors]: the tree has it */
+    uint32_t *numbers; /* [tensors]: 1 + a parameter's number in the optimizer */
+    uint32_t number_count;
+    struct cairn_complaint *complaint;
+};
+
+void
+cairn_torch_format_release(void *kept)
+{
+    struct state *state = kept;
+
+    if (!state)
+        return;
+    cairn_torch_plan_fini(&state->plan);
+    free(state->sums);
+    free(state);
+}
+
+/* ---- opaque state as nodes ---- */
+
+static bool
+ends_in_pickle(const char *name)
+{
+    size_t bytes = strlen(name);
+
+    return bytes > 7 && strcmp(name + bytes - 7, ".pickle") == 0;
+}
+
+/* The bytes of opaque state, in the arena. */
+static cairn_err
+load_opaque(struct building *building, const char *name, uint8_t **bytes, size_t *bytes_len)
+{
+    uint8_t *loaded = NULL;
+    cairn_err err = cairn_checkpoint_load_opaque(building->source, name,
+                                                 CAIRN_TORCH_OBJECT_BYTES_MAX, &loaded, bytes_len,
+                                                 building->complaint);
+
+    if (err)
+        return err;
+    *bytes = cairn_pickle_alloc(&building->tree, *bytes_len + 1);
+    if (*bytes)
+        memcpy(*bytes, loaded, *bytes_len);
+    free(loaded);
+    return *bytes ? CAIRN_OK : CAIRN_NOMEM;
+}
+
+static cairn_err
+read_opaque(struct building *building, const char *name, struct cairn_pickle_node **node)
+{
+    size_t bytes_len = 0, taken_bytes = 0;
+    uint8_t *bytes = NULL;
+    cairn_err err = load_opaque(building, name, &bytes, &bytes_len);
+
+    if (err)
+        return err;
+    return cairn_pickle_read(&building->tree, name, bytes, bytes_len, node, &taken_bytes);
+}
+
+/* ---- parameter groups ---- */
+
+static void
+number_parameter(struct building *building, uint32_t tensor)
+{
+    if (building->numbers[tensor] == 0)
+        building->numbers[tensor] = ++building->number_count;
+}
+
+/* The groups with numbers where they have names, counted as torch does: through all groups. */
+static cairn_err
+number_groups(struct building *building, struct cairn_pickle_node *list)
+{
+    struct cairn_pickle *tree = &building->tree;
+    uint32_t position = 0;
+
+    if (list->kind != CAIRN_PICKLE_LIST)
+        return CAIRN_CORRUPT;
+    for (uint32_t g = 0; g < list->count; g++) {
+        struct cairn_pickle_node *members = cairn_pickle_get(list->items[g], "params");
+
+        if (!members || members->kind != CAIRN_PICKLE_LIST)
+            return CAIRN_CORRUPT;
+        for (uint32_t i = 0; i < members->count; i++, position++) {
+            char name[CAIRN_NAME_BYTES_MAX];
+            uint32_t tensor = UINT32_MAX;
+
+            if (cairn_pickle_copy_text(members->items[i], name, sizeof(name)))
+                tensor = cairn_layout_tensor_find(building->source->layout, name);
+            if (members->items[i]->kind != CAIRN_PICKLE_TEXT)
+                continue;
+            members->items[i] = cairn_pickle_int(tree, position);
+            if (tensor != UINT32_MAX)
+                building->numbers[tensor] = position + 1;
+        }
+    }
+    building->number_count = position;
+    return cairn_pickle_done(tree);
+}
+
+/* ---- the source's own tree ---- */
+
+static cairn_err
+put_opaque(void *context, const struct cairn_pickle_node *node)
+{
+    struct building *building = context;
+    const struct cairn_pickle_node *id = node->items[0];
+    struct cairn_pickle_node *read = NULL;
+    char name[CAIRN_NAME_BYTES_MAX];
+    uint32_t tensor;
+    cairn_err err;
+
+    if (id->kind != CAIRN_PICKLE_TUPLE || id->count != 2 ||
+        !cairn_pickle_copy_text(id->items[1], name, sizeof(name)))
+        return CAIRN_NOT_FOUND;
+    tensor = cairn_layout_tensor_find(building->source->layout, name);
+    if (tensor == UINT32_MAX)
+        return CAIRN_NOT_FOUND;
+    building->used[tensor] = true;
+    if (!cairn_pickle_is_text(id->items[0], "opaque"))
+        return CAIRN_OK; /* a tensor */
+    err = read_opaque(building, name, &read);
+    if (!err && strcmp(name, CAIRN_PARAM_GROUPS_NAME) == 0)
+        err = number_groups(building, read);
+    return err ? err : cairn_pickle_replace(&building->tree, node, read);
+}
+
+static cairn_err
+note_tensor(void *context, const struct cairn_pickle_node *node)
+{
+    struct building *building = context;
+    char name[CAIRN_NAME_BYTES_MAX];
+    uint32_t tensor = UINT32_MAX;
+
+    if (cairn_pickle_copy_text(cairn_pickle_tensor_name(node), name, sizeof(name)))
+        tensor = cairn_layout_tensor_find(building->source->layout, name);
+    if (tensor == UINT32_MAX)
+        return CAIRN_NOT_FOUND;
+    building->used[tensor] = true;
+    return CAIRN_OK;
+}
+
+/* Tensors call OrderedDict too, and torch.save writes the name of a class once: so they get the node of
+ * the first state dict that has one. */
+static void
+share_class(struct building *building, struct cairn_pickle_node *root)
+{
+    const struct cairn_pickle_node *pairs = cairn_pickle_pairs(root);
+
+    if (cairn_pickle_is_call(root, "collections", "OrderedDict")) {
+        building->builder.ordered_dict = root->object->callable;
+        return;
+    }
+    for (uint32_t i = 0; pairs && i < pairs->count; i++)
+        if (cairn_pickle_is_call(pairs->items[2 * i + 1], "collections", "OrderedDict")) {
+            building->builder.ordered_dict = pairs->items[2 * i + 1]->object->callable;
+            return;
+        }
+}
+
+/* *root stays NULL where the kept tree does not fit what is there. */
+static cairn_err
+restore_tree(struct building *building, struct cairn_pickle_node **root)
+{
+    const struct cairn_layout *layout = building->source->layout;
+    uint32_t tree = cairn_layout_tensor_find(layout, CAIRN_TORCH_TREE);
+    struct cairn_pickle_node *kept = NULL;
+    cairn_err err;
+
+    if (tree == UINT32_MAX)
+        return CAIRN_OK;
+    err = read_opaque(building, CAIRN_TORCH_TREE, &kept);
+    if (!err)
+        err = cairn_torch_visit_persistent(&building->tree, kept, put_opaque, building);
+    if (!err) /* tensors within objects */
+        err = cairn_torch_visit_persistent(&building->tree, kept, note_tensor, building);
+    building->used[tree] = true;
+    for (uint32_t i = 0; i < building->source->alias_count && !err; i++)
+        building->used[building->source->aliases[i].tensor] = true;
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(layout) && !err; i++)
+        if (!building->used[i])
+            err = CAIRN_NOT_FOUND;
+    if (err == CAIRN_NOMEM || err == CAIRN_IO)
+        return err;
+    if (!err) {
+        share_class(building, kept);
+        *root = kept;
+    }
+    return CAIRN_OK;
+}
+
+/* ---- a tree of its own ---- */
+
+static struct cairn_pickle_node *
+tensor_node(struct building *building, uint32_t tensor)
+{
+    building->used[tensor] = true;
+    return cairn_pickle_tensor(&building->tree,
+                               cairn_layout_tensor(building->source->layout, tensor)->name);
+}
+
+/* The dict at a key, made where there is none; NULL where something else is there. */
+static struct cairn_pickle_node *
+dict_at(struct building *building, struct cairn_pickle_node *dict, const char *key)
+{
+    struct cairn_pickle_node *found = cairn_pickle_get(dict, key);
+
+    if (!found) {
+        found = cairn_pickle_dict(&building->tree);
+        cairn_pickle_put(&building->tree, dict, cairn_pickle_text(&building->tree, key), found);
+    }
+    return found && found->kind == CAIRN_PICKLE_DICT ? found : NULL;
+}
+
+/* Puts a node under the keys of a path; false where something else is in the way. */
+static bool
+put_at(struct building *building, struct cairn_pickle_node *root,
+       const struct cairn_state_path *path, struct cairn_pickle_node *node)
+{
+    struct cairn_pickle_node *dict = root;
+
+    for (uint32_t i = 0; i + 1 < path->count && dict; i++)
+        dict = dict_at(building, dict, path->keys[i].text);
+    if (!dict || path->count == 0 || cairn_pickle_get(dict, path->keys[path->count - 1].text))
+        return false;
+    cairn_pickle_put(&building->tree, dict,
+                     cairn_pickle_text(&building->tree, path->keys[path->count - 1].text), node);
+    return true;
+}
+
+/* Whether a tensor lies in an object, below whose name it then has its own. */
+static bool
+is_in_object(const struct cairn_layout *layout, const struct cairn_tensor *tensor)
+{
+    char name[CAIRN_NAME_BYTES_MAX + 8];
+
+    for (const char *dot = strchr(tensor->name, '.'); dot; dot = strchr(dot + 1, '.')) {
+        (void)snprintf(name, sizeof(name), "%.*s.pickle", (int)(dot - tensor->name),
+                       tensor->name);
+        if (cairn_layout_tensor_find(layout, name) != UINT32_MAX)
+            return true;
+    }
+    return false;
+}
+
+/* Whether a distributed checkpoint had a buffer beside the model. Where it had the parameters under names
+ * of its own too, nothing tells the two apart. */
+static bool
+is_beside_model(const struct building *building, const struct cairn_tensor *tensor,
+                bool model_renamed)
+{
+    if (tensor->kind != CAIRN_BUFFER)
+        return false;
+    return is_in_object(building->source->layout, tensor) ||
+           (!model_renamed && cairn_dcp_names_find(&building->names, tensor->name));
+}
+
+static struct cairn_pickle_node *
+build_model(struct building *building)
+{
+    const struct cairn_layout *layout = building->source->layout;
+    struct cairn_pickle_node *model = cairn_torch_ordered_dict(&building->builder);
+    bool renamed = false;
+
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(layout); i++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(layout, i);
+
+        renamed = renamed || (tensor->kind == CAIRN_PARAM &&
+                              cairn_dcp_names_find(&building->names, tensor->name));
+    }
+
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(layout); i++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(layout, i);
+
+        if (!building->used[i] && !is_beside_model(building, tensor, renamed) &&
+            (tensor->kind == CAIRN_PARAM || tensor->kind == CAIRN_BUFFER))
+            cairn_pickle_put(&building->tree, model,
+                             cairn_pickle_text(&building->tree, tensor->name),
+                             tensor_node(building, i));
+    }
+    return model;
+}
+
+/* A moment, with the number of its parameter. */
+struct moment {
+    uint32_t number, tensor, key_bytes;
+};
+
+static int
+compare_moments(const void *left, const void *right)
+{
+    const struct moment *a = left, *b = right;
+
+    if (a->number != b->number)
+        return a->number < b->number ? -1 : 1;
+    return a->tensor < b->tensor ? -1 : a->tensor > b->tensor;
+}
+
+static cairn_err
+list_moments(struct building *building, struct moment **out, uint32_t *count)
+{
+    const struct cairn_layout *layout = building->source->layout;
+    uint32_t total = cairn_layout_tensor_count(layout), found = 0, key_bytes, parameter;
+    struct moment *moments = calloc((size_t)total + 1, sizeof(*moments));
+
+    if (!moments)
+        return CAIRN_NOMEM;
+    for (uint32_t i = 0; i < total; i++) {
+        parameter = cairn_checkpoint_parameter_of(building->source, i, &key_bytes);
+        if (parameter == UINT32_MAX)
+            continue;
+        if (building->numbers[parameter] == 0)
+            number_parameter(building, parameter);
+        moments[found++] = (struct moment){building->numbers[parameter] - 1, i, key_bytes};
+    }
+    qsort(moments, found, sizeof(*moments), compare_moments);
+    *out = moments;
+    *count = found;
+    return CAIRN_OK;
+}
+
+/* One group of all, for a source that says nothing of groups. */
+static struct cairn_pickle_node *
+build_groups(struct building *building)
+{
+    struct cairn_pickle *tree = &building->tree;
+    struct cairn_pickle_node *list = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
+    struct cairn_pickle_node *members = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
+    struct cairn_pickle_node *group = cairn_pickle_dict(tree);
+
+    for (uint32_t i = 0; i < building->number_count; i++)
+        cairn_pickle_append(tree, members, cairn_pickle_int(tree, i));
+    cairn_pickle_put(tree, group, cairn_pickle_text(tree, "params"), members);
+    cairn_pickle_append(tree, list, group);
+    return list;
+}
+
+static cairn_err
+build_optimizer(struct building *building, struct cairn_pickle_node *root)
+{
+    const struct cairn_layout *layout = building->source->layout;
+    struct cairn_pickle *tree = &building->tree;
+    uint32_t groups_index = cairn_layout_tensor_find(layout, CAIRN_PARAM_GROUPS_NAME), count = 0;
+    struct cairn_pickle_node *state, *optimizer, *entry = NULL, *groups = NULL;
+    struct moment *moments = NULL;
+    char key[CAIRN_NAME_BYTES_MAX];
+    cairn_err err = CAIRN_OK;
+
+    if (groups_index != UINT32_MAX) {
+        err = read_opaque(building, CAIRN_PARAM_GROUPS_NAME, &groups);
+        if (!err)
+            err = number_groups(building, groups);
+        if (err)
+            return err;
+        building->used[groups_index] = true;
+    } else { /* in the order of the model */
+        for (uint32_t i = 0; i < cairn_layout_tensor_count(layout); i++) {
+            uint32_t key_bytes, parameter;
+
+            parameter = cairn_checkpoint_parameter_of(building->source, i, &key_bytes);
+            if (parameter != UINT32_MAX)
+                building->numbers[parameter] = UINT32_MAX; /* has state */
+        }
+        for (uint32_t i = 0; i < cairn_layout_tensor_count(layout); i++)
+            if (building->numbers[i] == UINT32_MAX)
+                building->numbers[i] = ++building->number_count;
+    }
+    err = list_moments(building, &moments, &count);
+    if (err || (count == 0 && !groups))
+        goto done;
+    state = cairn_pickle_dict(tree);
+    for (uint32_t i = 0; i < count; i++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(layout, moments[i].tensor);
+
+        if (i == 0 || moments[i].number != moments[i - 1].number) {
+            entry = cairn_pickle_dict(tree);
+            cairn_pickle_put(tree, state, cairn_pickle_int(tree, moments[i].number), entry);
+        }
+        memcpy(key, tensor->name, moments[i].key_bytes);
+        key[moments[i].key_bytes] = '\0';
+        cairn_pickle_put(tree, entry, cairn_pickle_text(tree, key),
+                         tensor_node(building, moments[i].tensor));
+    }
+    optimizer = dict_at(building, root, "optimizer");
+    if (!groups)
+        groups = build_groups(building);
+    cairn_pickle_put(tree, optimizer, cairn_pickle_text(tree, "state"), state);
+    cairn_pickle_put(tree, optimizer, cairn_pickle_text(tree, "param_groups"), groups);
+    err = cairn_pickle_done(tree);
+done:
+    free(moments);
+    return err;
+}
+
+/* What is neither of the model nor of the optimizer. */
+static cairn_err
+build_rest(struct building *building, struct cairn_pickle_node *root)
+{
+    const struct cairn_layout *layout = building->source->layout;
+    struct cairn_pickle *tree = &building->tree;
+    struct cairn_pickle_node *node = NULL, *carried;
+    char text[CAIRN_STATE_NAME_BYTES_MAX], name[CAIRN_STATE_NAME_BYTES_MAX];
+    struct cairn_state_path path;
+    size_t bytes_len = 0;
+    uint8_t *bytes = NULL;
+    cairn_err err;
+
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(layout); i++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(layout, i);
+        bool opaque = tensor->kind == CAIRN_OPAQUE;
+
+        if (building->used[i] ||
+            (tensor->kind == CAIRN_BUFFER && is_in_object(layout, tensor)))
+            continue; /* an object brings it */
+        building->used[i] = true;
+        if (!opaque || (ends_in_pickle(tensor->name) && !strchr(tensor->name, '/'))) {
+            err = opaque ? read_opaque(building, tensor->name, &node) : CAIRN_OK;
+            if (err == CAIRN_NOMEM || err == CAIRN_IO)
+                return err;
+            if (!opaque)
+                node = tensor_node(building, i);
+            if (!err && cairn_dcp_names_choose(&building->names, building->source, i, text, name,
+                                               &path) &&
+                put_at(building, root, &path, node))
+                continue;
+        }
+        carried = dict_at(building, root, "cairn");
+        if (!carried)
+            return CAIRN_INVAL;
+        if (opaque) {
+            err = load_opaque(building, tensor->name, &bytes, &bytes_len);
+            if (err)
+                return err;
+            node = cairn_pickle_borrow(tree, CAIRN_PICKLE_BYTES, bytes, bytes_len);
+        }
+        cairn_pickle_put(tree, carried, cairn_pickle_text(tree, tensor->name), node);
+    }
+    return cairn_pickle_done(tree);
+}
+
+static cairn_err
+build_tree(struct building *building, struct cairn_pickle_node **root)
+{
+    const struct cairn_layout *layout = building->source->layout;
+    uint32_t kept = cairn_layout_tensor_find(layout, CAIRN_TORCH_TREE);
+    struct cairn_pickle_node *model = build_model(building);
+    bool alone = true;
+    cairn_err err;
+
+    if (kept != UINT32_MAX)
+        building->used[kept] = true; /* it no longer says how things are */
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(layout); i++)
+        alone = alone && building->used[i];
+    if (alone) {
+        *root = model;
+        return cairn_pickle_done(&building->tree);
+    }
+    *root = cairn_pickle_dict(&building->tree);
+    cairn_pickle_put(&building->tree, *root, cairn_pickle_text(&building->tree, "model"), model);
+    err = build_optimizer(building, *root);
+    return err ? err : build_rest(building, *root);
+}
+
+/* ---- laying out ---- */
+
+static cairn_err
+place_storages(struct building *building, const struct cairn_torch_refs *refs,
+               struct state *state, struct cairn_output *output, uint32_t file)
+{
+    const struct cairn_layout *layout = building->source->layout;
+    cairn_err err = CAIRN_OK;
+
+    state->sums = calloc((size_t)refs->count + 1, sizeof(*state->sums));
+    if (!state->sums)
+        return CAIRN_NOMEM;
+    for (uint32_t i = 0; i < refs->count && !err; i++) {
+        const struct cairn_zip_planned *entry = cairn_torch_plan_storage_at(&state->plan, i);
+        uint32_t target;
+
+        state->sums[i] = UINT32_MAX;
+        err = cairn_output_add_tensor(output, building->options,
+                                      cairn_layout_tensor(layout, refs->tensors[i]), &target);
+        if (!err)
+            err = cairn_output_add_box(output, target, file, NULL, NULL, entry->at, NULL);
+        if (!err && entry->bytes > 0)
+            err = cairn_output_add_sum(output, file, CAIRN_SUM_CRC32, entry->at, entry->bytes,
+                                       entry->bytes, &state->sums[i]);
+    }
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(layout) && !err; i++)
+        if (cairn_layout_tensor(layout, i)->kind == CAIRN_OPAQUE)
+            err = cairn_output_add_carried(output, i);
+    for (uint32_t i = 0; i < building->source->alias_count && !err; i++)
+        err = cairn_output_add_carried(output, building->source->aliases[i].tensor);
+    return err;
+}
+
+static cairn_err
+plan_tree(struct building *building, struct state *state, struct cairn_output *output)
+{
+    struct cairn_pickle_node *root = NULL;
+    struct cairn_torch_refs refs = {0};
+    uint32_t file;
+    cairn_err err;
+
+    err = restore_tree(building, &root);
+    if (!err && !root) {
+        size_t count = (size_t)cairn_layout_tensor_count(building->source->layout) + 1;
+
+        memset(building->used, 0, count * sizeof(*building->used));
+        memset(building->numbers, 0, count * sizeof(*building->numbers));
+        building->number_count = 0;
+        err = build_tree(building, &root);
+    }
+    if (!err)
+        err = cairn_torch_refs_find(building->source, &building->tree, root, &refs);
+    if (!err)
+        err = cairn_torch_refs_plan(building->source->layout, building->options, &refs,
+                                    &building->builder, root, "archive", &state->plan);
+    if (!err)
+        err = cairn_output_add_file(output, "", &file);
+    if (!err) {
+        cairn_output_set_bytes(output, file, cairn_torch_plan_bytes(&state->plan));
+        err = place_storages(building, &refs, state, output, file);
+    }
+    cairn_torch_refs_fini(&refs);
+    return err;
+}
+
+cairn_err
+cairn_torch_format_plan(const struct cairn_checkpoint *checkpoint,
+                        const struct cairn_output_options *options, struct cairn_output *output,
+                        struct cairn_complaint *complaint)
+{
+    size_t count = (size_t)cairn_layout_tensor_count(checkpoint->layout) + 1;
+    struct building building = {.source = checkpoint, .options = options, .complaint = complaint};
+    struct state *state = calloc(1, sizeof(*state));
+    cairn_err err = CAIRN_NOMEM;
+
+    output->state = state;
+    cairn_pickle_init(&building.tree, TREE_BYTES_MAX);
+    cairn_torch_builder_init(&building.builder, &building.tree);
+    building.used = calloc(count, sizeof(*building.used));
+    building.numbers = calloc(count, sizeof(*building.numbers));
+    if (state && building.used && building.numbers)
+        err = cairn_dcp_names_load(checkpoint, &building.names, complaint);
+    if (!err)
+        err = plan_tree(&building, state, output);
+    cairn_dcp_names_fini(&building.names);
+    cairn_pickle_fini(&building.tree);
+    free(building.used);
+    free(building.numbers);
+    return err ? cairn_complain(complaint, err, "%s cannot be laid out as a file of torch.save: %s",
+                                checkpoint->place.path, cairn_err_text(err))
+               : CAIRN_OK;
+}
+
+static cairn_err
+put_literal(void *context, uint64_t at, const void *bytes, size_t bytes_len)
+{
+    uint8_t *copy = malloc(bytes_len + 1);
+
+    if (!copy)
+        return CAIRN_NOMEM;
+    memcpy(copy, bytes, bytes_len);
+    return cairn_output_add_literal(context, 0, at, copy, bytes_len);
+}
+
+cairn_err
+cairn_torch_format_finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output,
+                          struct cairn_complaint *complaint)
+{
+    struct state *state = output->state;
+    cairn_err err;
+
+    for (uint32_t i = 0; i < state->plan.storage_count; i++)
+        if (state->sums[i] != UINT32_MAX)
+            cairn_torch_plan_storage_at(&state->plan, i)->crc32 =
+                (uint32_t)output->sums[state->sums[i]].values[0];
+    err = cairn_torch_plan_put(&state->plan, put_literal, output);
+    return err ? cairn_complain(complaint, err, "%s: the archive around the tensors: %s",
+                                checkpoint->place.path, cairn_err_text(err))
+               : CAIRN_OK;
+}
