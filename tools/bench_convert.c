@@ -5,8 +5,8 @@
  *            (long runs), or in columns (each row of a shard is a run of its own)
  *   value    bytes per second of a whole conversion: metadata, plan, reading, fingerprints of both
  *            sides, writing, syncing, commit
- *   floor    pread and pwrite of the source's files into new ones, 8 MiB at a time, as many threads
- *            (one file each at a time), and the same sync
+ *   floor    pread and pwrite of the source's files into new ones, 256 KiB at a time (longer writes
+ *            are slower), as many threads (one file each at a time), and the same sync
  * Medians over the rounds, which alternate; the source is in the page cache.
  */
 #include "tools/bench.h"
@@ -27,7 +27,7 @@ enum {
     SOURCE_FILES = 8,
     TARGET_FILES = 2,
     BYTES_DEFAULT = 512 << 20,
-    COPY_BYTES = 8 << 20,
+    COPY_BYTES = 256 << 10,
     THREADS = 2,
     PATH_BYTES = 512
 };
