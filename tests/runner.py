@@ -25,7 +25,10 @@ JOBS = os.cpu_count() or 2
 ORDER = ["style", "unit", "fault", "gpu", "asan", "tsan", "fuzz", "sim", "cluster", "interop"]
 # Programs with threads, run under ThreadSanitizer.
 THREADED = ["base/test_loop", "base/test_worker", "base/test_ring", "snapshot/test_capture",
-            "snapshot/test_spill", "client/test_client", "client/test_fence", "client/test_restore"]
+            "snapshot/test_spill", "client/test_client", "client/test_fence", "client/test_restore", "tools/test_conversion"]
+# Of interop, where each program starts several processes of its own.
+INTEROP_JOBS_MAX = 2
+LONGEST_FIRST = ["test_torch.py", "test_fsdp1.py", "test_dcp.py", "test_torch_fence.py", "test_torch_more.py", "test_torch_bad_input.py"]
 FUZZ_SECONDS = int(os.environ.get("FUZZ_SECONDS", "8"))
 
 
@@ -250,8 +253,13 @@ def suite_interop():
     if not python:
         return [Result("interop", skipped=1, reasons=[missing])]
     programs = sorted(glob.glob(os.path.join(ROOT, "tests", "interop", "test_*.py")))
-    commands = {f"interop: {os.path.basename(p)}": [python, "-m", "pytest", "-q", "-rs", p] for p in programs}
-    results = again_alone([run_program(name, command, 600) for name, command in commands.items()], commands, 600)
+    programs.sort(key=lambda p: LONGEST_FIRST.index(os.path.basename(p)) if os.path.basename(p) in LONGEST_FIRST else len(LONGEST_FIRST))
+    commands = {f"interop: {os.path.basename(p)}": [python, "-m", "pytest", "-q", "-rs", "--durations=5", p] for p in programs}
+    alone = "interop: test_measures.py"  # it measures
+    with concurrent.futures.ThreadPoolExecutor(min(JOBS, INTEROP_JOBS_MAX)) as pool:
+        results = list(pool.map(lambda n: run_program(n, commands[n], 900), [n for n in commands if n != alone]))
+    results.append(run_program(alone, commands[alone], 600))
+    results = again_alone(results, commands, 900)
     return results + ([Result("interop", skipped=1, reasons=[missing])] if missing else [])
 
 
