@@ -1,9 +1,9 @@
 /*
- * tools/convert/format_dcp.c - checkpoints of torch.distributed.checkpoint: a `.metadata` and files of
- * items beside it, "__<rank>_<number>.distcp" where PyTorch names them.
+ * tools/convert/format_dcp.c - checkpoints of torch.distributed.checkpoint: a `.metadata` and files
+ * of items beside it, "__<rank>_<number>.distcp" where PyTorch names them.
  *
- * What has no tensors in it is one pickle within its item, and its piece is that pickle where it lies:
- * nothing of it is read. Only parameter groups are, since they get one form for all formats.
+ * What has no tensors in it is one pickle within its item, and its piece is that pickle where it
+ * lies: nothing of it is read. Only parameter groups are, since they get one form for all formats.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -141,7 +141,8 @@ is_carried(const struct cairn_dcp_entry *entry)
            entry->dims == 1;
 }
 
-/* Names the tensors of one class; optimizer state after the parameters, which it is looked up in. */
+/* Names the tensors of one class; optimizer state after the parameters, which it is looked up
+ * in. */
 static cairn_err
 name_tensors(struct reading *reading, bool moments, uint32_t *model_count)
 {
@@ -346,7 +347,8 @@ default_name(const struct reading *reading, uint32_t index)
             strcmp(joined, entry->name) == 0);
 }
 
-/* Sorts entries by canonical name: the order in which they are kept does not depend on the file's. */
+/* Sorts entries by canonical name: the order in which they are kept does not depend on the
+ * file's. */
 static int
 compare_named(const void *left, const void *right, void *named)
 {

@@ -1,6 +1,6 @@
 /*
- * tests/unit/tools/test_dcp.c - checkpoints of torch.distributed.checkpoint: what PyTorch saved is found
- * element by element (tests/fixtures/make_dcp.py), laid out again, and broken in many ways.
+ * tests/unit/tools/test_dcp.c - checkpoints of torch.distributed.checkpoint: what PyTorch saved is
+ * found element by element (tests/fixtures/make_dcp.py), laid out again, and broken in many ways.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -76,8 +76,8 @@ check_piece(const struct cairn_checkpoint *checkpoint, const struct cairn_piece 
 static void
 finds_every_element(void **unused)
 {
-    static const char *const names[] = {"rows", "columns", "both", "short", "same", "turned", "empty",
-                                        "exp_avg.rows", "step.rows", "mixed.1", "epoch.pickle",
+    static const char *const names[] = {"rows", "columns", "both", "short", "same",
+                                        "turned", "empty", "exp_avg.rows", "step.rows", "mixed.1", "epoch.pickle",
                                         "mixed.pickle", CAIRN_PARAM_GROUPS_NAME};
     struct cairn_checkpoint checkpoint;
     char report[512] = "";
