@@ -1,17 +1,18 @@
 /*
- * tools/convert/dcp.h - what the reader and the writer of PyTorch Distributed Checkpoints share; for
- * format_dcp.c, dcp_items.c and dcp_write.c.
+ * tools/convert/dcp.h - what the reader and the writer of PyTorch Distributed Checkpoints share;
+ * for format_dcp.c, dcp_items.c and dcp_write.c.
  *
- * Names that canonical names do not give back are kept in the opaque state "dcp/names.pickle", a list of
- * tuples (canonical name, name in the checkpoint, path of keys or None). It is left out where every
- * name is the one that the writer would choose:
+ * Names that canonical names do not give back are kept in the opaque state "dcp/names.pickle", a
+ * list of tuples (canonical name, name in the checkpoint, path of keys or None). It is left out
+ * where every name is the one that the writer would choose:
  *
  *   parameter or buffer   model.<name>                      ("model", name)
  *   optimizer state       optim.state.<parameter>.<key>     ("optim", "state", parameter, key)
  *   parameter groups      optim.param_groups.<i>.<key>      ("optim", "param_groups", i, key)
  *   opaque state          its name without ".pickle"        the same, cut at the dots
  *
- * For parameter groups the tuple is (their opaque name, "flat" or "", path of the optimizer's prefix).
+ * For parameter groups the tuple is (their opaque name, "flat" or "", path of the optimizer's
+ * prefix).
  */
 #ifndef CAIRN_TOOLS_CONVERT_DCP_H
 #define CAIRN_TOOLS_CONVERT_DCP_H
@@ -29,8 +30,8 @@ enum {
     CAIRN_DCP_TREE_BYTES_MAX = 1 << 28
 };
 
-/* The path that the writer would choose for a canonical name, and its canonical name again where it is
- * cut: strings lie in `text`. False where it is too long. */
+/* The path that the writer would choose for a canonical name, and its canonical name again where it
+ * is cut: strings lie in `text`. False where it is too long. */
 bool cairn_dcp_default_path(const struct cairn_checkpoint *checkpoint, uint32_t tensor,
                             char text[CAIRN_STATE_NAME_BYTES_MAX], struct cairn_state_path *path);
 
@@ -71,8 +72,8 @@ CAIRN_MUST_CHECK cairn_err cairn_dcp_add_chunk(struct cairn_checkpoint *checkpoi
                                                uint32_t tensor,
                                                struct cairn_complaint *complaint);
 
-/* Adds a bytes object as opaque state called `name`, to which ".pickle" is added where that is what it
- * is; final_name gets what it is called. */
+/* Adds a bytes object as opaque state called `name`, to which ".pickle" is added where that is what
+ * it is; final_name gets what it is called. */
 CAIRN_MUST_CHECK cairn_err cairn_dcp_add_object(struct cairn_checkpoint *checkpoint,
                                                 const struct cairn_dcp_source *source,
                                                 const struct cairn_dcp_wanted *wanted,
@@ -80,8 +81,8 @@ CAIRN_MUST_CHECK cairn_err cairn_dcp_add_object(struct cairn_checkpoint *checkpo
                                                 char final_name[CAIRN_NAME_BYTES_MAX],
                                                 struct cairn_complaint *complaint);
 
-/* Reads the pickle of a bytes object that has no tensors into memory that the caller frees. *bytes is
- * NULL where it has some, or is no archive. */
+/* Reads the pickle of a bytes object that has no tensors into memory that the caller frees. *bytes
+ * is NULL where it has some, or is no archive. */
 CAIRN_MUST_CHECK cairn_err cairn_dcp_load_object(const struct cairn_dcp_source *source,
                                                  const struct cairn_dcp_wanted *wanted,
                                                  const char *name, uint8_t **bytes,

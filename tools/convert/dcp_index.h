@@ -1,7 +1,7 @@
 /*
- * tools/convert/dcp_index.h - puts the `.metadata` of a distributed checkpoint together, as PyTorch 2.13
- * writes it (dcp_metadata.h says what is in it), but with protocol 2 of pickle and without the path
- * and the id of a save.
+ * tools/convert/dcp_index.h - puts the `.metadata` of a distributed checkpoint together, as PyTorch
+ * 2.13 writes it (dcp_metadata.h says what is in it), but with protocol 2 of pickle and without the
+ * path and the id of a save.
  */
 #ifndef CAIRN_TOOLS_CONVERT_DCP_INDEX_H
 #define CAIRN_TOOLS_CONVERT_DCP_INDEX_H

@@ -1,6 +1,7 @@
 /*
- * tools/convert/dcp_items.c - the items of a distributed checkpoint: archives of torch.save, one behind
- * the other in a file. One with a tensor is that tensor's chunk; one without is a pickled object.
+ * tools/convert/dcp_items.c - the items of a distributed checkpoint: archives of torch.save, one
+ * behind the other in a file. One with a tensor is that tensor's chunk; one without is a pickled
+ * object.
  */
 #include "tools/convert/dcp.h"
 
@@ -148,7 +149,8 @@ cairn_dcp_add_chunk(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_
 
 /* ---- objects ---- */
 
-/* The object's pickle in an archive without storages; *entry->at is 0 where there is no such archive. */
+/* The object's pickle in an archive without storages; *entry->at is 0 where there is no such
+ * archive. */
 static cairn_err
 find_plain_pickle(const struct cairn_dcp_source *source, const struct cairn_dcp_item *item,
                   const char *where, struct cairn_zip_entry *entry)
@@ -230,7 +232,8 @@ add_opaque_piece(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_sou
                                     complaint);
 }
 
-/* An object that holds tensors: they go into the layout, and the rest is pickled with their names. */
+/* An object that holds tensors: they go into the layout, and the rest is pickled with their
+ * names. */
 static cairn_err
 add_mixed_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_source *source,
                  const struct cairn_dcp_wanted *wanted, const char *name, const char *final_name,

@@ -1,4 +1,4 @@
-/* tools/convert/dcp_metadata.c - the classes that a `.metadata` is made of, told from inert nodes. */
+/* tools/convert/dcp_metadata.c - the classes that a `.metadata` is made of, as inert nodes. */
 #include "tools/convert/dcp_metadata.h"
 
 #include <inttypes.h>
@@ -322,8 +322,8 @@ compare_listed(const void *left, const void *right)
     return a->pair < b->pair ? -1 : a->pair > b->pair;
 }
 
-/* The names of state_dict_metadata in the order of planner_data, which is the state dict's own: what
- * several ranks hold is saved by any one of them, so state_dict_metadata is in no order. */
+/* The names of state_dict_metadata in the order of planner_data, which is the state dict's own:
+ * what several ranks hold is saved by any one of them, so state_dict_metadata is in no order. */
 static cairn_err
 order_names(const struct cairn_pickle_node *pairs, const struct cairn_pickle_node *planner,
             struct listed **out, uint32_t *count)

@@ -9,8 +9,8 @@
  *   storage_data         {MetadataIndex(name, offsets): _StorageInfo(relative_path, offset, length,
  *                         transform_descriptors)}
  *
- * A chunk is an item: one archive of torch.save at [offset, offset + length) of a file. Nothing here
- * opens a file of the checkpoint.
+ * A chunk is an item: one archive of torch.save at [offset, offset + length) of a file. Nothing
+ * here opens a file of the checkpoint.
  */
 #ifndef CAIRN_TOOLS_CONVERT_DCP_METADATA_H
 #define CAIRN_TOOLS_CONVERT_DCP_METADATA_H
@@ -32,7 +32,7 @@ struct cairn_dcp_entry {
 };
 
 struct cairn_dcp_item {
-    const struct cairn_pickle_node *path; /* text: of the file, in the checkpoint; not checked here */
+    const struct cairn_pickle_node *path; /* text: the file's name; not checked here */
     uint64_t offset_bytes;
     uint64_t bytes;
 };
@@ -51,9 +51,9 @@ struct cairn_dcp_metadata {
 };
 
 /*
- * Reads bytes[bytes_len] (from malloc), which it takes over, also on failure. `where` names the file.
- * CAIRN_CORRUPT, CAIRN_INVAL (a dtype that is not converted), CAIRN_NOMEM; complained about. The
- * caller ends *out with cairn_dcp_metadata_fini; on failure it is all zero.
+ * Reads bytes[bytes_len] (from malloc), which it takes over, also on failure. `where` names the
+ * file. CAIRN_CORRUPT, CAIRN_INVAL (a dtype that is not converted), CAIRN_NOMEM; complained about.
+ * The caller ends *out with cairn_dcp_metadata_fini; on failure it is all zero.
  */
 CAIRN_MUST_CHECK cairn_err cairn_dcp_metadata_parse(uint8_t *bytes, size_t bytes_len,
                                                     const char *where,
@@ -68,8 +68,9 @@ struct cairn_state_path cairn_dcp_entry_path(const struct cairn_dcp_entry *entry
 bool cairn_dcp_chunk_box(const struct cairn_dcp_entry *entry, uint32_t chunk,
                          uint64_t start[CAIRN_DIMS_MAX], uint64_t extent[CAIRN_DIMS_MAX]);
 
-/* Where the chunk of `start` lies (NULL: a bytes object). CAIRN_NOT_FOUND, CAIRN_CORRUPT (what is said
- * is no place), CAIRN_VERSION (the item was transformed when it was written); complained about. */
+/* Where the chunk of `start` lies (NULL: a bytes object). CAIRN_NOT_FOUND, CAIRN_CORRUPT (what is
+ * said is no place), CAIRN_VERSION (the item was transformed when it was written); complained
+ * about. */
 CAIRN_MUST_CHECK cairn_err cairn_dcp_find_item(const struct cairn_dcp_metadata *metadata,
                                                const struct cairn_dcp_entry *entry,
                                                const uint64_t *start, struct cairn_dcp_item *item,

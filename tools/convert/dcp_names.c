@@ -44,7 +44,8 @@ is_index(const char *key, size_t bytes)
     return strspn(key, "0123456789") >= bytes;
 }
 
-/* The keys between the dots; a name that begins or ends with one, or has two together, is one key. */
+/* The keys between the dots; a name that begins or ends with one, or has two together, is one
+ * key. */
 static bool
 cut(const char *name, size_t bytes, char text[CAIRN_STATE_NAME_BYTES_MAX],
     struct cairn_state_path *path)

@@ -33,8 +33,8 @@ void cairn_dcp_names_fini(struct cairn_dcp_names *names);
 const struct cairn_dcp_name *cairn_dcp_names_find(const struct cairn_dcp_names *names,
                                                   const char *canonical);
 
-/* Where a tensor of the source goes: `name` and the strings of *path lie in `text` or in *names. False
- * where it is too long. path->count is 0 where the source had none. */
+/* Where a tensor of the source goes: `name` and the strings of *path lie in `text` or in *names.
+ * False where it is too long. path->count is 0 where the source had none. */
 bool cairn_dcp_names_choose(const struct cairn_dcp_names *names,
                             const struct cairn_checkpoint *checkpoint, uint32_t tensor,
                             char text[CAIRN_STATE_NAME_BYTES_MAX],

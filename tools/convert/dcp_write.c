@@ -1,10 +1,11 @@
 /*
  * tools/convert/dcp_write.c - lays out a distributed checkpoint that dcp.load of PyTorch reads.
  *
- * There is a file "__<rank>_<number>.distcp" per rank of the target (and a next one where a file would
- * become too large). A tensor is cut along its first dimension as torch.chunk does it; scalars and objects
- * belong to rank 0. Each chunk is an archive of torch.save, whose bytes before the data are known
- * beforehand; those behind it hold the data's checksum and are made again by `finish`.
+ * There is a file "__<rank>_<number>.distcp" per rank of the target (and a next one where a file
+ * would become too large). A tensor is cut along its first dimension as torch.chunk does it;
+ * scalars and objects belong to rank 0. Each chunk is an archive of torch.save, whose bytes before
+ * the data are known beforehand; those behind it hold the data's checksum and are made again by
+ * `finish`.
  */
 #include <inttypes.h>
 #include <stdio.h>

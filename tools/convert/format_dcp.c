@@ -1,9 +1,9 @@
 /*
- * tools/convert/format_dcp.c - checkpoints of torch.distributed.checkpoint: a `.metadata` and files of
- * items beside it, "__<rank>_<number>.distcp" where PyTorch names them.
+ * tools/convert/format_dcp.c - checkpoints of torch.distributed.checkpoint: a `.metadata` and files
+ * of items beside it, "__<rank>_<number>.distcp" where PyTorch names them.
  *
- * What has no tensors in it is one pickle within its item, and its piece is that pickle where it lies:
- * nothing of it is read. Only parameter groups are, since they get one form for all formats.
+ * What has no tensors in it is one pickle within its item, and its piece is that pickle where it
+ * lies: nothing of it is read. Only parameter groups are, since they get one form for all formats.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -141,7 +141,8 @@ is_carried(const struct cairn_dcp_entry *entry)
            entry->dims == 1;
 }
 
-/* Names the tensors of one class; optimizer state after the parameters, which it is looked up in. */
+/* Names the tensors of one class; optimizer state after the parameters, which it is looked up
+ * in. */
 static cairn_err
 name_tensors(struct reading *reading, bool moments, uint32_t *model_count)
 {
@@ -346,6 +347,16 @@ default_name(const struct reading *reading, uint32_t index)
             strcmp(joined, entry->name) == 0);
 }
 
+/* Sorts entries by canonical name: the order in which they are kept does not depend on the
+ * file's. */
+static int
+compare_named(const void *left, const void *right, void *named)
+{
+    const struct named *names = named;
+
+    return strcmp(names[*(const uint32_t *)left].name, names[*(const uint32_t *)right].name);
+}
+
 static cairn_err
 keep_names(struct reading *reading, bool groups_packed)
 {
@@ -355,18 +366,26 @@ keep_names(struct reading *reading, bool groups_packed)
     struct cairn_pickle_node *list;
     uint8_t *bytes = NULL;
     size_t bytes_len = 0;
-    cairn_err err = CAIRN_OK;
+    uint32_t *order = calloc((size_t)metadata->entry_count + 1, sizeof(*order)), count = 0;
+    cairn_err err;
 
+    if (!order)
+        return CAIRN_NOMEM;
+    for (uint32_t i = 0; i < metadata->entry_count; i++)
+        if (reading->named[i].name && !default_name(reading, i))
+            order[count++] = i;
+    qsort_r(order, count, sizeof(*order), compare_named, reading->named);
     cairn_pickle_init(&pickle, CAIRN_DCP_TREE_BYTES_MAX);
     list = cairn_pickle_sequence(&pickle, CAIRN_PICKLE_LIST, NULL, 0);
-    for (uint32_t i = 0; i < metadata->entry_count; i++) {
-        const struct cairn_dcp_entry *entry = &metadata->entries[i];
+    for (uint32_t i = 0; i < count; i++) {
+        const struct cairn_dcp_entry *entry = &metadata->entries[order[i]];
         struct cairn_state_path path = cairn_dcp_entry_path(entry);
 
-        if (reading->named[i].name && !default_name(reading, i))
-            add_line(&pickle, list, reading->named[i].name, entry->name,
-                     entry->keys_said ? cairn_dcp_path_node(&pickle, &path) : cairn_pickle_none(&pickle));
+        add_line(&pickle, list, reading->named[order[i]].name, entry->name,
+                 entry->keys_said ? cairn_dcp_path_node(&pickle, &path)
+                                  : cairn_pickle_none(&pickle));
     }
+    free(order);
     if (groups_packed &&
         (reading->roots.flat || prefix->count != 1 || strcmp(prefix->keys[0].text, "optim") != 0))
         add_line(&pickle, list, CAIRN_PARAM_GROUPS_NAME, reading->roots.flat ? "flat" : "",

@@ -2,10 +2,10 @@
  * tools/convert/format_torch.c - one file of torch.save: a state dict, or a dict of them with an
  * optimizer's and whatever else beside.
  *
- * An optimizer of torch knows its parameters by number. Their names are in "param_names" of its groups
- * where it was made with names; else, where there is one group, they are those of the model in order,
- * if as many are left without buffers and each moment has the shape of its parameter. Otherwise the
- * numbers stay, and a warning says so.
+ * An optimizer of torch knows its parameters by number. Their names are in "param_names" of its
+ * groups where it was made with names; else, where there is one group, they are those of the model
+ * in order, if as many are left without buffers and each moment has the shape of its parameter.
+ * Otherwise the numbers stay, and a warning says so.
  */
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,11 +1,12 @@
 /*
- * tools/convert/param_groups.h - the parameter groups of a torch optimizer, in one form for all formats.
+ * tools/convert/param_groups.h - the parameter groups of a torch optimizer, in one form for all
+ * formats.
  *
- * The form is the opaque state "optimizer.param_groups.pickle": a list of dicts, one per group, with the
- * group's hyperparameters as they are and under "params" the names of its parameters (or their numbers,
- * where the names are not known). Each value is pickled for itself first, so nothing is shared between
- * two of them and every format arrives at the same bytes. A value that is a tensor is the persistent id
- * ("tensor", name).
+ * The form is the opaque state "optimizer.param_groups.pickle": a list of dicts, one per group,
+ * with the group's hyperparameters as they are and under "params" the names of its parameters (or
+ * their numbers, where the names are not known). Each value is pickled for itself first, so nothing
+ * is shared between two of them and every format arrives at the same bytes. A value that is a
+ * tensor is the persistent id ("tensor", name).
  */
 #ifndef CAIRN_TOOLS_CONVERT_PARAM_GROUPS_H
 #define CAIRN_TOOLS_CONVERT_PARAM_GROUPS_H
@@ -28,10 +29,10 @@ struct cairn_group_value {
 
 /*
  * Puts groups together from their values, which are in the order in which they shall be: all of a
- * group one after the other, group 0 first; or all of a parameter, and then parameters whose values are
- * the same become one group. names[name_count] (may be NULL) are what numbers in "params" stand for;
- * names in it lose what wrappers added. The caller frees *bytes. CAIRN_CORRUPT where the values do
- * not come in such an order or are no pickles; CAIRN_NOMEM.
+ * group one after the other, group 0 first; or all of a parameter, and then parameters whose values
+ * are the same become one group. names[name_count] (may be NULL) are what numbers in "params" stand
+ * for; names in it lose what wrappers added. The caller frees *bytes. CAIRN_CORRUPT where the
+ * values do not come in such an order or are no pickles; CAIRN_NOMEM.
  */
 CAIRN_MUST_CHECK cairn_err cairn_param_groups_pack(const struct cairn_group_value *values,
                                                    size_t count, const char *const names[],
@@ -60,8 +61,8 @@ const struct cairn_pickle_node *cairn_pickle_tensor_name(const struct cairn_pick
 struct cairn_pickle_node *cairn_pickle_tensor(struct cairn_pickle *pickle, const char *name);
 struct cairn_pickle_node *cairn_pickle_named(struct cairn_pickle *pickle, const char *word,
                                              const char *name);
-/* Everything that holds `node` holds what `by`, a new node of the same tree, says from now on. Errors
- * of the builder. */
+/* Everything that holds `node` holds what `by`, a new node of the same tree, says from now on.
+ * Errors of the builder. */
 CAIRN_MUST_CHECK cairn_err cairn_pickle_replace(struct cairn_pickle *pickle,
                                                 const struct cairn_pickle_node *node,
                                                 const struct cairn_pickle_node *by);

@@ -1,15 +1,15 @@
 /*
  * tools/convert/torch_build.c - lays out one file of torch.save.
  *
- * A source that came from such a file keeps its tree (torch_state.h), and gets it back where all that the
- * tree names is still there and nothing else is. Otherwise the tree is made anew:
+ * A source that came from such a file keeps its tree (torch_state.h), and gets it back where all
+ * that the tree names is still there and nothing else is. Otherwise the tree is made anew:
  *
  *   weights alone   OrderedDict of names
  *   with more       {"model": OrderedDict, "optimizer": {"state": {number: {key: tensor}},
  *                   "param_groups": [...]}, opaque state and tensors by the keys of their names}
  *
- * and what PyTorch would not understand lies as bytes under "cairn". Parameters are numbered in the order of
- * the groups, or where there are none, in that of the model.
+ * and what PyTorch would not understand lies as bytes under "cairn". Parameters are numbered in the
+ * order of the groups, or where there are none, in that of the model.
  */
 #include "tools/convert/torch_state.h"
 
@@ -177,8 +177,8 @@ note_tensor(void *context, const struct cairn_pickle_node *node)
     return CAIRN_OK;
 }
 
-/* Tensors call OrderedDict too, and torch.save writes the name of a class once: so they get the node of
- * the first state dict that has one. */
+/* Tensors call OrderedDict too, and torch.save writes the name of a class once: so they get the
+ * node of the first state dict that has one. */
 static void
 share_class(struct building *building, struct cairn_pickle_node *root)
 {
@@ -280,8 +280,8 @@ is_in_object(const struct cairn_layout *layout, const struct cairn_tensor *tenso
     return false;
 }
 
-/* Whether a distributed checkpoint had a buffer beside the model. Where it had the parameters under names
- * of its own too, nothing tells the two apart. */
+/* Whether a distributed checkpoint had a buffer beside the model. Where it had the parameters under
+ * names of its own too, nothing tells the two apart. */
 static bool
 is_beside_model(const struct building *building, const struct cairn_tensor *tensor,
                 bool model_renamed)

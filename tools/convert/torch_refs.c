@@ -169,7 +169,8 @@ whole_view(const struct cairn_tensor *tensor, enum cairn_dtype dtype)
     return view;
 }
 
-/* A tensor over a storage of its own; `key` is the text node of the storage's key, once there is one. */
+/* A tensor over a storage of its own; `key` is the text node of the storage's key, once there is
+ * one. */
 static struct cairn_pickle_node *
 make_tensor(struct cairn_torch_builder *builder, const struct cairn_torch_view *view,
             const struct cairn_torch_plan_storage *storage, struct cairn_pickle_node **key)

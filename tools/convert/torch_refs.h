@@ -1,6 +1,6 @@
 /*
- * tools/convert/torch_refs.h - opaque state that names tensors, as objects of torch.save: the persistent
- * ids ("tensor", name) of a tree (format.h) become tensors over storages of their own.
+ * tools/convert/torch_refs.h - opaque state that names tensors, as objects of torch.save: the
+ * persistent ids ("tensor", name) of a tree (format.h) become tensors over storages of their own.
  */
 #ifndef CAIRN_TOOLS_CONVERT_TORCH_REFS_H
 #define CAIRN_TOOLS_CONVERT_TORCH_REFS_H
@@ -9,8 +9,8 @@
 #include "tools/convert/torch_write.h"
 #include "tools/convert/torch_tree.h"
 
-/* The tensors that a tree names, each once, in the order in which torch.save visits them. An alias counts
- * as what it is an alias of: the two then share a storage. */
+/* The tensors that a tree names, each once, in the order in which torch.save visits them. An alias
+ * counts as what it is an alias of: the two then share a storage. */
 struct cairn_torch_refs {
     uint32_t *tensors; /* indexes in the source's layout */
     uint32_t count, room;
@@ -20,9 +20,9 @@ struct cairn_torch_refs {
 };
 
 /*
- * Finds them below `root`. CAIRN_NOT_FOUND: a persistent id is of another kind, or names no tensor of the
- * source; CAIRN_INVAL: the tree is too deep or has too many paths; CAIRN_NOMEM. The caller ends *refs
- * with cairn_torch_refs_fini, also on failure.
+ * Finds them below `root`. CAIRN_NOT_FOUND: a persistent id is of another kind, or names no tensor
+ * of the source; CAIRN_INVAL: the tree is too deep or has too many paths; CAIRN_NOMEM. The caller
+ * ends *refs with cairn_torch_refs_fini, also on failure.
  */
 CAIRN_MUST_CHECK cairn_err cairn_torch_refs_find(const struct cairn_checkpoint *source,
                                                  const struct cairn_pickle *tree,
@@ -33,8 +33,8 @@ void cairn_torch_refs_fini(struct cairn_torch_refs *refs);
 /* Called for each persistent id below a root once; may change the node. */
 typedef cairn_err cairn_torch_visit_fn(void *context, const struct cairn_pickle_node *node);
 
-/* CAIRN_INVAL: the tree is too deep; CAIRN_NOMEM; the errors of `visit`. What a visit puts in the place of a
- * node is not visited. */
+/* CAIRN_INVAL: the tree is too deep; CAIRN_NOMEM; the errors of `visit`. What a visit puts in the
+ * place of a node is not visited. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_visit_persistent(const struct cairn_pickle *tree,
                                                         const struct cairn_pickle_node *root,
                                                         cairn_torch_visit_fn *visit,

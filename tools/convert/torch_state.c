@@ -36,8 +36,8 @@ followed_pairs(struct cairn_pickle_node *node)
     return pairs;
 }
 
-/* Whether a list holds what is followed. Lists within lists count down to a depth that no state dict
- * reaches. */
+/* Whether a list holds what is followed. Lists within lists count down to a depth that no state
+ * dict reaches. */
 static bool
 followed_list(struct cairn_pickle_node *list)
 {

@@ -1,13 +1,13 @@
 /*
- * tools/convert/torch_state.h - a state dict of torch.save, flattened: its leaves with the keys that lead
- * to them, and the places in the tree where they hang.
+ * tools/convert/torch_state.h - a state dict of torch.save, flattened: its leaves with the keys
+ * that lead to them, and the places in the tree where they hang.
  *
- * As torch.distributed.checkpoint does it: dicts are followed by their keys; a list is followed by index
- * where it holds, at any depth, a tensor or a dict; all else is a leaf.
+ * As torch.distributed.checkpoint does it: dicts are followed by their keys; a list is followed by
+ * index where it holds, at any depth, a tensor or a dict; all else is a leaf.
  *
- * The tree without its leaves is kept as the opaque state "torch/tree.pickle", in which a tensor is the
- * persistent id ("tensor", name) and other leaves are ("opaque", name): so the file can be written
- * again with the same containers, keys and order.
+ * The tree without its leaves is kept as the opaque state "torch/tree.pickle", in which a tensor is
+ * the persistent id ("tensor", name) and other leaves are ("opaque", name): so the file can be
+ * written again with the same containers, keys and order.
  */
 #ifndef CAIRN_TOOLS_CONVERT_TORCH_STATE_H
 #define CAIRN_TOOLS_CONVERT_TORCH_STATE_H
@@ -37,8 +37,8 @@ struct cairn_torch_leaves {
     uint32_t count, room;
 };
 
-/* Lists the leaves of an open file in their order. CAIRN_CORRUPT: too many; CAIRN_NOMEM. The caller ends
- * *leaves with cairn_torch_leaves_fini, also on failure. */
+/* Lists the leaves of an open file in their order. CAIRN_CORRUPT: too many; CAIRN_NOMEM. The caller
+ * ends *leaves with cairn_torch_leaves_fini, also on failure. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_leaves_list(struct cairn_torch_file *file,
                                                    struct cairn_torch_leaves *leaves);
 void cairn_torch_leaves_fini(struct cairn_torch_leaves *leaves);
