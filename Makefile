@@ -96,7 +96,7 @@ $(BUILD)/tests/gpu/%: $(BUILD)/tests/gpu/%.o $(SUPPORT_OBJ) $(call ARCHIVES_FOR,
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS_ALL) -lcmocka -lm
 # libFuzzer: make fuzz-bins CC=clang-14 SAN=fuzzer-no-link,address,undefined BUILD=build/fuzz
 FUZZ_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
-$(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(call ARCHIVES_FOR,agent)
+$(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(call ARCHIVES_FOR,tools)
 	$(Q)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS_ALL) -lm
 .PHONY: unit-bins fault-bins gpu-bins fuzz-bins
 unit-bins: $(UNIT_BIN)
@@ -133,7 +133,7 @@ bench-peers: all
 lint:
 	$(Q)python3 tests/runner.py lint
 format:
-	clang-format -i $(wildcard include/cairn/*.h $(MODULES:=/*.[ch]) examples/gpt/*.[ch] tests/*/*.[ch] tests/unit/*/*.[ch])
+	clang-format -i $(wildcard include/cairn/*.h $(MODULES:=/*.[ch]) $(MODULES:=/*/*.[ch]) examples/gpt/*.[ch] tests/*/*.[ch] tests/unit/*/*.[ch])
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include/cairn
 	install -m 755 $(BUILD)/cairn $(DESTDIR)$(PREFIX)/bin/
@@ -162,7 +162,7 @@ layers:
 	$(Q)! grep -HnE '^#include "' client/*.[ch] | grep -vE '"(client|snapshot|base|cairn)/' | grep .
 	$(Q)! grep -HnE '^#include "' examples/gpt/*.[ch] | grep -vE '"(cairn/|[a-z_]+\.h")' | grep .
 headers:
-	$(Q)for h in $(wildcard include/cairn/*.h $(MODULES:=/*.h)); do $(CC) $(CPPFLAGS) $(filter-out -Werror,$(CFLAGS)) -Werror -Wno-unused -fsyntax-only -x c $$h || exit 1; done
+	$(Q)for h in $(wildcard include/cairn/*.h $(MODULES:=/*.h) $(MODULES:=/*/*.h)); do $(CC) $(CPPFLAGS) $(filter-out -Werror,$(CFLAGS)) -Werror -Wno-unused -fsyntax-only -x c $$h || exit 1; done
 # One line per stage: value, floor and ratio of one run. `cairn bench STAGE` shows every case of a stage.
 bench: $(BUILD)/cairn
 	$(Q)$(BUILD)/cairn bench all

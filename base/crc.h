@@ -1,5 +1,6 @@
 /*
- * base/crc.h - the checksum of every run of bytes: CRC-64 (ECMA-182, reflected), by ISA-L.
+ * base/crc.h - the checksum of every run of bytes: CRC-64 (ECMA-182, reflected), by ISA-L; and the
+ * CRC-32 of ZIP archives.
  *
  * cairn_crc64_jones is the same with another polynomial, for where 64 bits are not enough.
  * cairn_crc32 is that of zip and gzip.
@@ -16,5 +17,10 @@
 uint64_t cairn_crc64(uint64_t seed, const void *bytes, size_t bytes_len);
 uint64_t cairn_crc64_jones(uint64_t seed, const void *bytes, size_t bytes_len);
 uint32_t cairn_crc32(uint32_t seed, const void *bytes, size_t bytes_len);
+
+/* The CRC-32 of ZIP and zlib, continued in the same way. */
+uint32_t cairn_crc32(uint32_t seed, const void *bytes, size_t bytes_len);
+/* The CRC-32 of a run of bytes from those of its two parts, of which the second has second_bytes. */
+uint32_t cairn_crc32_join(uint32_t first, uint32_t second, uint64_t second_bytes);
 
 #endif
