@@ -7,7 +7,6 @@
 enum { LINE_BYTES_MAX = 1 << 20, ROOM_MIN = 256 };
 
 static const char too_deep[] = "it is nested more than 1000 deep";
-static const char cut[] = "the pickle ends in the middle of it";
 
 void
 cairn_pickle_machine_fini(struct cairn_pickle_machine *vm)
@@ -21,6 +20,14 @@ cairn_pickle_machine_fail(struct cairn_pickle_machine *vm, const char *why)
 {
     if (!vm->why)
         vm->why = why;
+}
+
+void
+cairn_pickle_machine_fail_cut(struct cairn_pickle_machine *vm)
+{
+    if (!vm->why)
+        vm->cut = true;
+    cairn_pickle_machine_fail(vm, "the pickle ends in the middle of it");
 }
 
 static void
@@ -37,7 +44,7 @@ cairn_pickle_machine_take(struct cairn_pickle_machine *vm, uint64_t bytes)
     const uint8_t *at = vm->bytes + vm->at;
 
     if (bytes > vm->bytes_len - vm->at) {
-        cairn_pickle_machine_fail(vm, cut);
+        cairn_pickle_machine_fail_cut(vm);
         return NULL;
     }
     vm->at += (size_t)bytes;
@@ -64,7 +71,9 @@ cairn_pickle_machine_line(struct cairn_pickle_machine *vm, size_t *line_bytes)
 
     *line_bytes = 0;
     if (!end) {
-        cairn_pickle_machine_fail(vm, left < LINE_BYTES_MAX ? cut : "a line of more than 1 MiB");
+        if (left < LINE_BYTES_MAX)
+            cairn_pickle_machine_fail_cut(vm);
+        cairn_pickle_machine_fail(vm, "a line of more than 1 MiB");
         return line;
     }
     *line_bytes = (size_t)(end - line);
@@ -165,7 +174,7 @@ cairn_pickle_machine_put(struct cairn_pickle_machine *vm, uint64_t number)
 
     /* picklers count up from 0 or 1, and each number costs bytes of the input */
     if (number > vm->bytes_len)
-        cairn_pickle_machine_fail(vm, "a memo number that the pickle is too short to reach");
+        cairn_pickle_machine_fail_cut(vm);
     if (vm->why)
         return;
     if (!widen(&vm->memo, &vm->memo_room, (size_t)number)) {

@@ -27,6 +27,7 @@ struct cairn_pickle_machine {
     unsigned kind, count; /* operands of the opcode at hand, from its row of the table */
     const char *why;
     bool exhausted; /* why is a lack of memory */
+    bool cut;       /* why is that the input ends too early */
     bool stopped;
 };
 
@@ -34,6 +35,9 @@ struct cairn_pickle_machine {
 void cairn_pickle_machine_fini(struct cairn_pickle_machine *vm);
 /* Keeps the first reason; static text. */
 void cairn_pickle_machine_fail(struct cairn_pickle_machine *vm, const char *why);
+
+/* Fails because the input ends too early. */
+void cairn_pickle_machine_fail_cut(struct cairn_pickle_machine *vm);
 
 /* The next bytes of the input; NULL, and failed, where fewer are left. */
 const uint8_t *cairn_pickle_machine_take(struct cairn_pickle_machine *vm, uint64_t bytes);

@@ -280,7 +280,7 @@ op_frame(struct cairn_pickle_machine *vm)
     uint64_t bytes = cairn_pickle_machine_number(vm, 8);
 
     if (bytes > vm->bytes_len - vm->at)
-        cairn_pickle_machine_fail(vm, "a frame that is longer than the pickle");
+        cairn_pickle_machine_fail_cut(vm);
 }
 
 /* ---- the table ---- */
@@ -391,29 +391,51 @@ step(struct cairn_pickle_machine *vm)
     return opcode->name;
 }
 
+static cairn_err
+read_pickle(struct cairn_pickle_machine *vm, const char *where, bool complete,
+            struct cairn_pickle_node **root, size_t *taken_bytes)
+{
+    cairn_err err = CAIRN_OK;
+
+    if (vm->bytes_len > CAIRN_PICKLE_BYTES_MAX) {
+        vm->bytes_len = CAIRN_PICKLE_BYTES_MAX;
+        complete = true;
+    }
+    while (!vm->stopped && !vm->why) {
+        size_t at = vm->at;
+        const char *name = step(vm);
+
+        if (!vm->why)
+            continue;
+        err = vm->exhausted ? CAIRN_NOMEM : CAIRN_CORRUPT;
+        if (vm->cut && !complete)
+            err = CAIRN_AGAIN;
+        else
+            CAIRN_LOG_AT(ERROR, "pickle: cannot read %s: byte %zu, opcode %s: %s", where, at, name,
+                         vm->why);
+    }
+    if (err == CAIRN_OK) {
+        *root = vm->stack[0];
+        *taken_bytes = vm->at;
+    }
+    cairn_pickle_machine_fini(vm);
+    return err;
+}
+
 cairn_err
 cairn_pickle_read(struct cairn_pickle *pickle, const char *where, const void *bytes,
                   size_t bytes_len, struct cairn_pickle_node **root, size_t *taken_bytes)
 {
     struct cairn_pickle_machine vm = {.pickle = pickle, .bytes = bytes, .bytes_len = bytes_len};
-    cairn_err err = CAIRN_OK;
 
-    if (bytes_len > CAIRN_PICKLE_BYTES_MAX)
-        vm.bytes_len = CAIRN_PICKLE_BYTES_MAX;
-    while (!vm.stopped && !vm.why) {
-        size_t at = vm.at;
-        const char *name = step(&vm);
+    return read_pickle(&vm, where, true, root, taken_bytes);
+}
 
-        if (vm.why)
-            CAIRN_LOG_AT(ERROR, "pickle: cannot read %s: byte %zu, opcode %s: %s", where, at, name,
-                         vm.why);
-    }
-    if (vm.why)
-        err = vm.exhausted ? CAIRN_NOMEM : CAIRN_CORRUPT;
-    if (err == CAIRN_OK) {
-        *root = vm.stack[0];
-        *taken_bytes = vm.at;
-    }
-    cairn_pickle_machine_fini(&vm);
-    return err;
+cairn_err
+cairn_pickle_read_start(struct cairn_pickle *pickle, const char *where, const void *bytes,
+                        size_t bytes_len, struct cairn_pickle_node **root, size_t *taken_bytes)
+{
+    struct cairn_pickle_machine vm = {.pickle = pickle, .bytes = bytes, .bytes_len = bytes_len};
+
+    return read_pickle(&vm, where, false, root, taken_bytes);
 }

@@ -28,4 +28,11 @@ CAIRN_MUST_CHECK cairn_err cairn_pickle_read(struct cairn_pickle *pickle, const 
                                              const void *bytes, size_t bytes_len,
                                              struct cairn_pickle_node **root, size_t *taken_bytes);
 
+/* The same for bytes of which more may follow: CAIRN_AGAIN, not logged, where they end before the pickle
+ * does; then it is read anew, into a new arena, from more of them. */
+CAIRN_MUST_CHECK cairn_err cairn_pickle_read_start(struct cairn_pickle *pickle, const char *where,
+                                                   const void *bytes, size_t bytes_len,
+                                                   struct cairn_pickle_node **root,
+                                                   size_t *taken_bytes);
+
 #endif
