@@ -223,6 +223,12 @@ CAIRN_MUST_CHECK cairn_err cairn_checkpoint_add_alias(struct cairn_checkpoint *c
                                                       const char *name, uint32_t of,
                                                       struct cairn_complaint *complaint);
 
+/* The same, with a kind of its own: a parameter that is nowhere but in its master weights. */
+CAIRN_MUST_CHECK cairn_err cairn_checkpoint_add_alias_as(struct cairn_checkpoint *checkpoint,
+                                                         const char *name, enum cairn_kind kind,
+                                                         uint32_t of,
+                                                         struct cairn_complaint *complaint);
+
 /* A line that the user gets to read; not an error. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_checkpoint_warn(struct cairn_checkpoint *checkpoint,
                                                  const char *format, ...)
