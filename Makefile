@@ -57,7 +57,7 @@ $(BUILD)/%.o: %.c $(BUILD)/flags
 	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS) $(CFLAGS) $(CFLAGS_EXTRA) -MMD -MP -c -o $@ $<
 define archive_rule
 $(BUILD)/lib$(1).a: $(call OBJ_OF,$(1))
-	$$(Q)rm -f $$@ && ar rcs $$@ $$^
+	$$(Q)rm -f $$@ && ar rcsP $$@ $$^
 endef
 $(foreach m,$(MODULES),$(eval $(call archive_rule,$(m))))
 

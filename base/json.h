@@ -103,6 +103,9 @@ size_t cairn_json_peek_string_bytes(struct cairn_json_reader *reader);
 /* Reads a string of exactly 16 * count lower-case hex digits. */
 void cairn_json_read_hex64(struct cairn_json_reader *reader, uint64_t *values, size_t count);
 
+/* Passes over one value of any kind, checking that it is one. */
+void cairn_json_skip(struct cairn_json_reader *reader);
+
 /* Makes the reader fail at the present place; `why` is static. The first failure stays. */
 void cairn_json_reader_fail(struct cairn_json_reader *reader, const char *why);
 bool cairn_json_reader_failed(const struct cairn_json_reader *reader);

@@ -303,6 +303,79 @@ cairn_json_read_hex64(struct cairn_json_reader *reader, uint64_t *values, size_t
         reader->at++;
 }
 
+static void
+skip_string(struct cairn_json_reader *reader)
+{
+    if (!take(reader, '"', "a string should stand here"))
+        return;
+    while (reader->at < reader->bytes_len) {
+        unsigned char c = (unsigned char)reader->text[reader->at++];
+
+        if (c == '"')
+            return;
+        if (c < 0x20) {
+            cairn_json_reader_fail(reader, "a control character in a string");
+            return;
+        }
+        if (c == '\\' && reader->at < reader->bytes_len)
+            reader->at++;
+    }
+    cairn_json_reader_fail(reader, "a string without an end");
+}
+
+/* A number, true, false or null. */
+static void
+skip_word(struct cairn_json_reader *reader)
+{
+    static const char *const words[] = {"true", "false", "null"};
+    size_t start = reader->at;
+
+    for (size_t i = 0; i < sizeof(words) / sizeof(*words); i++) {
+        size_t bytes = strlen(words[i]);
+
+        if (reader->bytes_len - start >= bytes &&
+            memcmp(reader->text + start, words[i], bytes) == 0) {
+            reader->at += bytes;
+            return;
+        }
+    }
+    while (reader->at < reader->bytes_len && reader->text[reader->at] != '\0' &&
+           strchr("+-.0123456789eE", reader->text[reader->at]))
+        reader->at++;
+    if (reader->at == start)
+        cairn_json_reader_fail(reader, "a value should stand here");
+}
+
+void
+cairn_json_skip(struct cairn_json_reader *reader)
+{
+    uint32_t base = reader->depth, objects = 0; /* bit d: what is open at depth d is an object */
+
+    do {
+        char c = peek(reader);
+
+        if (c == '{' || c == '[') {
+            enter(reader, c, "");
+            objects = (objects & ~(1u << reader->depth)) | (uint32_t)(c == '{') << reader->depth;
+        } else if (c == '"') {
+            skip_string(reader);
+        } else {
+            skip_word(reader);
+        }
+        while (!reader->why && reader->depth > base) { /* to the next value, or out */
+            bool object = objects >> reader->depth & 1;
+
+            if (!step(reader, object ? '}' : ']'))
+                continue;
+            if (object) {
+                skip_string(reader);
+                (void)take(reader, ':', "a colon is missing");
+            }
+            break;
+        }
+    } while (!reader->why && reader->depth > base);
+}
+
 cairn_err
 cairn_json_reader_done(struct cairn_json_reader *reader)
 {

@@ -129,6 +129,10 @@ CAIRN_MUST_CHECK cairn_err cairn_universal_index_parse(const void *text, size_t 
 CAIRN_MUST_CHECK cairn_err cairn_universal_manifest(const struct cairn_universal *universal,
                                                     uint32_t file, struct cairn_manifest *out);
 
+/* COMMIT for an index.json, the same way; its length is its strlen. CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_universal_commit_pack(const char *index, size_t index_bytes,
+                                                       char **text);
+
 /*
  * Makes the directory a checkpoint after all its files are written: the weight map, index.json, and
  * last COMMIT, each synced. The errors of base/file.h; without CAIRN_OK it may only be removed or

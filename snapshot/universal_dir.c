@@ -109,6 +109,16 @@ commit_line(const char *index, size_t index_bytes, char line[COMMIT_BYTES_MAX])
 }
 
 cairn_err
+cairn_universal_commit_pack(const char *index, size_t index_bytes, char **text)
+{
+    char line[COMMIT_BYTES_MAX];
+
+    (void)commit_line(index, index_bytes, line);
+    *text = strdup(line);
+    return *text ? CAIRN_OK : CAIRN_NOMEM;
+}
+
+cairn_err
 cairn_universal_dir_commit(int dir_fd, const struct cairn_universal *universal)
 {
     char *index = NULL, *weight_map = NULL, line[COMMIT_BYTES_MAX];

@@ -33,8 +33,12 @@ struct cairn_verb {
 
 int cairn_verb_agent(int argc, char **argv);
 int cairn_verb_bench(int argc, char **argv);
+int cairn_verb_convert(int argc, char **argv);
 int cairn_verb_demo(int argc, char **argv);
+int cairn_verb_diff(int argc, char **argv);
 int cairn_verb_doctor(int argc, char **argv);
+int cairn_verb_fingerprint(int argc, char **argv);
+int cairn_verb_inspect(int argc, char **argv);
 int cairn_verb_keeper(int argc, char **argv);
 int cairn_verb_restore(int argc, char **argv);
 int cairn_verb_run(int argc, char **argv);

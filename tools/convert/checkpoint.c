@@ -74,6 +74,9 @@ cairn_checkpoint_close(struct cairn_checkpoint *checkpoint)
     }
     for (uint32_t i = 0; i < checkpoint->warning_count; i++)
         free(checkpoint->warnings[i]);
+    for (uint32_t i = 0; i < checkpoint->sum_count; i++)
+        free(checkpoint->sums[i].values);
+    free(checkpoint->sums);
     free(checkpoint->containers);
     free(checkpoint->aliases);
     free(checkpoint->warnings);
@@ -397,6 +400,48 @@ cairn_checkpoint_add_alias_as(struct cairn_checkpoint *checkpoint, const char *n
     if (!err)
         checkpoint->aliases[checkpoint->alias_count++] = (struct cairn_alias){tensor, of};
     return err;
+}
+
+cairn_err
+cairn_checkpoint_add_sums(struct cairn_checkpoint *checkpoint, uint32_t container,
+                          enum cairn_sum_kind kind, uint64_t offset_bytes, uint64_t bytes,
+                          uint64_t block_bytes, const uint64_t *values,
+                          struct cairn_complaint *complaint)
+{
+    uint32_t room = checkpoint->sum_room ? 2 * checkpoint->sum_room : 16;
+    struct cairn_source_sum sum = {.container = container,
+                                   .kind = kind,
+                                   .offset_bytes = offset_bytes,
+                                   .bytes = bytes,
+                                   .block_bytes = block_bytes};
+
+    if (container >= checkpoint->container_count || block_bytes == 0)
+        return cairn_complain(complaint, CAIRN_INTERNAL, "%s: checksums of nothing",
+                              checkpoint->place.path);
+    if (offset_bytes > checkpoint->containers[container].bytes ||
+        bytes > checkpoint->containers[container].bytes - offset_bytes)
+        return cairn_complain(complaint, CAIRN_CORRUPT,
+                              "%s has %" PRIu64 " bytes and should have %" PRIu64
+                              "; it is truncated, take another copy",
+                              container_name(checkpoint, container),
+                              checkpoint->containers[container].bytes, offset_bytes + bytes);
+    if (checkpoint->sum_count == checkpoint->sum_room) {
+        struct cairn_source_sum *grown =
+            realloc(checkpoint->sums, room * sizeof(*checkpoint->sums));
+
+        if (!grown)
+            return CAIRN_NOMEM;
+        checkpoint->sums = grown;
+        checkpoint->sum_room = room;
+    }
+    sum.count = bytes / block_bytes + (bytes % block_bytes != 0);
+    sum.values = malloc((size_t)sum.count * sizeof(*sum.values) + 1);
+    if (!sum.values)
+        return CAIRN_NOMEM;
+    if (sum.count > 0)
+        memcpy(sum.values, values, (size_t)sum.count * sizeof(*sum.values));
+    checkpoint->sums[checkpoint->sum_count++] = sum;
+    return CAIRN_OK;
 }
 
 cairn_err

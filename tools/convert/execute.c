@@ -1,8 +1,8 @@
 /*
  * tools/convert/execute.c - see execute.h.
  *
- * The tiles are handed out in order under one lock, together with the moves that touch them: a sweep
- * over the sorted moves keeps those that reach into the tile at hand ("active").
+ * The tiles are handed out in order under one lock, together with the moves that touch them: a
+ * sweep over the sorted moves keeps those that reach into the tile at hand ("active").
  */
 #include "tools/convert/execute.h"
 
@@ -16,9 +16,10 @@
 #include <time.h>
 
 #include "base/file.h"
+#include "tools/convert/clip.h"
 #include "tools/convert/gather.h"
 
-enum { CLIPS_PER_MOVE_MAX = 3, PROGRESS_NS = 100000000 };
+enum { PROGRESS_NS = 100000000 };
 
 /* Where the sweep stands. */
 struct sweep {
@@ -47,7 +48,7 @@ struct worker {
     uint8_t *bytes;
     uint8_t *spare;
     size_t *active;           /* [active_max], copied under the lock */
-    struct cairn_move *clips; /* [CLIPS_PER_MOVE_MAX * active_max] */
+    struct cairn_move *clips; /* [CAIRN_CLIPS_PER_MOVE_MAX * active_max] */
 };
 
 cairn_err
@@ -95,12 +96,6 @@ cairn_execute_sort(struct cairn_moves *moves)
         qsort(moves->moves, moves->count, sizeof(*moves->moves), compare_targets);
 }
 
-static uint64_t
-target_end(const struct cairn_move *move)
-{
-    return move->target_offset + (move->run_count - 1) * move->target_stride + move->run_bytes;
-}
-
 /* ---- the sweep ---- */
 
 /* Steps to the next tile; false at the end. */
@@ -129,7 +124,7 @@ sweep_next(const struct cairn_execution *execution, struct sweep *sweep, struct 
     for (size_t i = 0; i < sweep->active_count; i++) {
         const struct cairn_move *move = &moves[sweep->active[i]];
 
-        if (move->target_container == tile->container && target_end(move) > tile->begin)
+        if (move->target_container == tile->container && cairn_move_target_end(move) > tile->begin)
             sweep->active[kept++] = sweep->active[i];
     }
     while (sweep->next < execution->move_count &&
@@ -138,7 +133,7 @@ sweep_next(const struct cairn_execution *execution, struct sweep *sweep, struct 
              moves[sweep->next].target_offset < tile->end))) {
         const struct cairn_move *move = &moves[sweep->next];
 
-        if (move->target_container == tile->container && target_end(move) > tile->begin)
+        if (move->target_container == tile->container && cairn_move_target_end(move) > tile->begin)
             sweep->active[kept++] = sweep->next;
         sweep->next++;
     }
@@ -155,22 +150,22 @@ sweep_start(const struct cairn_execution *execution, struct sweep *sweep)
     sweep->active_count = 0;
 }
 
-/* The most moves that touch one tile: of those that begin in one tile, and of those before that reach
- * into it. Found without a list, by counting begins and ends per tile. */
+/* The most moves that touch one tile: of those that begin in one tile, and of those before that
+ * reach into it. Found without a list, by counting begins and ends per tile. */
 static size_t
 count_active(const struct cairn_execution *execution)
 {
     size_t most = 0, first = 0;
 
-    /* Moves of one container are sorted by where they begin. Those whose end lies behind the tile in
-     * which the last one begins are few; an upper bound is enough, so all moves of a window that
+    /* Moves of one container are sorted by where they begin. Those whose end lies behind the tile
+     * in which the last one begins are few; an upper bound is enough, so all moves of a window that
      * spans the longest reach are counted. */
     for (size_t i = 0; i < execution->move_count; i++) {
         const struct cairn_move *move = &execution->moves[i];
         uint64_t tile_begin = move->target_offset / execution->tile_bytes * execution->tile_bytes;
 
         while (first < i && (execution->moves[first].target_container != move->target_container ||
-                             target_end(&execution->moves[first]) <= tile_begin))
+                             cairn_move_target_end(&execution->moves[first]) <= tile_begin))
             first++;
         if (i - first + 1 > most)
             most = i - first + 1;
@@ -179,53 +174,6 @@ count_active(const struct cairn_execution *execution)
 }
 
 /* ---- one tile ---- */
-
-static void
-push_clip(struct cairn_move *clips, size_t *count, const struct cairn_move *move, uint64_t run,
-          uint64_t runs, uint64_t skip, uint64_t bytes, uint64_t tile_begin)
-{
-    struct cairn_move *clip = &clips[(*count)++];
-
-    *clip = *move;
-    clip->source_offset += run * move->source_stride + skip;
-    clip->target_offset += run * move->target_stride + skip - tile_begin;
-    clip->run_bytes = bytes;
-    clip->run_count = runs;
-    if (runs == 1)
-        clip->source_stride = clip->target_stride = 0;
-}
-
-/* Cuts a move to a tile: the end of a run, whole runs, the beginning of one. */
-static void
-clip_move(const struct cairn_move *move, uint64_t begin, uint64_t end, struct cairn_move *clips,
-          size_t *count)
-{
-    uint64_t stride = move->target_stride, run = 0, last = move->run_count - 1;
-
-    if (move->target_offset < begin && move->run_count > 1) {
-        run = (begin - move->target_offset) / stride;
-        if (run > last)
-            run = last;
-    }
-    if (move->run_count > 1 && last > (end - 1 - move->target_offset) / stride)
-        last = (end - 1 - move->target_offset) / stride;
-    if (move->target_offset + run * stride + move->run_bytes <= begin)
-        run++;
-    for (; run <= last;) {
-        uint64_t at = move->target_offset + run * stride;
-        uint64_t from = at < begin ? begin : at;
-        uint64_t to = at + move->run_bytes > end ? end : at + move->run_bytes;
-        uint64_t runs = 1;
-
-        if (from == at && to == at + move->run_bytes) { /* whole: and all others that are */
-            runs = last - run + 1;
-            if (move->target_offset + last * stride + move->run_bytes > end)
-                runs--;
-        }
-        push_clip(clips, count, move, run, runs, from - at, to - from, begin);
-        run += runs;
-    }
-}
 
 static int
 compare_clips(const void *left, const void *right)
@@ -248,8 +196,8 @@ run_tile(struct worker *worker, struct cairn_tile *tile, size_t active_count,
     size_t count = 0;
 
     for (size_t i = 0; i < active_count; i++)
-        clip_move(&execution->moves[worker->active[i]], tile->begin, tile->end, worker->clips,
-                  &count);
+        cairn_clip_move(&execution->moves[worker->active[i]], tile->begin, tile->end,
+                        worker->clips, &count);
     for (size_t i = 0; i < count; i++)
         covered += worker->clips[i].run_bytes * worker->clips[i].run_count;
     tile->bytes = worker->bytes;
@@ -266,6 +214,7 @@ run_tile(struct worker *worker, struct cairn_tile *tile, size_t active_count,
         return err;
     if (count > 1)
         qsort(worker->clips, count, sizeof(*worker->clips), compare_clips);
+    cairn_source_sums_add(execution->sums, worker->clips, count, tile->bytes);
     tile->clips = worker->clips;
     tile->clip_count = count;
     return execution->take(execution->context, tile, complaint);
@@ -309,7 +258,7 @@ cairn_execute_thread_bytes(const struct cairn_execution *execution)
 
     return sizeof(struct worker) + execution->tile_bytes + execution->spare_bytes +
            cairn_gather_bytes() + active * sizeof(size_t) +
-           active * CLIPS_PER_MOVE_MAX * sizeof(struct cairn_move) +
+           active * CAIRN_CLIPS_PER_MOVE_MAX * sizeof(struct cairn_move) +
            64 * 1024; /* its stack, as far as it is used */
 }
 
@@ -334,7 +283,7 @@ worker_init(struct worker *worker, struct run *run)
     worker->bytes = malloc((size_t)execution->tile_bytes);
     worker->spare = malloc((size_t)execution->spare_bytes + 1);
     worker->active = malloc(run->active_max * sizeof(*worker->active));
-    worker->clips = malloc(CLIPS_PER_MOVE_MAX * run->active_max * sizeof(*worker->clips));
+    worker->clips = malloc(CAIRN_CLIPS_PER_MOVE_MAX * run->active_max * sizeof(*worker->clips));
     if (!worker->bytes || !worker->spare || !worker->active || !worker->clips)
         err = CAIRN_NOMEM;
     return err;

@@ -10,6 +10,7 @@
 
 #include "snapshot/reshard.h"
 #include "tools/convert/handles.h"
+#include "tools/convert/source_sums.h"
 
 enum { CAIRN_EXECUTE_THREADS_MAX = 256, CAIRN_TILE_BYTES_MAX = 8 << 20 };
 
@@ -25,8 +26,8 @@ struct cairn_tile {
     uint8_t *bytes; /* [end - begin]: what the moves brought; zero where none did */
     uint8_t *spare; /* [spare_bytes of the execution], for the taker */
     bool had;       /* the bytes come from `have` */
-    /* What lies where: the moves cut to the tile, by tensor and target offset (which counts from the
-     * tile's first byte, unlike in a plan). */
+    /* What lies where: the moves cut to the tile, by tensor and target offset (which counts from
+     * the tile's first byte, unlike in a plan). */
     const struct cairn_move *clips;
     size_t clip_count;
 };
@@ -41,9 +42,10 @@ struct cairn_execution {
     uint64_t tile_bytes; /* tiles begin at multiples of it, or where a stretch does */
     uint64_t spare_bytes;
     uint32_t thread_count;
+    struct cairn_source_sums *sums; /* what is read is held against them; NULL: nothing is */
 
-    /* Asked before a tile is gathered: true with its bytes filled where they need no gathering. May be
-     * NULL. Thread: workers, as take. */
+    /* Asked before a tile is gathered: true with its bytes filled where they need no gathering.
+     * May be NULL. Thread: workers, as take. */
     cairn_err (*have)(void *context, const struct cairn_tile *tile, bool *have,
                       struct cairn_complaint *complaint);
     /* Gets a tile; its bytes may be changed. Tiles come in no order. */
@@ -67,8 +69,8 @@ uint64_t cairn_execute_thread_bytes(const struct cairn_execution *execution);
 CAIRN_MUST_CHECK cairn_err cairn_execute(const struct cairn_execution *execution,
                                          struct cairn_complaint *complaint);
 
-/* Opens containers of a checkpoint, for cairn_handles_create with the checkpoint as context: refuses
- * a file that is not the one that was read before. */
+/* Opens containers of a checkpoint, for cairn_handles_create with the checkpoint as context:
+ * refuses a file that is not the one that was read before. */
 cairn_err cairn_execute_open(void *checkpoint, uint32_t container, int *fd,
                              struct cairn_complaint *complaint);
 

@@ -9,7 +9,8 @@
  *
  * The fingerprint of a checkpoint is the SHA-256 of its tensors' names, dtypes, shapes and
  * fingerprints, in the order of names; so it says which of two states a checkpoint holds, and
- * nothing of how it is stored. Opaque state has one of its own, since formats encode it differently.
+ * nothing of how it is stored. Opaque state has one of its own, since formats encode it
+ * differently.
  */
 #ifndef CAIRN_TOOLS_CONVERT_FINGERPRINT_H
 #define CAIRN_TOOLS_CONVERT_FINGERPRINT_H

@@ -140,6 +140,24 @@ struct cairn_container {
     uint64_t modified_ns; /* of the file, since 1970 */
 };
 
+/* Checksums that the checkpoint has of its own bytes. CAIRN_SUM_CRC64 is binding: where one does
+ * not fit what was read, the checkpoint is damaged. CAIRN_SUM_CRC32 is not (torch.save may write
+ * any value), and only worth a warning. */
+enum cairn_sum_kind {
+    CAIRN_SUM_CRC64 = 1, /* base/crc.h */
+    CAIRN_SUM_CRC32 = 2  /* of zip */
+};
+
+struct cairn_source_sum {
+    uint32_t container;
+    enum cairn_sum_kind kind;
+    uint64_t offset_bytes;
+    uint64_t bytes;
+    uint64_t block_bytes; /* one value for each; the last may be shorter */
+    uint64_t count;
+    uint64_t *values; /* [count], owned */
+};
+
 struct cairn_alias {
     uint32_t tensor; /* has no pieces: its elements are those of `of` */
     uint32_t of;     /* no alias itself; same dtype and shape */
@@ -162,6 +180,9 @@ struct cairn_checkpoint {
     struct cairn_alias *aliases;
     uint32_t alias_count;
     uint32_t alias_room;
+    struct cairn_source_sum *sums;
+    uint32_t sum_count;
+    uint32_t sum_room;
     char **warnings; /* what the user should hear, one line each */
     uint32_t warning_count;
 };
@@ -229,6 +250,15 @@ CAIRN_MUST_CHECK cairn_err cairn_checkpoint_add_alias_as(struct cairn_checkpoint
                                                          uint32_t of,
                                                          struct cairn_complaint *complaint);
 
+/* The checkpoint's own checksums of a range of a container, one for each block_bytes (the last may
+ * be shorter; >= bytes: one in all). They are held against what is read, as it is read. Ranges do
+ * not overlap. `values` are copied. CAIRN_CORRUPT where the range leaves its container. */
+CAIRN_MUST_CHECK cairn_err cairn_checkpoint_add_sums(struct cairn_checkpoint *checkpoint,
+                                                     uint32_t container, enum cairn_sum_kind kind,
+                                                     uint64_t offset_bytes, uint64_t bytes,
+                                                     uint64_t block_bytes, const uint64_t *values,
+                                                     struct cairn_complaint *complaint);
+
 /* A line that the user gets to read; not an error. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_checkpoint_warn(struct cairn_checkpoint *checkpoint,
                                                  const char *format, ...)
@@ -253,6 +283,7 @@ struct cairn_output_options {
     struct cairn_parallelism parallelism; /* of the target; 0: as the source, or 1 */
     enum cairn_dtype dtype;               /* of parameters; 0: as they are. The executor casts */
     uint64_t file_bytes_max;              /* of data in one file; 0: what the format is used to */
+    bool single_file;                     /* the target is one file, whose path is "" */
 };
 
 struct cairn_output_file {
@@ -266,11 +297,6 @@ struct cairn_output_literal {
     uint64_t offset_bytes;
     uint64_t bytes_len;
     uint8_t *bytes; /* owned */
-};
-
-enum cairn_sum_kind {
-    CAIRN_SUM_CRC64 = 1, /* base/crc.h */
-    CAIRN_SUM_CRC32 = 2  /* of zip */
 };
 
 /* Checksums that the executor takes of what it writes: of each block of block_bytes (the last may
@@ -390,6 +416,7 @@ struct cairn_format {
 /* Each format's file defines one; the table is formats.c, in the order in which they are asked. */
 extern const struct cairn_format cairn_format_universal;
 extern const struct cairn_format cairn_format_safetensors;
+extern const struct cairn_format cairn_format_deepspeed;
 
 extern const struct cairn_format *const cairn_formats[]; /* ended by NULL */
 

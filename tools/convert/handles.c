@@ -1,5 +1,5 @@
-/* tools/convert/handles.c - see handles.h. One lock guards everything; it is never held during reads
- * and writes. */
+/* tools/convert/handles.c - see handles.h. One lock guards everything; it is never held during
+ * reads and writes. */
 #include "tools/convert/handles.h"
 
 #include <pthread.h>

@@ -8,12 +8,15 @@
 
 #include "tools/convert/torch_parts.h"
 
-/* The node becomes what `made` is. Its number stays: visits are noted by it. */
-static void
-become(struct cairn_pickle_node *node, const struct cairn_pickle_node *made)
+/* The node's number stays: visits are noted by it. */
+void
+cairn_torch_carry_become(struct cairn_pickle_node *node, const struct cairn_pickle_node *made)
 {
-    uint32_t index = node->index;
+    uint32_t index;
 
+    if (!node || !made)
+        return;
+    index = node->index;
     *node = *made;
     node->index = index;
 }
@@ -28,8 +31,7 @@ cairn_torch_carry_out(struct cairn_pickle *tree, struct cairn_pickle_node *node,
     items[1] = cairn_pickle_text(tree, name);
     made = cairn_pickle_persistent(
         tree, cairn_pickle_sequence(tree, CAIRN_PICKLE_TUPLE, items, 2));
-    if (made)
-        become(node, made);
+    cairn_torch_carry_become(node, made);
 }
 
 /* ---- filling ---- */
@@ -105,8 +107,7 @@ fill_node(struct filler *filler, struct cairn_pickle_node *node)
     (void)snprintf(key, sizeof(key), "%" PRIu32, storage);
     made = cairn_torch_tensor_node(
         &filler->builder, cairn_torch_storage(&filler->builder, filling.dtype, key, bytes), &view);
-    if (made)
-        become(node, made);
+    cairn_torch_carry_become(node, made);
     return cairn_pickle_done(filler->fill->tree);
 }
 

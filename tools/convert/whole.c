@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "snapshot/reshard_pieces.h"
+#include "tools/convert/memory_limit.h"
 
 enum { REPORT_BYTES = 700, GAP_BYTES_MAX = 65536 };
 
@@ -122,8 +123,8 @@ same_bytes(const struct cairn_piece *a, const struct cairn_piece *b)
            memcmp(a->stride_bytes, b->stride_bytes, sizeof(a->stride_bytes)) == 0;
 }
 
-/* Copies the pieces of tensor `from` as those of the tensor `name`: the first of each box to be read,
- * the others as replicas (of an alias, nothing: they are its original's). */
+/* Copies the pieces of tensor `from` as those of the tensor `name`: the first of each box to be
+ * read, the others as replicas (of an alias, nothing: they are its original's). */
 static cairn_err
 split_tensor(struct cairn_whole *whole, const struct cairn_layout *layout,
              const struct cairn_piece_table *table, uint32_t from, uint32_t as)
@@ -344,14 +345,12 @@ compare_tile(void *context, const struct cairn_tile *tile, struct cairn_complain
 
 cairn_err
 cairn_whole_compare(const struct cairn_checkpoint *checkpoint, const struct cairn_whole *whole,
-                    struct cairn_handles *handles, uint64_t tile_bytes, uint32_t thread_count,
-                    struct cairn_complaint *complaint)
+                    struct cairn_handles *handles, uint64_t memory_limit_bytes,
+                    uint32_t thread_count, struct cairn_complaint *complaint)
 {
     struct comparison comparison = {checkpoint, whole, handles};
     struct cairn_execution execution = {.source = checkpoint,
                                         .handles = handles,
-                                        .tile_bytes = tile_bytes,
-                                        .spare_bytes = tile_bytes,
                                         .thread_count = thread_count,
                                         .take = compare_tile,
                                         .context = &comparison};
@@ -371,8 +370,10 @@ cairn_whole_compare(const struct cairn_checkpoint *checkpoint, const struct cair
         execution.moves = moves.moves;
         execution.move_count = moves.count;
         execution.stretches = stretches;
-        err = cairn_execute(&execution, complaint);
+        err = cairn_memory_limit_fit(&execution, memory_limit_bytes, 1, complaint);
     }
+    if (!err)
+        err = cairn_execute(&execution, complaint);
     if (err)
         (void)cairn_complain(complaint, err, "%s: replicas cannot be compared: %s%s%s",
                              checkpoint->place.path, report, report[0] ? "; " : "",

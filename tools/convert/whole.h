@@ -2,8 +2,8 @@
  * tools/convert/whole.h - a checkpoint's tensors are whole, and what is there twice is the same.
  *
  * Splits the pieces of a checkpoint into those that are read, which tile every tensor exactly once
- * (proved), and replicas of them. Aliases get the pieces of what they are an alias of, so behind this
- * every tensor has pieces of its own.
+ * (proved), and replicas of them. Aliases get the pieces of what they are an alias of, so behind
+ * this every tensor has pieces of its own.
  */
 #ifndef CAIRN_TOOLS_CONVERT_WHOLE_H
 #define CAIRN_TOOLS_CONVERT_WHOLE_H
@@ -23,8 +23,9 @@ struct cairn_whole {
     uint64_t unchecked_count; /* replicas whose elements share bytes: they cannot be compared */
 };
 
-/* CAIRN_CORRUPT: elements of a tensor are missing, or in two pieces that are no replicas; complained
- * about with the tensor and where. CAIRN_NOMEM. The checkpoint is borrowed until cairn_whole_fini. */
+/* CAIRN_CORRUPT: elements of a tensor are missing, or in two pieces that are no replicas;
+ * complained about with the tensor and where. CAIRN_NOMEM. The checkpoint is borrowed until
+ * cairn_whole_fini. */
 CAIRN_MUST_CHECK cairn_err cairn_whole_init(const struct cairn_checkpoint *checkpoint,
                                             struct cairn_whole *out,
                                             struct cairn_complaint *complaint);
@@ -36,13 +37,13 @@ void cairn_whole_fini(struct cairn_whole *whole);
  */
 CAIRN_MUST_CHECK cairn_err cairn_whole_compare(const struct cairn_checkpoint *checkpoint,
                                                const struct cairn_whole *whole,
-                                               struct cairn_handles *handles, uint64_t tile_bytes,
-                                               uint32_t thread_count,
+                                               struct cairn_handles *handles,
+                                               uint64_t memory_limit_bytes, uint32_t thread_count,
                                                struct cairn_complaint *complaint);
 
 /*
- * The ranges of containers that the pieces of a layout touch, sorted; freed by the caller. `gap_max`:
- * ranges that are nearer than that are one. CAIRN_NOMEM.
+ * The ranges of containers that the pieces of a layout touch, sorted; freed by the caller.
+ * `gap_max`: ranges that are nearer than that are one. CAIRN_NOMEM.
  */
 CAIRN_MUST_CHECK cairn_err cairn_stretches_of(const struct cairn_layout *layout, uint64_t gap_max,
                                               struct cairn_stretch **out, size_t *count);

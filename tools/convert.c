@@ -1,0 +1,378 @@
+/* tools/convert.c - `cairn convert`: from one checkpoint to another, with the proof that they are
+ * equal. */
+#include "tools/convert/conversion.h"
+#include "tools/convert/verbs.h"
+#include "tools/verb.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { DROPS_MAX = 64, RANKS_MAX = 1 << 20 };
+
+static const char about[] =
+    "Converts the checkpoint SRC into DST: its weights, its optimizer state and whatever else it holds.\n"
+    "The format of SRC is found out. Nothing of it is executed, every byte is read and written once,\n"
+    "memory stays below the limit, and in the end the fingerprints of both sides are compared. A\n"
+    "conversion that was killed or failed goes on where it was when the same command is given again.\n"
+    "\n"
+    "DST is a directory, or for formats of one file the file (a directory where it ends in '/').";
+static const char examples[] =
+    "  cairn convert ckpt/step-1000 out/ --to universal        # whole tensors, any parallelism\n"
+    "  cairn convert ckpt/step-1000 model.safetensors --to safetensors --dtype BF16 --dry-run\n";
+
+struct request {
+    const char *to, *tp, *pp, *dp, *ep, *dtype, *drop, *threads, *memory, *output;
+    bool dry_run, json;
+};
+
+static bool
+take_ranks(const char *text, uint32_t *out)
+{
+    char *end;
+    unsigned long value;
+
+    if (!text)
+        return true;
+    value = strtoul(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end || value < 1 || value > RANKS_MAX)
+        return false;
+    *out = (uint32_t)value;
+    return true;
+}
+
+/* "bf16" and "BF16" are the same; 0 for what is no floating type. */
+static enum cairn_dtype
+take_dtype(const char *text)
+{
+    static const struct {
+        const char *name;
+        enum cairn_dtype dtype;
+    } known[] = {{"F64", CAIRN_F64},      {"F32", CAIRN_F32},      {"F16", CAIRN_F16},
+                 {"BF16", CAIRN_BF16},    {"float64", CAIRN_F64},  {"float32", CAIRN_F32},
+                 {"float16", CAIRN_F16},  {"bfloat16", CAIRN_BF16}};
+
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcasecmp(known[i].name, text) == 0)
+            return known[i].dtype;
+    return 0;
+}
+
+/* Splits "a,b" in place. */
+static size_t
+split_drops(char *text, const char *drops[DROPS_MAX])
+{
+    size_t count = 0;
+    char *rest = NULL;
+
+    for (char *part = strtok_r(text, ",", &rest); part && count < DROPS_MAX;
+         part = strtok_r(NULL, ",", &rest))
+        drops[count++] = part;
+    return count;
+}
+
+static const struct cairn_format *
+find_target(const struct cairn_usage *usage, const char *name, int *exit_code)
+{
+    const struct cairn_format *format = name ? cairn_format_find(name) : NULL;
+    char all[512] = "";
+    size_t used = 0;
+
+    if (format && format->writes)
+        return format;
+    for (size_t i = 0; cairn_formats[i]; i++)
+        if (cairn_formats[i]->writes && used < sizeof(all))
+            used += (size_t)snprintf(all + used, sizeof(all) - used, "%s%s", used ? ", " : "",
+                                     cairn_formats[i]->name);
+    *exit_code = name ? cairn_usage_error(usage, "--to takes one of %s, not \"%s\"", all, name)
+                      : cairn_usage_error(usage, "say the target's format with --to: one of %s", all);
+    return NULL;
+}
+
+static bool
+is_single_file(const struct cairn_format *format, const char *target)
+{
+    struct stat found;
+    size_t bytes = strlen(target);
+
+    if (!format->target_is_file || bytes == 0 || target[bytes - 1] == '/')
+        return false;
+    return stat(target, &found) != 0 || !S_ISDIR(found.st_mode);
+}
+
+/* ---- showing ---- */
+
+static void
+print_plan(const struct cairn_conversion *conversion)
+{
+    const struct cairn_conversion_report *report = &conversion->report;
+    char a[CAIRN_SHOWN_BYTES], b[CAIRN_SHOWN_BYTES];
+
+    printf("source     %s, %s", conversion->options->source, conversion->source.format->name);
+    if (conversion->source.step_known)
+        printf(", step %" PRIu64, conversion->source.step);
+    printf("\ntarget     %s, %s, %" PRIu32 " file%s and %" PRIu32 " small one%s\n",
+           conversion->options->target, conversion->output.format->name,
+           conversion->output.file_count, conversion->output.file_count == 1 ? "" : "s",
+           conversion->output.small_count, conversion->output.small_count == 1 ? "" : "s");
+    printf("tensors    %" PRIu32 " parameters, %" PRIu32 " buffers, %" PRIu32
+           " of optimizer state, %" PRIu32 " opaque",
+           report->parameters, report->buffers, report->optimizer, report->opaque);
+    if (report->aliases)
+        printf(", %" PRIu32 " of them tied to others", report->aliases);
+    printf("\n");
+    if (report->dropped)
+        printf("dropped    %" PRIu32 " tensors, as asked\n", report->dropped);
+    if (report->cast)
+        printf("cast       %" PRIu32 " tensors to %s\n", report->cast,
+               cairn_dtype_name(conversion->options->output.dtype));
+    printf("bytes      %s of tensors, %s written, %s read", cairn_show_bytes(report->source_bytes, a),
+           cairn_show_bytes(report->target_bytes, b),
+           cairn_show_bytes(report->read_bytes, (char[CAIRN_SHOWN_BYTES]){0}));
+    if (report->replica_bytes)
+        printf(", and %s of replicas compared", cairn_show_bytes(report->replica_bytes, a));
+    printf("\nplan       %" PRIu64 " moves of %" PRIu64 " runs, mean %s\n", report->move_count,
+           report->run_count,
+           cairn_show_bytes(report->run_count ? report->read_bytes / report->run_count : 0, a));
+    printf("memory     %" PRIu32 " thread%s with tiles of %s, below %s in all\n",
+           report->thread_count, report->thread_count == 1 ? "" : "s",
+           cairn_show_bytes(report->tile_bytes, a),
+           cairn_show_bytes(conversion->options->memory_limit_bytes, b));
+}
+
+static void
+print_result(const struct cairn_conversion *conversion)
+{
+    const struct cairn_conversion_report *report = &conversion->report;
+    char a[CAIRN_SHOWN_BYTES], b[CAIRN_SHOWN_BYTES];
+    double seconds = (double)report->run_ns / 1e9;
+
+    print_plan(conversion);
+    if (report->resumed)
+        printf("resumed    %s were there from an earlier run, and verified\n",
+               cairn_show_bytes(report->kept_bytes, a));
+    printf("took       %s, %s/s written\n", cairn_show_duration(report->run_ns, a),
+           cairn_show_bytes(seconds > 0 ? (uint64_t)((double)report->target_bytes / seconds) : 0, b));
+    printf("proof      %" PRIu32 " tensors are equal on both sides, by fingerprint\n",
+           report->proved);
+    if (report->cast)
+        printf("           %" PRIu32 " were cast, so theirs differ\n", report->cast);
+    if (report->carried)
+        printf("           %" PRIu32 " opaque or tied are written in another form\n",
+               report->carried);
+    printf("           source %s\n           target %s\n", report->source_state,
+           report->target_state);
+}
+
+static void
+write_parallelism(struct cairn_json_writer *writer, const struct cairn_parallelism *parallelism)
+{
+    const struct {
+        const char *name;
+        uint32_t value;
+    } fields[] = {{"tp", parallelism->tp},   {"pp", parallelism->pp}, {"vpp", parallelism->vpp},
+                  {"dp", parallelism->dp},   {"ep", parallelism->ep}, {"etp", parallelism->etp}};
+
+    cairn_json_write_key(writer, "parallelism");
+    cairn_json_write_object_begin(writer);
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (fields[i].value) {
+            cairn_json_write_key(writer, fields[i].name);
+            cairn_json_write_u64(writer, fields[i].value);
+        }
+    cairn_json_write_object_end(writer);
+}
+
+static void
+write_numbers(struct cairn_json_writer *writer, const struct cairn_conversion_report *report)
+{
+    const struct {
+        const char *name;
+        uint64_t value;
+    } fields[] = {{"parameters", report->parameters},
+                  {"buffers", report->buffers},
+                  {"optimizer", report->optimizer},
+                  {"opaque", report->opaque},
+                  {"tied", report->aliases},
+                  {"dropped", report->dropped},
+                  {"cast", report->cast},
+                  {"source_bytes", report->source_bytes},
+                  {"target_bytes", report->target_bytes},
+                  {"read_bytes", report->read_bytes},
+                  {"replica_bytes", report->replica_bytes},
+                  {"moves", report->move_count},
+                  {"runs", report->run_count},
+                  {"threads", report->thread_count},
+                  {"tile_bytes", report->tile_bytes}};
+
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        cairn_json_write_key(writer, fields[i].name);
+        cairn_json_write_u64(writer, fields[i].value);
+    }
+}
+
+static void
+write_side(struct cairn_json_writer *writer, const char *key, const char *path, const char *format,
+           const struct cairn_parallelism *parallelism)
+{
+    cairn_json_write_key(writer, key);
+    cairn_json_write_object_begin(writer);
+    cairn_json_write_key(writer, "path");
+    cairn_json_write_string(writer, path);
+    cairn_json_write_key(writer, "format");
+    cairn_json_write_string(writer, format);
+    write_parallelism(writer, parallelism);
+    cairn_json_write_object_end(writer);
+}
+
+static void
+write_proof(struct cairn_json_writer *writer, const struct cairn_conversion_report *report)
+{
+    cairn_json_write_key(writer, "resumed");
+    cairn_json_write_bool(writer, report->resumed);
+    cairn_json_write_key(writer, "kept_bytes");
+    cairn_json_write_u64(writer, report->kept_bytes);
+    cairn_json_write_key(writer, "seconds");
+    cairn_json_write_double(writer, (double)report->run_ns / 1e9);
+    cairn_json_write_key(writer, "proved");
+    cairn_json_write_u64(writer, report->proved);
+    cairn_json_write_key(writer, "carried");
+    cairn_json_write_u64(writer, report->carried);
+    cairn_json_write_key(writer, "fingerprint_source");
+    cairn_json_write_string(writer, report->source_state);
+    cairn_json_write_key(writer, "fingerprint_target");
+    cairn_json_write_string(writer, report->target_state);
+    cairn_json_write_key(writer, "fingerprint_source_opaque");
+    cairn_json_write_string(writer, report->source_opaque);
+    cairn_json_write_key(writer, "fingerprint_target_opaque");
+    cairn_json_write_string(writer, report->target_opaque);
+    cairn_json_write_key(writer, "equal"); /* null: what was cast cannot be */
+    if (report->cast)
+        cairn_json_write_null(writer);
+    else
+        cairn_json_write_bool(writer, strcmp(report->source_state, report->target_state) == 0);
+}
+
+static bool
+print_json(const struct cairn_conversion *conversion, bool ran)
+{
+    struct cairn_json_writer writer;
+
+    cairn_json_writer_init(&writer);
+    cairn_json_write_object_begin(&writer);
+    cairn_json_write_key(&writer, "schema");
+    cairn_json_write_u64(&writer, 1);
+    cairn_json_write_key(&writer, "dry_run");
+    cairn_json_write_bool(&writer, !ran);
+    write_side(&writer, "source", conversion->options->source, conversion->source.format->name,
+               &conversion->source.parallelism);
+    write_side(&writer, "target", conversion->options->target, conversion->output.format->name,
+               &conversion->options->output.parallelism);
+    write_numbers(&writer, &conversion->report);
+    cairn_json_write_key(&writer, "memory_limit_bytes");
+    cairn_json_write_u64(&writer, conversion->options->memory_limit_bytes);
+    cairn_json_write_key(&writer, "files");
+    cairn_json_write_u64(&writer, conversion->output.file_count);
+    if (ran)
+        write_proof(&writer, &conversion->report);
+    cairn_json_write_object_end(&writer);
+    return cairn_json_print_rest("convert", &writer);
+}
+
+static void
+show_progress(void *context, const char *what, uint64_t done_bytes, uint64_t total_bytes)
+{
+    (void)what;
+    cairn_show_progress(context, done_bytes, total_bytes);
+}
+
+static int
+run(struct cairn_conversion_options *options, const struct request *request)
+{
+    struct cairn_progress progress = {.what = "converting"};
+    struct cairn_complaint complaint = {""};
+    struct cairn_conversion conversion;
+    bool printed = true;
+    cairn_err err;
+
+    options->progress = show_progress;
+    options->context = &progress;
+    err = cairn_conversion_open(options, &conversion, &complaint);
+    if (!err && !request->dry_run) {
+        err = cairn_conversion_run(&conversion, &complaint);
+        if (progress.started_ns)
+            cairn_progress_stop(&progress);
+    }
+    cairn_checkpoint_print_warnings("convert", &conversion.source);
+    if (!err && request->json)
+        printed = print_json(&conversion, !request->dry_run);
+    else if (!err && request->dry_run)
+        print_plan(&conversion);
+    else if (!err)
+        print_result(&conversion);
+    cairn_conversion_close(&conversion);
+    if (err)
+        return cairn_checkpoint_error("convert", err, &complaint);
+    return printed && fflush(stdout) == 0 ? CAIRN_EXIT_OK : CAIRN_EXIT_IO;
+}
+
+int
+cairn_verb_convert(int argc, char **argv)
+{
+    struct request request = {0};
+    const struct cairn_flag flags[] = {
+        {"to", 0, "FORMAT", "the target's format", &request.to, NULL},
+        {"tp", 0, "N", "tensor-parallel ranks of the target", &request.tp, NULL},
+        {"pp", 0, "N", "pipeline-parallel ranks of the target", &request.pp, NULL},
+        {"dp", 0, "N", "data-parallel ranks of the target", &request.dp, NULL},
+        {"ep", 0, "N", "expert-parallel ranks of the target", &request.ep, NULL},
+        {"dtype", 0, "D", "cast floating parameters: F32, BF16, F16, F64", &request.dtype, NULL},
+        {"drop", 0, "PATTERN", "leave tensors out, such as 'exp_avg*,rank*/rng'", &request.drop,
+         NULL},
+        {"threads", 0, "N", "threads (default: the cores, at most 16)", &request.threads, NULL},
+        {"memory-limit", 0, "SIZE", "memory of the process (default 1GiB)", &request.memory, NULL},
+        {"dry-run", 0, NULL, "read metadata, print the plan, write nothing", NULL,
+         &request.dry_run},
+        {"output", 'o', "FORMAT", "table or json", &request.output, NULL},
+    };
+    const struct cairn_usage usage = {
+        "convert", "SRC DST --to FORMAT [OPTIONS]", about, examples, flags,
+        sizeof flags / sizeof *flags, true};
+    struct cairn_conversion_options options = {0};
+    struct cairn_parallelism *ranks = &options.output.parallelism;
+    const char *words[2], *drops[DROPS_MAX];
+    char *drop_text = NULL;
+    int exit_code;
+
+    if (!cairn_words_parse(&usage, argc, argv, words, 2, "SRC and DST", &exit_code))
+        return exit_code;
+    options.source = words[0];
+    options.target = words[1];
+    options.to = find_target(&usage, request.to, &exit_code);
+    if (!options.to)
+        return exit_code;
+    if (!take_ranks(request.tp, &ranks->tp) || !take_ranks(request.pp, &ranks->pp) ||
+        !take_ranks(request.dp, &ranks->dp) || !take_ranks(request.ep, &ranks->ep))
+        return cairn_usage_error(&usage, "--tp, --pp, --dp and --ep take numbers from 1 on");
+    if (request.dtype && !(options.output.dtype = take_dtype(request.dtype)))
+        return cairn_usage_error(&usage, "--dtype takes F32, BF16, F16 or F64, not \"%s\"",
+                                 request.dtype);
+    if (!cairn_output_parse(request.output, &request.json))
+        return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", request.output);
+    if (!cairn_resources_parse(&usage, request.threads, request.memory, &options.thread_count,
+                               &options.memory_limit_bytes, &exit_code))
+        return exit_code;
+    if (request.drop) {
+        drop_text = strdup(request.drop);
+        if (!drop_text)
+            return CAIRN_EXIT_FAILED;
+        options.drops = drops;
+        options.drop_count = split_drops(drop_text, drops);
+    }
+    options.output.single_file = is_single_file(options.to, options.target);
+    cairn_checkpoint_log_setup();
+    exit_code = run(&options, &request);
+    free(drop_text);
+    return exit_code;
+}

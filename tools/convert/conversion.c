@@ -1,0 +1,518 @@
+/*
+ * tools/convert/conversion.c - planning a conversion, and the order in which a run does things.
+ *
+ * Order of a run: the target is opened (it is empty, or ours); replicas are compared, so that a
+ * source that contradicts itself fails before a byte is written; tiles; fingerprints of what tiles
+ * could not tell; the source's files are looked at again; then what depends on checksums, and
+ * commit.
+ */
+#include "tools/convert/conversion.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/crc.h"
+#include "base/file.h"
+#include "tools/convert/memory_limit.h"
+#include "tools/convert/drop.h"
+#include "tools/convert/fingerprints.h"
+#include "tools/convert/tally.h"
+#include "tools/convert/target.h"
+#include "tools/convert/writing.h"
+
+enum { REPORT_BYTES = 700 };
+
+static uint64_t
+bytes_of(const struct cairn_tensor *tensor)
+{
+    uint64_t bytes = cairn_dtype_bytes(tensor->dtype);
+
+    for (uint32_t d = 0; d < tensor->dims; d++)
+        bytes *= tensor->shape[d];
+    return bytes;
+}
+
+/* ---- planning ---- */
+
+static void
+count_tensors(struct cairn_conversion *conversion)
+{
+    struct cairn_conversion_report *report = &conversion->report;
+
+    for (uint32_t t = 0; t < cairn_layout_tensor_count(conversion->source.layout); t++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(conversion->source.layout, t);
+
+        report->parameters += tensor->kind == CAIRN_PARAM;
+        report->buffers += tensor->kind == CAIRN_BUFFER;
+        report->optimizer += tensor->kind == CAIRN_OPTIMIZER;
+        report->opaque += tensor->kind == CAIRN_OPAQUE;
+        report->source_bytes += bytes_of(tensor);
+    }
+    report->aliases = conversion->source.alias_count;
+    report->replica_bytes = conversion->whole.replica_bytes;
+}
+
+/* Every tensor of the source is in the output's layout, or said to be carried; and nothing else. */
+static cairn_err
+check_complete(struct cairn_conversion *conversion, struct cairn_complaint *complaint)
+{
+    const struct cairn_layout *source = conversion->source.layout;
+    const struct cairn_output *output = &conversion->output;
+    uint32_t count = cairn_layout_tensor_count(source);
+    bool *carried = calloc((size_t)count + 1, sizeof(*carried));
+    char report[REPORT_BYTES] = "";
+    cairn_err err = carried ? CAIRN_OK : CAIRN_NOMEM;
+
+    for (uint32_t i = 0; !err && i < output->carried_count; i++)
+        if (output->carried[i] < count)
+            carried[output->carried[i]] = true;
+    for (uint32_t t = 0; !err && t < count; t++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(source, t);
+        uint32_t found = cairn_layout_tensor_find(output->layout, tensor->name);
+
+        if (found == UINT32_MAX && !carried[t])
+            err = cairn_complain(complaint, CAIRN_INTERNAL,
+                                 "the format %s forgot tensor %s: a defect, please report it; "
+                                 "nothing was written",
+                                 output->format->name, tensor->name);
+        if (found != UINT32_MAX &&
+            cairn_layout_tensor(output->layout, found)->dtype != tensor->dtype)
+            conversion->report.cast++;
+        conversion->report.carried += carried[t];
+    }
+    free(carried);
+    if (!err)
+        err = cairn_layout_check_tiling(output->layout, false, report, sizeof(report));
+    if (err == CAIRN_CORRUPT)
+        err = cairn_complain(complaint, CAIRN_INTERNAL,
+                             "the format %s forgot a part: %s: a defect, please report it; nothing "
+                             "was written",
+                             output->format->name, report);
+    return err;
+}
+
+static cairn_err
+plan_moves(struct cairn_conversion *conversion, struct cairn_complaint *complaint)
+{
+    struct cairn_conversion_report *report = &conversion->report;
+    char text[REPORT_BYTES] = "";
+    cairn_err err;
+
+    err = cairn_reshard_plan(conversion->whole.layout, conversion->regions.layout, NULL,
+                             &conversion->moves, text, sizeof(text));
+    if (err)
+        return cairn_complain(complaint, err == CAIRN_NOMEM ? err : CAIRN_INTERNAL,
+                              "the plan of the conversion fails: %s%s%s", text,
+                              text[0] ? "; " : "", cairn_err_text(err));
+    cairn_execute_sort(&conversion->moves);
+    report->move_count = conversion->moves.count;
+    report->read_bytes = conversion->moves.bytes;
+    for (size_t i = 0; i < conversion->moves.count; i++)
+        report->run_count += conversion->moves.moves[i].run_count;
+    for (uint32_t f = 0; f < conversion->output.file_count; f++)
+        report->target_bytes += conversion->output.files[f].bytes;
+    return CAIRN_OK;
+}
+
+/* The longest that a cast makes a tile. */
+static uint64_t
+spare_per_tile(const struct cairn_conversion *conversion)
+{
+    uint64_t most = 0;
+
+    for (uint32_t r = conversion->output.file_count; r < conversion->regions.region_count; r++) {
+        const struct cairn_region *region = &conversion->regions.regions[r];
+        uint64_t ratio = (region->to_bytes + region->from_bytes - 1) / region->from_bytes;
+
+        most = ratio > most ? ratio : most;
+    }
+    return most;
+}
+
+/* The execution of the plan: tiles as large as the memory limit allows. */
+static cairn_err
+fit(struct cairn_conversion *conversion, struct cairn_execution *execution,
+    struct cairn_complaint *complaint)
+{
+    cairn_err err;
+
+    *execution = (struct cairn_execution){.source = &conversion->source,
+                                          .moves = conversion->moves.moves,
+                                          .move_count = conversion->moves.count,
+                                          .stretches = conversion->regions.stretches,
+                                          .stretch_count = conversion->regions.stretch_count,
+                                          .thread_count = conversion->options->thread_count};
+    err = cairn_memory_limit_fit(execution, conversion->options->memory_limit_bytes,
+                           spare_per_tile(conversion), complaint);
+    conversion->report.tile_bytes = execution->tile_bytes;
+    conversion->report.thread_count = execution->thread_count;
+    return err;
+}
+
+cairn_err
+cairn_conversion_open(const struct cairn_conversion_options *options, struct cairn_conversion *out,
+                      struct cairn_complaint *complaint)
+{
+    struct cairn_execution execution;
+    cairn_err err;
+
+    *out = (struct cairn_conversion){.options = options, .source.place.dir_fd = -1};
+    err = cairn_checkpoint_open(options->source, NULL, &out->source, complaint);
+    if (!err)
+        err = cairn_checkpoint_drop(&out->source, options->drops, options->drop_count,
+                                    &out->report.dropped, complaint);
+    if (!err)
+        err = cairn_memory_limit_check(
+            options->memory_limit_bytes,
+            cairn_memory_limit_plan_bytes(cairn_layout_piece_count(out->source.layout), 0),
+            "checking the source", complaint);
+    if (!err)
+        err = cairn_whole_init(&out->source, &out->whole, complaint);
+    if (!err) {
+        count_tensors(out);
+        out->output.format = options->to;
+        err = options->to->plan(&out->source, &options->output, &out->output, complaint);
+    }
+    if (!err && !out->output.layout) /* nothing but small files */
+        err = cairn_layout_create(&out->output.layout);
+    if (!err)
+        err = check_complete(out, complaint);
+    if (!err)
+        err = cairn_memory_limit_check(
+            options->memory_limit_bytes,
+            cairn_memory_limit_plan_bytes(cairn_layout_piece_count(out->whole.layout),
+                                    cairn_layout_piece_count(out->output.layout)),
+            "planning", complaint);
+    if (!err)
+        err = cairn_regions_init(&out->output, out->whole.layout, &out->regions, complaint);
+    if (!err)
+        err = plan_moves(out, complaint);
+    if (!err)
+        err = fit(out, &execution, complaint);
+    return err ? cairn_complain(complaint, err, "%s cannot be converted: %s", options->source,
+                                cairn_err_text(err))
+               : CAIRN_OK;
+}
+
+void
+cairn_conversion_close(struct cairn_conversion *conversion)
+{
+    cairn_moves_fini(&conversion->moves);
+    cairn_regions_fini(&conversion->regions);
+    cairn_output_fini(&conversion->output);
+    cairn_whole_fini(&conversion->whole);
+    cairn_checkpoint_close(&conversion->source);
+}
+
+/* ---- running ---- */
+
+/* What makes a run the continuation of another: same source files, same target, same moves. */
+static cairn_err
+digest_plan(const struct cairn_conversion *conversion, uint8_t digest[CAIRN_SHA256_BYTES])
+{
+    static const char what[] = "cairn convert 1";
+    const struct cairn_output *output = &conversion->output;
+    struct cairn_sha256 *sha = NULL;
+    cairn_err err;
+
+    err = cairn_sha256_create(&sha);
+    if (err)
+        return err;
+    cairn_sha256_update(sha, what, sizeof(what));
+    cairn_sha256_update(sha, output->format->name, strlen(output->format->name) + 1);
+    for (uint32_t c = 0; c < conversion->source.container_count; c++) {
+        const struct cairn_container *container = &conversion->source.containers[c];
+        uint64_t numbers[3] = {container->bytes, container->modified_ns,
+                               container->literal
+                                   ? cairn_crc64(0, container->literal, (size_t)container->bytes)
+                                   : 0};
+
+        if (container->path)
+            cairn_sha256_update(sha, container->path, strlen(container->path) + 1);
+        cairn_sha256_update(sha, numbers, sizeof(numbers));
+    }
+    for (uint32_t f = 0; f < output->file_count; f++) {
+        cairn_sha256_update(sha, output->files[f].path, strlen(output->files[f].path) + 1);
+        cairn_sha256_update(sha, &output->files[f].bytes, sizeof(output->files[f].bytes));
+    }
+    for (uint32_t i = 0; i < output->literal_count; i++) {
+        const struct cairn_output_literal *literal = &output->literals[i];
+        uint64_t numbers[3] = {literal->file, literal->offset_bytes, literal->bytes_len};
+
+        cairn_sha256_update(sha, numbers, sizeof(numbers));
+        cairn_sha256_update(sha, literal->bytes, (size_t)literal->bytes_len);
+    }
+    for (uint32_t r = output->file_count; r < conversion->regions.region_count; r++) {
+        const struct cairn_region *region = &conversion->regions.regions[r];
+        uint64_t numbers[4] = {region->file, region->from, region->to, region->file_offset};
+
+        cairn_sha256_update(sha, numbers, sizeof(numbers));
+    }
+    cairn_sha256_update(sha, conversion->moves.moves,
+                        conversion->moves.count * sizeof(*conversion->moves.moves));
+    err = cairn_sha256_final(sha, digest);
+    cairn_sha256_destroy(sha);
+    return err;
+}
+
+/* No file of the source was changed while it was read. */
+static cairn_err
+check_unchanged(const struct cairn_conversion *conversion, struct cairn_complaint *complaint)
+{
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t c = 0; !err && c < conversion->source.container_count; c++) {
+        int fd = -1;
+
+        if (!conversion->source.containers[c].path)
+            continue;
+        err = cairn_execute_open((void *)(uintptr_t)&conversion->source, c, &fd, complaint);
+        (void)cairn_file_close(fd); /* only looked at; -1 is allowed */
+    }
+    return err;
+}
+
+/* A checkpoint that is the part files, for reading them again. Its layout is the output's own. */
+static cairn_err
+open_written(const struct cairn_conversion *conversion, const struct cairn_target *target,
+             struct cairn_checkpoint *out, struct cairn_complaint *complaint)
+{
+    char name[2048];
+    cairn_err err;
+
+    *out = (struct cairn_checkpoint){.place.dir_fd = -1};
+    err = cairn_place_open(cairn_target_directory(target), &out->place, complaint);
+    for (uint32_t f = 0; !err && f < conversion->output.file_count; f++) {
+        uint32_t container;
+
+        err = cairn_target_part_name(target, f, name, sizeof(name));
+        if (!err)
+            err = cairn_checkpoint_add_file(out, name, &container, complaint);
+    }
+    return err;
+}
+
+struct proof {
+    struct cairn_fingerprint *source; /* [tensors of the output] */
+    struct cairn_fingerprint *target;
+    bool *left_out_source; /* [tensors of whole.layout] */
+    bool *left_out_target; /* [tensors of the output] */
+    struct cairn_fingerprint *all; /* [tensors of whole.layout]: scratch of the source's */
+};
+
+static void
+proof_fini(struct proof *proof)
+{
+    free(proof->source);
+    free(proof->target);
+    free(proof->left_out_source);
+    free(proof->left_out_target);
+    free(proof->all);
+}
+
+static cairn_err
+proof_init(const struct cairn_conversion *conversion, struct proof *proof)
+{
+    size_t targets = cairn_layout_tensor_count(conversion->output.layout);
+    size_t sources = cairn_layout_tensor_count(conversion->whole.layout);
+
+    proof->source = calloc(targets + 1, sizeof(*proof->source));
+    proof->target = calloc(targets + 1, sizeof(*proof->target));
+    proof->left_out_source = calloc(sources + 1, sizeof(*proof->left_out_source));
+    proof->left_out_target = calloc(targets + 1, sizeof(*proof->left_out_target));
+    proof->all = calloc(sources + 1, sizeof(*proof->all));
+    return proof->source && proof->target && proof->left_out_source && proof->left_out_target &&
+                   proof->all
+               ? CAIRN_OK
+               : CAIRN_NOMEM;
+}
+
+/* Reads what the tally left out again, on both sides. */
+static cairn_err
+read_left_out(struct cairn_conversion *conversion, const struct cairn_target *target,
+              struct cairn_handles *handles, struct proof *proof,
+              struct cairn_complaint *complaint)
+{
+    struct cairn_fingerprints_options options = {
+        .thread_count = conversion->report.thread_count,
+        .memory_limit_bytes = conversion->options->memory_limit_bytes,
+        .wanted = proof->left_out_source};
+    const struct cairn_layout *output = conversion->output.layout;
+    struct cairn_checkpoint written = {.place.dir_fd = -1};
+    struct cairn_handles *written_handles = NULL;
+    cairn_err err;
+
+    err = cairn_fingerprints_read(&conversion->source, conversion->whole.layout, handles, &options,
+                                  proof->all, complaint);
+    if (!err)
+        err = open_written(conversion, target, &written, complaint);
+    if (!err)
+        err = cairn_handles_create(written.container_count, cairn_execute_open, &written,
+                                   &written_handles);
+    options.wanted = proof->left_out_target;
+    if (!err)
+        err = cairn_fingerprints_read(&written, output, written_handles, &options, proof->target,
+                                      complaint);
+    for (uint32_t t = 0; !err && t < cairn_layout_tensor_count(output); t++)
+        if (proof->left_out_target[t])
+            proof->source[t] = proof->all[cairn_layout_tensor_find(
+                conversion->whole.layout, cairn_layout_tensor(output, t)->name)];
+    (void)cairn_handles_destroy(written_handles); /* only read */
+    cairn_checkpoint_close(&written);
+    return err;
+}
+
+/* Compares the fingerprints of each tensor, and makes the digests. */
+static cairn_err
+conclude(struct cairn_conversion *conversion, const struct proof *proof,
+         struct cairn_complaint *complaint)
+{
+    struct cairn_conversion_report *report = &conversion->report;
+    const struct cairn_layout *output = conversion->output.layout;
+    cairn_err err;
+
+    for (uint32_t t = 0; t < cairn_layout_tensor_count(output); t++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(output, t);
+        uint32_t from = cairn_layout_tensor_find(conversion->whole.layout, tensor->name);
+        bool cast =
+            cairn_layout_tensor(conversion->whole.layout, from)->dtype != tensor->dtype;
+
+        if (!cast && !cairn_fingerprint_equal(proof->source[t], proof->target[t]))
+            return cairn_complain(complaint, CAIRN_INTERNAL,
+                                  "tensor %s has another fingerprint in the target than in the "
+                                  "source: a defect, or memory or a disk that changes bytes; "
+                                  "nothing was made final",
+                                  tensor->name);
+        report->proved += !cast;
+    }
+    /* The source's digest is over the same tensors with the source's dtypes: regions.layout has
+     * them.
+     */
+    err = cairn_fingerprints_digest(conversion->regions.layout, proof->source,
+                                    report->source_state, report->source_opaque);
+    if (!err)
+        err = cairn_fingerprints_digest(output, proof->target, report->target_state,
+                                        report->target_opaque);
+    return err;
+}
+
+static cairn_err
+prove(struct cairn_conversion *conversion, const struct cairn_tally *tally,
+      const struct cairn_target *target, struct cairn_handles *handles,
+      struct cairn_complaint *complaint)
+{
+    const struct cairn_layout *output = conversion->output.layout;
+    struct proof proof = {0};
+    bool left_out = false;
+    cairn_err err;
+
+    err = proof_init(conversion, &proof);
+    for (uint32_t t = 0; !err && t < cairn_layout_tensor_count(output); t++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(output, t);
+        uint32_t from = cairn_layout_tensor_find(conversion->whole.layout, tensor->name);
+        uint64_t counted = 0;
+
+        if (cairn_tally_left_out(tally, t)) {
+            proof.left_out_source[from] = proof.left_out_target[t] = left_out = true;
+            continue;
+        }
+        cairn_tally_result(tally, t, &proof.source[t], &proof.target[t], &counted);
+        if (counted != bytes_of(cairn_layout_tensor(conversion->whole.layout, from)))
+            err = cairn_complain(complaint, CAIRN_INTERNAL,
+                                 "of tensor %s %" PRIu64 " bytes were written: a defect, please "
+                                 "report it; nothing was made final",
+                                 tensor->name, counted);
+    }
+    if (!err && left_out)
+        err = read_left_out(conversion, target, handles, &proof, complaint);
+    if (!err)
+        err = conclude(conversion, &proof, complaint);
+    proof_fini(&proof);
+    return err;
+}
+
+/* Writes the literals that `finish` added. */
+static cairn_err
+finish(struct cairn_conversion *conversion, struct cairn_target *target,
+       struct cairn_complaint *complaint)
+{
+    struct cairn_output *output = &conversion->output;
+    uint32_t before = output->literal_count;
+    cairn_err err;
+
+    err = output->format->finish(&conversion->source, output, complaint);
+    for (uint32_t i = before; !err && i < output->literal_count; i++)
+        err = cairn_target_write(target, output->literals[i].file,
+                                 output->literals[i].offset_bytes, output->literals[i].bytes,
+                                 (size_t)output->literals[i].bytes_len, complaint);
+    return err;
+}
+
+cairn_err
+cairn_conversion_run(struct cairn_conversion *conversion, struct cairn_complaint *complaint)
+{
+    struct cairn_clock clock = cairn_clock_system();
+    uint64_t started_ns = cairn_clock_now_ns(&clock);
+    uint8_t digest[CAIRN_SHA256_BYTES];
+    struct cairn_handles *handles = NULL;
+    struct cairn_target *target = NULL;
+    struct cairn_tally *tally = NULL;
+    struct cairn_writing *writing = NULL;
+    struct cairn_source_sums *sums = NULL;
+    struct cairn_execution execution;
+    cairn_err err;
+
+    err = digest_plan(conversion, digest);
+    if (!err)
+        err = cairn_target_open(conversion->options->target, &conversion->output,
+                                conversion->options->output.single_file, digest, &target,
+                                complaint);
+    if (!err)
+        err = cairn_handles_create(conversion->source.container_count, cairn_execute_open,
+                                   &conversion->source, &handles);
+    if (!err)
+        err = cairn_whole_compare(&conversion->source, &conversion->whole, handles,
+                                  conversion->options->memory_limit_bytes,
+                                  conversion->report.thread_count, complaint);
+    if (!err)
+        err = cairn_tally_create(conversion->whole.layout, &conversion->output,
+                                 &conversion->regions, &tally);
+    if (!err)
+        err = cairn_target_create(target, complaint);
+    if (!err)
+        err = cairn_writing_create(conversion, target, tally, &writing);
+    if (!err)
+        err = cairn_source_sums_create(&conversion->source, &sums);
+    if (!err)
+        err = fit(conversion, &execution, complaint);
+    if (!err) {
+        execution.handles = handles;
+        execution.sums = sums;
+        cairn_writing_attach(writing, &execution);
+        err = cairn_execute(&execution, complaint);
+    }
+    if (!err)
+        err = cairn_source_sums_check(sums, &conversion->source, handles, complaint);
+    if (!err) {
+        conversion->report.resumed = cairn_target_resumed(target);
+        conversion->report.kept_bytes = cairn_writing_kept_bytes(writing);
+        err = prove(conversion, tally, target, handles, complaint);
+    }
+    if (!err)
+        err = check_unchanged(conversion, complaint);
+    if (!err)
+        err = finish(conversion, target, complaint);
+    if (!err)
+        err = cairn_target_commit(target, complaint);
+    conversion->report.run_ns = cairn_clock_now_ns(&clock) - started_ns;
+    cairn_writing_destroy(writing);
+    cairn_source_sums_destroy(sums);
+    cairn_tally_destroy(tally);
+    cairn_target_close(target);
+    (void)cairn_handles_destroy(handles); /* only read */
+    return err ? cairn_complain(complaint, err, "%s cannot be converted: %s",
+                                conversion->options->source, cairn_err_text(err))
+               : CAIRN_OK;
+}

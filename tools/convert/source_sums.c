@@ -1,0 +1,273 @@
+/* tools/convert/source_sums.c - see source_sums.h. */
+#include "tools/convert/source_sums.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/crc.h"
+#include "base/file.h"
+#include "tools/convert/crc_join.h"
+
+enum { READ_BYTES = 256 * 1024 };
+
+/* Of one block: what was read of it so far. Atomic. */
+struct block {
+    uint64_t crc;
+    uint64_t bytes;
+};
+
+struct cairn_source_sums {
+    const struct cairn_checkpoint *checkpoint;
+    size_t *first;        /* [sum_count]: where the blocks of a sum begin */
+    struct block *blocks; /* of all sums */
+};
+
+static int
+compare_sums(const void *left, const void *right)
+{
+    const struct cairn_source_sum *a = left, *b = right;
+
+    if (a->container != b->container)
+        return a->container < b->container ? -1 : 1;
+    return a->offset_bytes < b->offset_bytes ? -1 : a->offset_bytes > b->offset_bytes;
+}
+
+cairn_err
+cairn_source_sums_create(struct cairn_checkpoint *checkpoint, struct cairn_source_sums **out)
+{
+    struct cairn_source_sums *sums;
+    size_t count = 0;
+
+    *out = NULL;
+    if (checkpoint->sum_count == 0)
+        return CAIRN_OK;
+    sums = calloc(1, sizeof(*sums));
+    if (!sums)
+        return CAIRN_NOMEM;
+    qsort(checkpoint->sums, checkpoint->sum_count, sizeof(*checkpoint->sums), compare_sums);
+    sums->checkpoint = checkpoint;
+    sums->first = malloc(checkpoint->sum_count * sizeof(*sums->first));
+    for (uint32_t i = 0; sums->first && i < checkpoint->sum_count; i++) {
+        sums->first[i] = count;
+        count += (size_t)checkpoint->sums[i].count;
+    }
+    sums->blocks = calloc(count + 1, sizeof(*sums->blocks));
+    if (!sums->first || !sums->blocks) {
+        cairn_source_sums_destroy(sums);
+        return CAIRN_NOMEM;
+    }
+    *out = sums;
+    return CAIRN_OK;
+}
+
+void
+cairn_source_sums_destroy(struct cairn_source_sums *sums)
+{
+    if (!sums)
+        return;
+    free(sums->first);
+    free(sums->blocks);
+    free(sums);
+}
+
+static enum cairn_crc_kind
+crc_kind(const struct cairn_source_sum *sum)
+{
+    return sum->kind == CAIRN_SUM_CRC32 ? CAIRN_CRC_ZIP : CAIRN_CRC_ECMA;
+}
+
+static uint64_t
+crc_of(const struct cairn_source_sum *sum, uint64_t seed, const uint8_t *bytes, size_t bytes_len)
+{
+    return sum->kind == CAIRN_SUM_CRC32 ? cairn_crc32((uint32_t)seed, bytes, bytes_len)
+                                        : cairn_crc64(seed, bytes, bytes_len);
+}
+
+/* Where a block of a sum begins and ends in its container. */
+static uint64_t
+block_begin(const struct cairn_source_sum *sum, uint64_t block)
+{
+    return sum->offset_bytes + block * sum->block_bytes;
+}
+
+static uint64_t
+block_end(const struct cairn_source_sum *sum, uint64_t block)
+{
+    return block + 1 < sum->count ? block_begin(sum, block + 1) : sum->offset_bytes + sum->bytes;
+}
+
+/* The part of a block that is being read: runs that follow one another are one. */
+struct open_part {
+    uint32_t sum; /* UINT32_MAX: none */
+    uint64_t block;
+    uint64_t end; /* in the container */
+    uint64_t bytes;
+    uint64_t crc;
+};
+
+static void
+close_part(struct cairn_source_sums *sums, struct open_part *part)
+{
+    const struct cairn_source_sum *sum;
+    struct block *block;
+    uint64_t after, crc = part->crc;
+
+    if (part->sum == UINT32_MAX)
+        return;
+    sum = &sums->checkpoint->sums[part->sum];
+    block = &sums->blocks[sums->first[part->sum] + part->block];
+    after = block_end(sum, part->block) - part->end;
+    if (after > 0)
+        crc = cairn_crc_multiply(crc_kind(sum), crc, cairn_crc_factor(crc_kind(sum), after));
+    (void)__atomic_fetch_xor(&block->crc, crc, __ATOMIC_RELAXED);
+    (void)__atomic_fetch_add(&block->bytes, part->bytes, __ATOMIC_RELAXED);
+    part->sum = UINT32_MAX;
+}
+
+/* The first sum that ends behind an offset of a container. */
+static uint32_t
+first_sum(const struct cairn_checkpoint *checkpoint, uint32_t container, uint64_t offset)
+{
+    uint32_t low = 0, high = checkpoint->sum_count;
+
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        const struct cairn_source_sum *sum = &checkpoint->sums[middle];
+
+        if (sum->container < container ||
+            (sum->container == container && sum->offset_bytes + sum->bytes <= offset))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static void
+add_run(struct cairn_source_sums *sums, struct open_part *part, uint32_t container, uint64_t offset,
+        const uint8_t *bytes, uint64_t bytes_len)
+{
+    const struct cairn_checkpoint *checkpoint = sums->checkpoint;
+    uint64_t at = offset, end = offset + bytes_len;
+
+    for (uint32_t i = first_sum(checkpoint, container, offset);
+         i < checkpoint->sum_count && checkpoint->sums[i].container == container; i++) {
+        const struct cairn_source_sum *sum = &checkpoint->sums[i];
+
+        if (sum->offset_bytes > at)
+            at = sum->offset_bytes;
+        while (at < end && at < sum->offset_bytes + sum->bytes) {
+            uint64_t block = (at - sum->offset_bytes) / sum->block_bytes;
+            uint64_t to = block_end(sum, block) < end ? block_end(sum, block) : end;
+
+            if (part->sum != i || part->block != block || part->end != at) {
+                close_part(sums, part);
+                *part = (struct open_part){.sum = i, .block = block};
+            }
+            part->crc = crc_of(sum, part->crc, bytes + (at - offset), (size_t)(to - at));
+            part->bytes += to - at;
+            part->end = at = to;
+        }
+        if (at >= end)
+            break;
+    }
+}
+
+void
+cairn_source_sums_add(struct cairn_source_sums *sums, const struct cairn_move *moves, size_t count,
+                      const uint8_t *tile)
+{
+    struct open_part part = {.sum = UINT32_MAX};
+
+    if (!sums)
+        return;
+    for (size_t i = 0; i < count; i++)
+        for (uint64_t run = 0; run < moves[i].run_count; run++)
+            add_run(sums, &part, moves[i].source_container,
+                    moves[i].source_offset + run * moves[i].source_stride,
+                    tile + moves[i].target_offset + run * moves[i].target_stride,
+                    moves[i].run_bytes);
+    close_part(sums, &part);
+}
+
+/* The checksum of a block, by reading it. */
+static cairn_err
+read_block(const struct cairn_checkpoint *checkpoint, struct cairn_handles *handles,
+           const struct cairn_source_sum *sum, uint64_t block, uint8_t *buffer, uint64_t *crc,
+           struct cairn_complaint *complaint)
+{
+    const struct cairn_container *container = &checkpoint->containers[sum->container];
+    uint64_t at = block_begin(sum, block), end = block_end(sum, block);
+    cairn_err err = CAIRN_OK;
+    int fd = -1;
+
+    *crc = 0;
+    if (!container->path) {
+        *crc = crc_of(sum, 0, container->literal + at, (size_t)(end - at));
+        return CAIRN_OK;
+    }
+    err = cairn_handles_acquire(handles, sum->container, &fd, complaint);
+    if (err)
+        return err;
+    while (!err && at < end) {
+        size_t wanted = end - at < READ_BYTES ? (size_t)(end - at) : (size_t)READ_BYTES, got = 0;
+
+        err = cairn_file_read_at(fd, at, buffer, wanted, &got);
+        if (!err && got < wanted)
+            err = CAIRN_CORRUPT;
+        if (!err)
+            *crc = crc_of(sum, *crc, buffer, got);
+        at += got;
+    }
+    cairn_handles_release(handles, sum->container);
+    return err ? cairn_complain(complaint, err, "%s/%s cannot be read at byte %" PRIu64 ": %s",
+                                checkpoint->place.path, container->path, at, cairn_err_text(err))
+               : CAIRN_OK;
+}
+
+cairn_err
+cairn_source_sums_check(struct cairn_source_sums *sums, struct cairn_checkpoint *checkpoint,
+                        struct cairn_handles *handles, struct cairn_complaint *complaint)
+{
+    uint8_t *buffer;
+    cairn_err err = CAIRN_OK;
+
+    if (!sums)
+        return CAIRN_OK;
+    buffer = malloc(READ_BYTES);
+    if (!buffer)
+        return CAIRN_NOMEM;
+    for (uint32_t i = 0; !err && i < checkpoint->sum_count; i++) {
+        const struct cairn_source_sum *sum = &checkpoint->sums[i];
+
+        for (uint64_t b = 0; !err && b < sum->count; b++) {
+            const struct block *block = &sums->blocks[sums->first[i] + b];
+            uint64_t bytes = block_end(sum, b) - block_begin(sum, b), crc;
+            bool binding = sum->kind == CAIRN_SUM_CRC64;
+
+            if (block->bytes == 0 || (block->bytes == bytes && block->crc == sum->values[b]) ||
+                (!binding && block->bytes != bytes))
+                continue;
+            err = read_block(checkpoint, handles, sum, b, buffer, &crc, complaint);
+            if (err || crc == sum->values[b])
+                continue;
+            if (binding)
+                err = cairn_complain(complaint, CAIRN_CORRUPT,
+                                     "%s/%s is damaged between byte %" PRIu64 " and %" PRIu64
+                                     ": its checksum does not fit; take another copy",
+                                     checkpoint->place.path,
+                                     checkpoint->containers[sum->container].path,
+                                     block_begin(sum, b), block_end(sum, b));
+            else
+                err = cairn_checkpoint_warn(
+                    checkpoint,
+                    "%s: the zip checksum of bytes %" PRIu64 " to %" PRIu64
+                    " does not fit; the file is damaged, or was saved without checksums",
+                    checkpoint->containers[sum->container].path, block_begin(sum, b),
+                    block_end(sum, b));
+        }
+    }
+    free(buffer);
+    return err;
+}

@@ -1,0 +1,37 @@
+/*
+ * tools/convert/source_sums.h - a checkpoint's own checksums, held against what is read, as it is
+ * read.
+ *
+ * Runs come in any order, so the checksum of a block is joined from its parts (crc_join.h). A
+ * block of which something was read twice, or not at all, or whose sum does not fit, is read once
+ * more by itself in the end; that decides.
+ */
+#ifndef CAIRN_TOOLS_CONVERT_SOURCE_SUMS_H
+#define CAIRN_TOOLS_CONVERT_SOURCE_SUMS_H
+
+#include "snapshot/reshard.h"
+#include "tools/convert/handles.h"
+
+struct cairn_source_sums;
+
+/* The checkpoint is borrowed; its list of sums is sorted. *out is NULL where it has none.
+ * CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_source_sums_create(struct cairn_checkpoint *checkpoint,
+                                                    struct cairn_source_sums **out);
+void cairn_source_sums_destroy(struct cairn_source_sums *sums); /* NULL is allowed */
+
+/* Adds what moves have brought into a tile. `sums` NULL: does nothing. Thread: any. */
+void cairn_source_sums_add(struct cairn_source_sums *sums, const struct cairn_move *moves,
+                           size_t count, const uint8_t *tile);
+
+/*
+ * After all is read: CAIRN_CORRUPT where a binding checksum of a block that was read does not fit,
+ * complained about with file and offset. What only deserves a warning becomes one of the
+ * checkpoint. CAIRN_NOMEM, the errors of reading. `sums` NULL: CAIRN_OK.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_source_sums_check(struct cairn_source_sums *sums,
+                                                   struct cairn_checkpoint *checkpoint,
+                                                   struct cairn_handles *handles,
+                                                   struct cairn_complaint *complaint);
+
+#endif

@@ -1,0 +1,434 @@
+/* tools/convert/target.c - see target.h. */
+#include "tools/convert/target.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "base/file.h"
+
+#define PART_SUFFIX ".cairn-part"
+#define JOURNAL_SUFFIX ".cairn-journal"
+
+enum { NAME_BYTES_MAX = 1280 };
+
+struct cairn_target {
+    const struct cairn_output *output;
+    char *directory;
+    char *name; /* of the single file in the directory, NULL: the output's own paths */
+    int dir_fd;
+    bool made;    /* the directory was made here */
+    bool created; /* part files may be there */
+    bool resumed;
+    struct cairn_journal *journal;
+    struct cairn_handles *handles;
+};
+
+/* The final name of a file below dir_fd. */
+static const char *
+final_name(const struct cairn_target *target, uint32_t file)
+{
+    return target->name ? target->name : target->output->files[file].path;
+}
+
+cairn_err
+cairn_target_part_name(const struct cairn_target *target, uint32_t file, char *name,
+                       size_t name_bytes)
+{
+    int used = snprintf(name, name_bytes, "%s" PART_SUFFIX, final_name(target, file));
+
+    return used > 0 && (size_t)used < name_bytes ? CAIRN_OK : CAIRN_INVAL;
+}
+
+const char *
+cairn_target_directory(const struct cairn_target *target)
+{
+    return target->directory;
+}
+
+bool
+cairn_target_resumed(const struct cairn_target *target)
+{
+    return target->resumed;
+}
+
+struct cairn_journal *
+cairn_target_journal(struct cairn_target *target)
+{
+    return target->journal;
+}
+
+/* Nothing was written, so nothing stays. What cannot be removed does no harm. */
+static void
+forget(struct cairn_target *target)
+{
+    char journal[NAME_BYTES_MAX];
+
+    if (snprintf(journal, sizeof(journal), "%s" JOURNAL_SUFFIX, target->name ? target->name : "") <
+        (int)sizeof(journal))
+        (void)!unlinkat(target->dir_fd, journal, 0);
+    if (target->made)
+        (void)!rmdir(target->directory);
+}
+
+void
+cairn_target_close(struct cairn_target *target)
+{
+    if (!target)
+        return;
+    if (target->journal && !target->created && !target->resumed)
+        forget(target);
+    (void)cairn_handles_destroy(target->handles); /* what counts was synced before it was renamed */
+    cairn_journal_close(target->journal);
+    (void)cairn_file_close(target->dir_fd); /* -1 is allowed; a directory has nothing to lose */
+    free(target->directory);
+    free(target->name);
+    free(target);
+}
+
+static cairn_err
+open_part(void *context, uint32_t file, int *fd, struct cairn_complaint *complaint)
+{
+    struct cairn_target *target = context;
+    char name[NAME_BYTES_MAX];
+    cairn_err err;
+
+    err = cairn_target_part_name(target, file, name, sizeof(name));
+    if (!err)
+        err = cairn_file_open(target->dir_fd, name, CAIRN_FILE_UPDATE, fd);
+    return err ? cairn_complain(complaint, err, "%s/%s cannot be opened: %s", target->directory,
+                                name, cairn_err_text(err))
+               : CAIRN_OK;
+}
+
+/* ---- opening ---- */
+
+/* Splits "a/b" into "a" and "b"; "a/b/" is a directory. */
+static cairn_err
+split_path(struct cairn_target *target, const char *path, bool single_file)
+{
+    const char *slash = strrchr(path, '/');
+
+    if (!single_file) {
+        target->directory = strdup(path);
+        return target->directory ? CAIRN_OK : CAIRN_NOMEM;
+    }
+    target->directory =
+        slash ? strndup(path, (size_t)(slash == path ? 1 : slash - path)) : strdup(".");
+    target->name = strdup(slash ? slash + 1 : path);
+    return target->directory && target->name ? CAIRN_OK : CAIRN_NOMEM;
+}
+
+static cairn_err
+open_directory(struct cairn_target *target, struct cairn_complaint *complaint)
+{
+    cairn_err err = CAIRN_OK;
+
+    if (!target->name && access(target->directory, F_OK) != 0) {
+        err = cairn_dir_make(AT_FDCWD, target->directory);
+        target->made = !err;
+    }
+    if (!err)
+        err = cairn_file_open(AT_FDCWD, target->directory, CAIRN_FILE_DIRECTORY, &target->dir_fd);
+    if (err == CAIRN_NOT_FOUND)
+        return cairn_complain(complaint, err,
+                              "%s is no directory, or the one above it is missing; make it first",
+                              target->directory);
+    return err ? cairn_complain(complaint, err, "%s cannot be written to: %s", target->directory,
+                                cairn_err_text(err))
+               : CAIRN_OK;
+}
+
+/* Refuses a target that holds something, unless it is our own unfinished work. */
+static cairn_err
+check_free(const struct cairn_target *target, const char *journal,
+           struct cairn_complaint *complaint)
+{
+    struct stat found;
+    char **names = NULL;
+    size_t count = 0;
+    cairn_err err;
+
+    if (fstatat(target->dir_fd, journal, &found, AT_SYMLINK_NOFOLLOW) == 0)
+        return CAIRN_OK; /* the journal says whether it is ours */
+    if (target->name) {
+        if (fstatat(target->dir_fd, target->name, &found, AT_SYMLINK_NOFOLLOW) != 0)
+            return CAIRN_OK;
+        return cairn_complain(complaint, CAIRN_INVAL,
+                              "%s/%s is there already; nothing was changed: remove it, or name "
+                              "another target",
+                              target->directory, target->name);
+    }
+    err = cairn_dir_list(target->dir_fd, &names, &count);
+    cairn_dir_list_free(names, err ? 0 : count);
+    if (!err && count > 0)
+        err = cairn_complain(complaint, CAIRN_INVAL,
+                             "%s is not empty; nothing was changed: empty it, or name another "
+                             "target",
+                             target->directory);
+    return err;
+}
+
+/* Whether the disk has room for what is not there yet. */
+static cairn_err
+check_room(const struct cairn_target *target, struct cairn_complaint *complaint)
+{
+    uint64_t wanted = 0, there = 0, room;
+    struct statvfs disk;
+    struct stat part;
+    char name[NAME_BYTES_MAX];
+
+    for (uint32_t f = 0; f < target->output->file_count; f++) {
+        wanted += target->output->files[f].bytes;
+        if (cairn_target_part_name(target, f, name, sizeof(name)) == CAIRN_OK &&
+            fstatat(target->dir_fd, name, &part, AT_SYMLINK_NOFOLLOW) == 0)
+            there += (uint64_t)part.st_blocks * 512;
+    }
+    if (fstatvfs(target->dir_fd, &disk) != 0)
+        return CAIRN_OK; /* then the writes will tell */
+    room = (uint64_t)disk.f_bavail * disk.f_frsize;
+    if (wanted <= there || wanted - there <= room)
+        return CAIRN_OK;
+    return cairn_complain(complaint, CAIRN_FULL,
+                          "%s has room for %" PRIu64 " bytes and needs %" PRIu64
+                          " more; free %" PRIu64 " bytes, or name another disk",
+                          target->directory, room, wanted - there, wanted - there - room);
+}
+
+cairn_err
+cairn_target_open(const char *path, const struct cairn_output *output, bool single_file,
+                  const uint8_t digest[CAIRN_SHA256_BYTES], struct cairn_target **out,
+                  struct cairn_complaint *complaint)
+{
+    struct cairn_target *target = calloc(1, sizeof(*target));
+    char journal[NAME_BYTES_MAX];
+    cairn_err err;
+
+    if (!target)
+        return CAIRN_NOMEM;
+    target->dir_fd = -1;
+    target->output = output;
+    err = split_path(target, path, single_file);
+    if (!err)
+        err = open_directory(target, complaint);
+    if (!err && snprintf(journal, sizeof(journal), "%s" JOURNAL_SUFFIX,
+                         target->name ? target->name : "") >= (int)sizeof(journal))
+        err = cairn_complain(complaint, CAIRN_INVAL, "the name of %s is too long", path);
+    if (!err)
+        err = check_free(target, journal, complaint);
+    if (!err)
+        err = check_room(target, complaint);
+    if (!err)
+        err = cairn_journal_open(target->dir_fd, journal, digest, &target->journal,
+                                 &target->resumed, complaint);
+    if (!err)
+        err = cairn_handles_create(output->file_count, open_part, target, &target->handles);
+    if (err) {
+        cairn_target_close(target);
+        return cairn_complain(complaint, err, "%s: %s", path, cairn_err_text(err));
+    }
+    *out = target;
+    return CAIRN_OK;
+}
+
+/* ---- files ---- */
+
+/* Makes the directories that a name goes through. */
+static cairn_err
+make_directories(const struct cairn_target *target, const char *name)
+{
+    char path[NAME_BYTES_MAX];
+    cairn_err err = CAIRN_OK;
+
+    for (const char *slash = strchr(name, '/'); slash && !err; slash = strchr(slash + 1, '/')) {
+        if ((size_t)(slash - name) >= sizeof(path))
+            return CAIRN_INVAL;
+        memcpy(path, name, (size_t)(slash - name));
+        path[slash - name] = '\0';
+        err = cairn_dir_make(target->dir_fd, path);
+    }
+    return err;
+}
+
+cairn_err
+cairn_target_create(struct cairn_target *target, struct cairn_complaint *complaint)
+{
+    cairn_err err = CAIRN_OK;
+
+    target->created = true;
+    for (uint32_t f = 0; !err && f < target->output->file_count; f++) {
+        uint64_t bytes = target->output->files[f].bytes;
+        int fd = -1;
+
+        err = make_directories(target, final_name(target, f));
+        if (err)
+            break;
+        err = cairn_handles_acquire(target->handles, f, &fd, complaint);
+        if (err)
+            break;
+        err = cairn_file_reserve(fd, bytes);
+        if (!err)
+            err = cairn_file_resize(fd, bytes);
+        cairn_handles_release(target->handles, f);
+        if (err)
+            (void)cairn_complain(complaint, err,
+                                 "%s/%s cannot be made %" PRIu64 " bytes long: %s",
+                                 target->directory, final_name(target, f), bytes,
+                                 cairn_err_text(err));
+    }
+    return err ? cairn_complain(complaint, err, "%s: %s", target->directory, cairn_err_text(err))
+               : CAIRN_OK;
+}
+
+cairn_err
+cairn_target_read(struct cairn_target *target, uint32_t file, uint64_t at, void *bytes,
+                  size_t bytes_len, size_t *got, struct cairn_complaint *complaint)
+{
+    cairn_err err;
+    int fd = -1;
+
+    err = cairn_handles_acquire(target->handles, file, &fd, complaint);
+    if (err)
+        return err;
+    err = cairn_file_read_at(fd, at, bytes, bytes_len, got);
+    cairn_handles_release(target->handles, file);
+    return err ? cairn_complain(complaint, err, "%s/%s cannot be read at byte %" PRIu64 ": %s",
+                                target->directory, final_name(target, file), at,
+                                cairn_err_text(err))
+               : CAIRN_OK;
+}
+
+cairn_err
+cairn_target_write(struct cairn_target *target, uint32_t file, uint64_t at, const void *bytes,
+                   size_t bytes_len, struct cairn_complaint *complaint)
+{
+    cairn_err err;
+    int fd = -1;
+
+    err = cairn_handles_acquire(target->handles, file, &fd, complaint);
+    if (err)
+        return err;
+    err = cairn_file_write_at(fd, at, bytes, bytes_len);
+    cairn_handles_release(target->handles, file);
+    return err ? cairn_complain(complaint, err,
+                                "%s/%s cannot be written at byte %" PRIu64
+                                ": %s. What is written stays: the same command goes on from there",
+                                target->directory, final_name(target, file), at,
+                                cairn_err_text(err))
+               : CAIRN_OK;
+}
+
+/* ---- commit ---- */
+
+static cairn_err
+sync_part(struct cairn_target *target, uint32_t file, struct cairn_complaint *complaint)
+{
+    cairn_err err;
+    int fd = -1;
+
+    err = cairn_handles_acquire(target->handles, file, &fd, complaint);
+    if (err)
+        return err;
+    err = cairn_file_sync(fd);
+    cairn_handles_release(target->handles, file);
+    return err ? cairn_complain(complaint, err, "%s/%s cannot be made durable: %s",
+                                target->directory, final_name(target, file), cairn_err_text(err))
+               : CAIRN_OK;
+}
+
+/* Syncs the directory that a name is in. */
+static cairn_err
+sync_directory_of(const struct cairn_target *target, const char *name)
+{
+    const char *slash = strrchr(name, '/');
+    char path[NAME_BYTES_MAX] = ".";
+    cairn_err err;
+    int fd = -1;
+
+    if (slash) {
+        if ((size_t)(slash - name) >= sizeof(path))
+            return CAIRN_INVAL;
+        memcpy(path, name, (size_t)(slash - name));
+        path[slash - name] = '\0';
+    }
+    err = cairn_file_open(target->dir_fd, path, CAIRN_FILE_DIRECTORY, &fd);
+    if (!err)
+        err = cairn_file_sync(fd);
+    (void)cairn_file_close(fd); /* a directory has nothing to lose */
+    return err;
+}
+
+/* Gives all part files their names. */
+static cairn_err
+rename_parts(struct cairn_target *target, struct cairn_complaint *complaint)
+{
+    char part[NAME_BYTES_MAX];
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t f = 0; !err && f < target->output->file_count; f++) {
+        const char *name = final_name(target, f);
+
+        err = cairn_target_part_name(target, f, part, sizeof(part));
+        if (!err)
+            err = cairn_file_rename(target->dir_fd, part, name);
+        if (!err)
+            err = sync_directory_of(target, name);
+        if (err)
+            (void)cairn_complain(complaint, err, "%s/%s cannot be given its name: %s",
+                                 target->directory, name, cairn_err_text(err));
+    }
+    return err;
+}
+
+static cairn_err
+save_smalls(struct cairn_target *target, struct cairn_complaint *complaint)
+{
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t i = 0; !err && i < target->output->small_count; i++) {
+        const struct cairn_output_small *small = &target->output->smalls[i];
+
+        err = make_directories(target, small->path);
+        if (!err)
+            err = cairn_file_save(target->dir_fd, small->path, small->bytes, small->bytes_len);
+        if (!err && strchr(small->path, '/')) /* cairn_file_save syncs dir_fd alone */
+            err = sync_directory_of(target, small->path);
+        if (err)
+            (void)cairn_complain(complaint, err, "%s/%s cannot be written: %s", target->directory,
+                                 small->path, cairn_err_text(err));
+    }
+    return err;
+}
+
+cairn_err
+cairn_target_commit(struct cairn_target *target, struct cairn_complaint *complaint)
+{
+    char journal[NAME_BYTES_MAX];
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t f = 0; !err && f < target->output->file_count; f++)
+        err = sync_part(target, f, complaint);
+    if (!err) { /* contents before names, names before the marker */
+        err = cairn_handles_destroy(target->handles);
+        target->handles = NULL;
+        if (err)
+            (void)cairn_complain(complaint, err, "%s: a file cannot be closed: %s",
+                                 target->directory, cairn_err_text(err));
+    }
+    if (!err)
+        err = rename_parts(target, complaint);
+    if (!err)
+        err = save_smalls(target, complaint);
+    if (!err && snprintf(journal, sizeof(journal), "%s" JOURNAL_SUFFIX,
+                         target->name ? target->name : "") < (int)sizeof(journal))
+        err = cairn_file_unlink(target->dir_fd, journal);
+    return err ? cairn_complain(complaint, err, "%s cannot be finished: %s", target->directory,
+                                cairn_err_text(err))
+               : CAIRN_OK;
+}

@@ -1,0 +1,172 @@
+/* tools/fingerprint.c - `cairn fingerprint`: which state a checkpoint holds, whatever its format and
+ * parallelism. */
+#include "tools/convert/fingerprints.h"
+#include "tools/convert/verbs.h"
+#include "tools/convert/whole.h"
+#include "tools/verb.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+static const char about[] =
+    "Reads the checkpoint PATH whole and prints its fingerprint: the same for the same tensors, in every\n"
+    "format, parallelism and order of files. Replicas are compared, and the checkpoint's own checksums\n"
+    "are checked. Opaque state (RNG, schedulers) has a fingerprint of its own, since formats encode it\n"
+    "in their own ways.";
+static const char examples[] =
+    "  cairn fingerprint ckpt/step-1000\n"
+    "  cairn fingerprint ckpt/step-1000 -o json | jq -r '.tensors[] | .fingerprint + \" \" + .name'\n";
+
+struct answer {
+    struct cairn_fingerprint *fingerprints; /* [tensors] */
+    char state[65], opaque[65];
+    uint64_t bytes;
+    uint32_t tensors, blobs;
+};
+
+static cairn_err
+measure(struct cairn_checkpoint *checkpoint, const struct cairn_whole *whole,
+        struct cairn_fingerprints_options *options, struct answer *answer,
+        struct cairn_complaint *complaint)
+{
+    uint32_t count = cairn_layout_tensor_count(whole->layout);
+    struct cairn_handles *handles = NULL;
+    cairn_err err;
+
+    answer->fingerprints = calloc((size_t)count + 1, sizeof(*answer->fingerprints));
+    if (!answer->fingerprints)
+        return CAIRN_NOMEM;
+    err = cairn_source_sums_create(checkpoint, &options->sums);
+    if (!err)
+        err = cairn_handles_create(checkpoint->container_count, cairn_execute_open, checkpoint,
+                                   &handles);
+    if (!err)
+        err = cairn_whole_compare(checkpoint, whole, handles, options->memory_limit_bytes,
+                                  options->thread_count, complaint);
+    if (!err)
+        err = cairn_fingerprints_read(checkpoint, whole->layout, handles, options,
+                                      answer->fingerprints, complaint);
+    if (!err)
+        err = cairn_source_sums_check(options->sums, checkpoint, handles, complaint);
+    if (!err)
+        err = cairn_fingerprints_digest(whole->layout, answer->fingerprints, answer->state,
+                                        answer->opaque);
+    cairn_source_sums_destroy(options->sums);
+    (void)cairn_handles_destroy(handles); /* only read */
+    for (uint32_t t = 0; t < count; t++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(whole->layout, t);
+        uint64_t bytes = cairn_dtype_bytes(tensor->dtype);
+
+        for (uint32_t d = 0; d < tensor->dims; d++)
+            bytes *= tensor->shape[d];
+        answer->bytes += bytes;
+        answer->tensors += tensor->kind != CAIRN_OPAQUE;
+        answer->blobs += tensor->kind == CAIRN_OPAQUE;
+    }
+    return err;
+}
+
+static bool
+print_json(const struct cairn_checkpoint *checkpoint, const struct cairn_layout *layout,
+           const struct answer *answer)
+{
+    struct cairn_json_writer writer;
+    char text[CAIRN_FINGERPRINT_TEXT_BYTES];
+
+    cairn_json_writer_init(&writer);
+    cairn_json_write_object_begin(&writer);
+    cairn_json_write_key(&writer, "schema");
+    cairn_json_write_u64(&writer, 1);
+    cairn_json_write_key(&writer, "path");
+    cairn_json_write_string(&writer, checkpoint->place.path);
+    cairn_json_write_key(&writer, "format");
+    cairn_json_write_string(&writer, checkpoint->format->name);
+    cairn_json_write_key(&writer, "fingerprint");
+    cairn_json_write_string(&writer, answer->state);
+    cairn_json_write_key(&writer, "fingerprint_opaque");
+    cairn_json_write_string(&writer, answer->opaque);
+    cairn_json_write_key(&writer, "bytes");
+    cairn_json_write_u64(&writer, answer->bytes);
+    cairn_json_write_key(&writer, "tensors");
+    cairn_json_write_array_begin(&writer);
+    for (uint32_t t = 0; t < cairn_layout_tensor_count(layout); t++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(layout, t);
+
+        cairn_fingerprint_text(answer->fingerprints[t], text);
+        cairn_json_write_line(&writer);
+        cairn_json_write_object_begin(&writer);
+        cairn_json_write_key(&writer, "name");
+        cairn_json_write_string(&writer, tensor->name);
+        cairn_json_write_key(&writer, "kind");
+        cairn_json_write_string(&writer, cairn_kind_name(tensor->kind));
+        cairn_json_write_key(&writer, "fingerprint");
+        cairn_json_write_string(&writer, text);
+        cairn_json_write_object_end(&writer);
+        cairn_json_print_part(&writer);
+    }
+    cairn_json_write_array_end(&writer);
+    cairn_json_write_object_end(&writer);
+    return cairn_json_print_rest("fingerprint", &writer);
+}
+
+static void
+print_table(const struct cairn_checkpoint *checkpoint, const struct answer *answer)
+{
+    char shown[CAIRN_SHOWN_BYTES];
+
+    printf("%s  %s\n", answer->state, checkpoint->place.path);
+    printf("%s  opaque state\n", answer->opaque);
+    printf("%" PRIu32 " tensors and %" PRIu32 " opaque blobs, %s, read as %s\n", answer->tensors,
+           answer->blobs, cairn_show_bytes(answer->bytes, shown), checkpoint->format->name);
+}
+
+int
+cairn_verb_fingerprint(int argc, char **argv)
+{
+    const char *output = NULL, *threads = NULL, *memory = NULL, *path;
+    const struct cairn_flag flags[] = {
+        {"threads", 0, "N", "threads (default: the cores, at most 16)", &threads, NULL},
+        {"memory-limit", 0, "SIZE", "memory of the process (default 1GiB)", &memory, NULL},
+        {"output", 'o', "FORMAT", "table or json", &output, NULL},
+    };
+    const struct cairn_usage usage = {"fingerprint", "PATH [-o table|json]", about, examples, flags,
+                                      sizeof flags / sizeof *flags, true};
+    struct cairn_progress progress = {.what = "reading"};
+    struct cairn_fingerprints_options options = {.progress = cairn_show_progress,
+                                                 .context = &progress};
+    struct cairn_complaint complaint = {""};
+    struct cairn_checkpoint checkpoint = {.place.dir_fd = -1};
+    struct cairn_whole whole = {0};
+    struct answer answer = {0};
+    bool json, printed = true;
+    int exit_code;
+    cairn_err err;
+
+    if (!cairn_words_parse(&usage, argc, argv, &path, 1, "the checkpoint", &exit_code) ||
+        !cairn_resources_parse(&usage, threads, memory, &options.thread_count,
+                               &options.memory_limit_bytes, &exit_code))
+        return exit_code;
+    if (!cairn_output_parse(output, &json))
+        return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
+    cairn_checkpoint_log_setup();
+    err = cairn_checkpoint_open(path, NULL, &checkpoint, &complaint);
+    if (!err)
+        err = cairn_whole_init(&checkpoint, &whole, &complaint);
+    if (!err)
+        err = measure(&checkpoint, &whole, &options, &answer, &complaint);
+    if (progress.started_ns)
+        cairn_progress_stop(&progress);
+    cairn_checkpoint_print_warnings("fingerprint", &checkpoint);
+    if (!err && json) {
+        printed = print_json(&checkpoint, whole.layout, &answer);
+    } else if (!err) {
+        print_table(&checkpoint, &answer);
+        printed = fflush(stdout) == 0;
+    }
+    free(answer.fingerprints);
+    cairn_whole_fini(&whole);
+    cairn_checkpoint_close(&checkpoint);
+    if (err)
+        return cairn_checkpoint_error("fingerprint", err, &complaint);
+    return printed ? CAIRN_EXIT_OK : CAIRN_EXIT_IO;
+}
