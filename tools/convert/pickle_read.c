@@ -176,16 +176,21 @@ op_mark(struct cairn_pickle_machine *vm)
 
 /*
  * Python throws values away in one place only: when an object turns out to hold itself it was made
- * twice, and the first one is then taken from the memo by the next opcode. Anywhere else a call of
- * which the result is thrown away was made for what it does.
+ * twice, and the first one is then taken from the memo, behind at most two more POPs. Anywhere else a
+ * call of which the result is thrown away was made for what it does.
  */
 static void
 check_thrown(struct cairn_pickle_machine *vm, const struct cairn_pickle_node *node)
 {
-    uint8_t next = vm->at < vm->bytes_len ? vm->bytes[vm->at] : 0;
+    size_t at = vm->at;
 
-    if (node->kind == CAIRN_PICKLE_OBJECT && !node->memoized && next != 'h' && next != 'j' &&
-        next != 'g' && next != '0')
+    if (node->kind != CAIRN_PICKLE_OBJECT || node->memoized)
+        return;
+    while (at < vm->at + 2 && at < vm->bytes_len && vm->bytes[at] == '0')
+        at++;
+    if (at >= vm->bytes_len)
+        cairn_pickle_machine_fail_cut(vm);
+    else if (vm->bytes[at] != 'h' && vm->bytes[at] != 'j' && vm->bytes[at] != 'g')
         cairn_pickle_machine_fail(vm, "it throws the result of a call away");
 }
 

@@ -4,8 +4,9 @@
  *
  * Both forms are read: the ZIP archive of PyTorch since 1.6, and the one before it, which is five pickles
  * (magic number, version, byte order, object, storage keys) and then each storage behind its count of
- * elements. Nothing of the data is read. The tar form of 2016 and TorchScript archives are recognized
- * and refused, as is what was written on a big-endian machine.
+ * elements. Nothing of the data is read, and in both the tree names storages as the newer form does. The
+ * tar form of 2016 and TorchScript archives are recognized and refused, as is what was written on a
+ * big-endian machine.
  *
  * Names of tensors are the paths to them: keys, attributes and indexes, joined by dots. Arguments of a
  * call that is no tensor's are "()" and their number. A key that is no string stands as Python would
@@ -72,7 +73,8 @@ enum cairn_torch_form cairn_torch_probe(const void *bytes, size_t bytes_len);
 /*
  * Reads what [begin, begin + bytes) of an open file says of itself: a whole file, or a part that torch.save
  * wrote into a larger one. `where` names it in the one log line of a failure, which says what is wrong
- * and where. The pickle, the tree and the names take at most memory_bytes each. The caller ends *file with
+ * and where. The pickle, the tree, the tensors and their
+ * names take at most memory_bytes each. The caller ends *file with
  * cairn_torch_close; `fd` stays its own. CAIRN_CORRUPT, CAIRN_IO, CAIRN_NOMEM; then *file is zeroes.
  */
 CAIRN_MUST_CHECK cairn_err cairn_torch_open(int fd, const char *where, uint64_t begin,

@@ -39,7 +39,7 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_list_tensors(const struct cairn_torch_ope
 
 /* One way down from a node. */
 struct cairn_torch_child {
-    const struct cairn_pickle_node *node;
+    struct cairn_pickle_node *node;
     const struct cairn_pickle_node *key; /* of a dict, else NULL */
     uint32_t index;
     bool argument; /* of a call */

@@ -66,27 +66,40 @@ make_room(struct cairn_torch_file *file)
     return CAIRN_OK;
 }
 
-/* ('module', class, source file, source): what the form before 1.6 has for classes of modules. */
+/*
+ * What only the form before 1.6 has becomes what the one since has: ('module', class, source file, source)
+ * the class, and a storage's id without the view that it is not.
+ */
 static bool
-is_module(const struct cairn_pickle_node *node)
+modernize(struct cairn_pickle_node *node)
 {
-    const struct cairn_pickle_node *id = node->items[0];
+    struct cairn_pickle_node *id = node->items[0];
 
-    return id->kind == CAIRN_PICKLE_TUPLE && id->count == 4 &&
-           cairn_pickle_is_text(id->items[0], "module");
+    if (id->kind == CAIRN_PICKLE_TUPLE && id->count == 4 &&
+        cairn_pickle_is_text(id->items[0], "module") &&
+        id->items[1]->kind == CAIRN_PICKLE_GLOBAL) {
+        node->kind = CAIRN_PICKLE_GLOBAL;
+        node->global = id->items[1]->global;
+        return false;
+    }
+    if (id->kind == CAIRN_PICKLE_TUPLE && id->count == 6 &&
+        id->items[5]->kind == CAIRN_PICKLE_NONE)
+        id->count = 5;
+    return true;
 }
 
 static cairn_err
-add_storage(const struct cairn_torch_opening *opening, const struct cairn_pickle_node *node)
+add_storage(const struct cairn_torch_opening *opening, struct cairn_pickle_node *node)
 {
     struct cairn_torch_file *file = opening->file;
     struct cairn_torch_storage_id id;
     struct cairn_torch_stored *known;
-    const char *why = cairn_torch_read_storage(node, &id);
+    const char *why;
     cairn_err err;
 
-    if (is_module(node))
+    if (file->legacy && !modernize(node))
         return CAIRN_OK;
+    why = cairn_torch_read_storage(node, &id);
     if (why) {
         CAIRN_LOG_AT(ERROR, "torch: cannot read %s: of the %" PRIu32 "th storage: %s",
                      opening->where, file->storage_count + 1, why);
@@ -113,7 +126,7 @@ add_storage(const struct cairn_torch_opening *opening, const struct cairn_pickle
 }
 
 struct level {
-    const struct cairn_pickle_node *node;
+    struct cairn_pickle_node *node;
     uint64_t slot;
 };
 

@@ -169,6 +169,7 @@ cairn_torch_read_view(const struct cairn_pickle_node *node, struct cairn_torch_v
     struct cairn_torch_storage_id id;
     struct cairn_torch_view found = {0};
     int kind = unwrap(node, &args);
+    bool requires_grad = false;
     const char *why;
 
     if (kind == REBUILD_PARAMETER) {
@@ -180,11 +181,13 @@ cairn_torch_read_view(const struct cairn_pickle_node *node, struct cairn_torch_v
         if (kind == REBUILD_PARAMETER)
             return "it is a parameter of a parameter";
         found.parameter = true;
-        found.requires_grad = is_true(outer->items[1]);
+        requires_grad = is_true(outer->items[1]);
     }
     if (kind == REBUILD_NONE)
         return "it is no tensor";
     why = read_arguments(args, kind, &found);
+    if (found.parameter)
+        found.requires_grad = requires_grad; /* its tensor's own says nothing */
     if (!why)
         why = cairn_torch_read_storage(found.storage, &id);
     if (!why)

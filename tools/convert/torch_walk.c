@@ -206,6 +206,16 @@ refuse_tensor(const struct cairn_torch_opening *opening, const char *name, const
 }
 
 static cairn_err
+exhausted(const struct cairn_torch_opening *opening)
+{
+    CAIRN_LOG_AT(ERROR,
+                 "torch: cannot read %s: the list of its tensors, %" PRIu32
+                 " so far, does not fit into memory: allow more",
+                 opening->where, opening->file->tensor_count);
+    return CAIRN_NOMEM;
+}
+
+static cairn_err
 make_room(const struct cairn_torch_opening *opening)
 {
     struct cairn_torch_file *file = opening->file;
@@ -216,9 +226,11 @@ make_room(const struct cairn_torch_opening *opening)
         return CAIRN_OK;
     if (file->tensor_count >= CAIRN_TORCH_TENSORS_MAX)
         return cairn_torch_refuse(opening, "it has more tensors than can be");
+    if (room * sizeof(*tensors) > opening->memory_bytes)
+        return exhausted(opening);
     tensors = realloc(file->tensors, room * sizeof(*tensors));
     if (!tensors)
-        return CAIRN_NOMEM;
+        return exhausted(opening);
     file->tensors = tensors;
     file->tensor_room = room;
     return CAIRN_OK;
@@ -244,9 +256,11 @@ add_tensor(const struct cairn_torch_opening *opening, const struct cairn_pickle_
     if (!stored)
         return refuse_tensor(opening, name, "its storage is not among the file's");
     err = make_room(opening);
+    if (err)
+        return err;
     copy = cairn_pickle_alloc(&file->names, strlen(name) + 1);
-    if (err || !copy)
-        return err ? err : CAIRN_NOMEM;
+    if (!copy)
+        return exhausted(opening);
     memcpy(copy, name, strlen(name) + 1);
     stored->viewed = true;
     tensor.name = copy;
