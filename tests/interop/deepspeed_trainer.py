@@ -3,7 +3,7 @@ writes down what each parameter and moment then is.
 
 One process per rank, started by convert_deepspeed helpers of test_convert_deepspeed.py with RANK, WORLD_SIZE, MASTER_ADDR and
 MASTER_PORT set: deepspeed_trainer.py save|load JSON, where JSON is
-{"stage": 0..3, "dtype": "fp32"|"bf16"|"fp16", "dir": CHECKPOINT, "truth": FILE, "steps": N, "universal": bool, "options": {...}}.
+{"stage": 0..3, "dtype": "fp32"|"bf16"|"fp16", "dir": CHECKPOINT, "truth": FILE, "steps": N, "universal": bool, "options": {...}, "config": {...}}.
 Rank 0 writes {"module": {name: tensor}, "fp32": …, "exp_avg": …, "exp_avg_sq": …, "step": int, "lr": float} to `truth`.
 """
 
@@ -69,6 +69,7 @@ def engine_of(job: dict[str, Any]) -> Any:
         config["bf16"] = {"enabled": True}
     if job["dtype"] == "fp16":
         config["fp16"] = {"enabled": True, "initial_scale_power": 4}
+    config.update(job.get("config", {}))
     torch.manual_seed(7 if job["mode"] == "save" else 1234)
     if job["stage"] == 3:
         with deepspeed.zero.Init(config_dict_or_path=config):
@@ -91,6 +92,25 @@ def train(engine: Any, steps: int) -> None:
     engine.module.seen.add_(steps)
 
 
+def job_stage(engine: Any) -> int:
+    return int(engine.zero_optimization_stage())
+
+
+def add_flat_moments(engine: Any, truth: dict[str, Any]) -> None:
+    """The moments of ZeRO 1 and 2 from the live buffers of all ranks: DeepSpeed's accessors find none after torch's own AdamW."""
+    optimizer = engine.optimizer
+    groups = getattr(optimizer, "round_robin_bit16_groups", None) or optimizer.bf16_groups
+    for flat, group in zip([g["params"][0] for g in optimizer.optimizer.param_groups], groups):
+        for key in ("exp_avg", "exp_avg_sq"):
+            mine = optimizer.optimizer.state[flat][key]
+            parts = [torch.empty_like(mine) for _ in range(torch.distributed.get_world_size())]
+            torch.distributed.all_gather(parts, mine.contiguous())
+            whole = torch.cat(parts)
+            for parameter in group:
+                truth[key][engine.param_names[parameter]] = whole[: parameter.numel()].reshape(parameter.shape).clone()
+                whole = whole[parameter.numel():]
+
+
 def truth_of(engine: Any) -> dict[str, Any]:
     """Everything the job holds, whole, through DeepSpeed's own accessors; the same on every rank."""
     truth: dict[str, Any] = {"module": {}, "fp32": {}, "exp_avg": {}, "exp_avg_sq": {}}
@@ -100,8 +120,10 @@ def truth_of(engine: Any) -> dict[str, Any]:
         if not parameter.requires_grad:
             continue
         truth["fp32"][name] = safe_get_full_fp32_param(parameter).detach().clone().reshape(truth["module"][name].shape)
-        for key in ("exp_avg", "exp_avg_sq"):
+        for key in ("exp_avg", "exp_avg_sq") if job_stage(engine) == 3 else ():
             truth[key][name] = safe_get_full_optimizer_state(parameter, key).detach().clone().reshape(truth["fp32"][name].shape)
+    if job_stage(engine) in (1, 2):
+        add_flat_moments(engine, truth)
     for name, buffer in engine.module.named_buffers():
         truth["module"][name] = buffer.detach().clone()
     truth["step"] = engine.global_steps

@@ -359,6 +359,7 @@ cairn_deepspeed_optim_read(struct cairn_checkpoint *checkpoint, struct cairn_dee
         err = read_groups(&reading);
     if (!err) {
         cairn_deepspeed_forget(cairn_pickle_get(reading.optimizer, "group_paddings"));
+        cairn_deepspeed_set_ranks(cairn_pickle_get(reading.optimizer, "partition_count"), 1);
         cairn_deepspeed_forget(cairn_pickle_get(reading.optimizer, "param_slice_mappings"));
         err = cairn_deepspeed_carry(checkpoint, state, &reading.source, 1, rank, complaint);
     }

@@ -8,19 +8,6 @@
 
 #include "tools/convert/deepspeed_target.h"
 
-/* A number, or each number of a list, becomes the count of ranks. */
-static void
-set_ranks(struct cairn_pickle_node *node, uint32_t ranks)
-{
-    if (!node)
-        return;
-    if (node->kind == CAIRN_PICKLE_INT)
-        node->integer = ranks;
-    for (uint32_t i = 0; node->kind == CAIRN_PICKLE_LIST && i < node->count; i++)
-        if (node->items[i]->kind == CAIRN_PICKLE_INT)
-            node->items[i]->integer = ranks;
-}
-
 /* Padding at the end of the rank's part; BF16_Optimizer counts all of the group's at the last rank. */
 static uint64_t
 padding_of(const struct cairn_deepspeed_target *target, uint32_t group)
@@ -39,28 +26,28 @@ padding_of(const struct cairn_deepspeed_target *target, uint32_t group)
 
 static void
 set_paddings(const struct cairn_deepspeed_target *target, struct cairn_pickle *tree,
-             struct cairn_pickle_node *node)
+             struct cairn_pickle_node *optimizer)
 {
     struct cairn_pickle_node *list;
 
-    if (!node || target->stage3)
+    if (target->stage3)
         return;
     list = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
     for (uint32_t i = 0; i < target->groups.group_count; i++)
         cairn_pickle_append(tree, list,
                             cairn_pickle_int(tree, (int64_t)padding_of(target, i)));
-    cairn_torch_carry_become(node, list);
+    cairn_torch_carry_replace(optimizer, "group_paddings", list);
 }
 
 /* {parameter: fragment_address(numel, start)} per group: what DeepSpeed's own converter goes by. */
 static void
 set_mappings(const struct cairn_deepspeed_target *target, struct cairn_pickle *tree,
-             struct cairn_pickle_node *node)
+             struct cairn_pickle_node *optimizer)
 {
     struct cairn_torch_builder builder;
     struct cairn_pickle_node *list, *class, *numel, *start;
 
-    if (!node || target->stage3)
+    if (target->stage3)
         return;
     cairn_torch_builder_init(&builder, tree);
     list = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
@@ -93,7 +80,7 @@ set_mappings(const struct cairn_deepspeed_target *target, struct cairn_pickle *t
         }
         cairn_pickle_append(tree, list, mapping);
     }
-    cairn_torch_carry_become(node, list);
+    cairn_torch_carry_replace(optimizer, "param_slice_mappings", list);
 }
 
 static cairn_err
@@ -110,7 +97,7 @@ plan_model(struct cairn_deepspeed_target *target, const char *folder)
     else
         (void)snprintf(path, sizeof(path), "%s/mp_rank_00_model_states.pt", folder);
     if (!err) {
-        set_ranks(cairn_pickle_get(object.root, "dp_world_size"), target->ranks);
+        cairn_deepspeed_set_ranks(cairn_pickle_get(object.root, "dp_world_size"), target->ranks);
         err = cairn_deepspeed_target_add(target, path, &object.tree, object.root);
     }
     cairn_deepspeed_object_fini(&object);
@@ -130,9 +117,9 @@ plan_optim(struct cairn_deepspeed_target *target, const char *folder, const char
                    target->rank);
     if (!err) {
         optimizer = cairn_pickle_get(object.root, "optimizer_state_dict");
-        set_ranks(cairn_pickle_get(optimizer, "partition_count"), target->ranks);
-        set_paddings(target, &object.tree, cairn_pickle_get(optimizer, "group_paddings"));
-        set_mappings(target, &object.tree, cairn_pickle_get(optimizer, "param_slice_mappings"));
+        cairn_deepspeed_set_ranks(cairn_pickle_get(optimizer, "partition_count"), target->ranks);
+        set_paddings(target, &object.tree, optimizer);
+        set_mappings(target, &object.tree, optimizer);
         err = cairn_deepspeed_target_add(target, path, &object.tree, object.root);
     }
     cairn_deepspeed_object_fini(&object);
@@ -170,6 +157,8 @@ cairn_deepspeed_plan(const struct cairn_checkpoint *checkpoint,
         if (!err && target.has_groups)
             err = plan_optim(&target, folder, prefix);
     }
+    if (!err)
+        err = cairn_deepspeed_target_tied(&target);
     cairn_deepspeed_target_fini(&target);
     if (err)
         return err;

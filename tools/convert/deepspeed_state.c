@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "tools/convert/pickle_read.h"
+#include "tools/convert/pickle_write.h"
 
 void
 cairn_deepspeed_state_fini(struct cairn_deepspeed_state *state)
@@ -25,6 +26,18 @@ cairn_deepspeed_forget(struct cairn_pickle_node *node)
         return;
     node->kind = CAIRN_PICKLE_NONE;
     node->memoized = false;
+}
+
+void
+cairn_deepspeed_set_ranks(struct cairn_pickle_node *node, uint32_t ranks)
+{
+    if (!node)
+        return;
+    if (node->kind == CAIRN_PICKLE_INT)
+        node->integer = ranks;
+    for (uint32_t i = 0; node->kind == CAIRN_PICKLE_LIST && i < node->count; i++)
+        if (node->items[i]->kind == CAIRN_PICKLE_INT)
+            node->items[i]->integer = ranks;
 }
 
 bool
@@ -83,6 +96,25 @@ cairn_deepspeed_agree(struct cairn_deepspeed_state *state, const char *where, ui
     return CAIRN_OK;
 }
 
+/* Rank 0 alone knows which parameters are shared; where ranks are compared, that is left out. */
+static void
+leave_out_shared(struct cairn_torch_source *source)
+{
+    struct cairn_pickle_node *shared = cairn_pickle_get(source->torch.root, "shared_params");
+
+    if (shared && shared->kind == CAIRN_PICKLE_DICT)
+        shared->count = 0;
+}
+
+/* What the others' objects are compared with. */
+static cairn_err
+keep_common(struct cairn_deepspeed_state *state, struct cairn_torch_source *source, int which)
+{
+    leave_out_shared(source);
+    return cairn_pickle_write(&source->torch.tree, source->torch.root, &state->carried[which],
+                              &state->carried_bytes[which]);
+}
+
 cairn_err
 cairn_deepspeed_carry(struct cairn_checkpoint *checkpoint, struct cairn_deepspeed_state *state,
                       struct cairn_torch_source *source, int which, uint32_t rank,
@@ -98,14 +130,15 @@ cairn_deepspeed_carry(struct cairn_checkpoint *checkpoint, struct cairn_deepspee
         (void)snprintf(scope, sizeof(scope), "%s", CAIRN_DEEPSPEED_SCOPE);
     else
         (void)snprintf(scope, sizeof(scope), "rank%" PRIu32 "/%s", rank, CAIRN_DEEPSPEED_SCOPE);
+    if (rank > 0)
+        leave_out_shared(source);
     err = cairn_torch_source_carry(checkpoint, source, scope, &bytes, &bytes_len, complaint);
     if (err)
         return err;
     if (rank == 0) {
         err = cairn_checkpoint_add_opaque(checkpoint, name, bytes, bytes_len, complaint);
-        state->carried[which] = bytes;
-        state->carried_bytes[which] = bytes_len;
-        return err;
+        free(bytes);
+        return err ? err : keep_common(state, source, which);
     }
     if (bytes_len != state->carried_bytes[which] ||
         memcmp(bytes, state->carried[which], bytes_len) != 0) {
@@ -191,17 +224,22 @@ cairn_deepspeed_state_end(struct cairn_checkpoint *checkpoint, struct cairn_deep
 {
     struct cairn_pickle_node *root = NULL;
     struct cairn_pickle tree;
-    size_t taken = 0;
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0, taken = 0;
     cairn_err err;
 
     cairn_pickle_init(&tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
-    err = cairn_pickle_read(&tree, checkpoint->place.path, state->carried[0],
-                            state->carried_bytes[0], &root, &taken);
+    err = cairn_checkpoint_load_opaque(checkpoint, CAIRN_DEEPSPEED_MODEL,
+                                       CAIRN_CONVERT_METADATA_BYTES_MAX, &bytes, &bytes_len,
+                                       complaint);
+    if (!err)
+        err = cairn_pickle_read(&tree, checkpoint->place.path, bytes, bytes_len, &root, &taken);
     if (!err && state->stage3)
         err = add_parameters(checkpoint, state, complaint);
     if (!err)
         err = add_shared(checkpoint, cairn_pickle_get(root, "shared_params"), complaint);
     cairn_pickle_fini(&tree);
+    free(bytes);
     checkpoint->parallelism = (struct cairn_parallelism){.tp = 1, .pp = 1, .dp = state->ranks};
     (void)snprintf(checkpoint->framework, sizeof(checkpoint->framework), "DeepSpeed%s%s",
                    state->version[0] ? " " : "", state->version);

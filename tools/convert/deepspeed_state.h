@@ -13,7 +13,8 @@
  *   ("scalar", "<key>/<group>")  a tensor of one element that all ranks have
  *   ("fragment", parameter)      a rank's part of a frozen parameter, ZeRO 3
  *   ("empty", dtype)             a parameter's place in a module of ZeRO 3
- * and None stands for what depends on the number of ranks: group_paddings, param_slice_mappings.
+ * What depends on the number of ranks is as good as left out, so that the same state is the same bytes:
+ * group_paddings and param_slice_mappings are None, dp_world_size and partition_count 1.
  */
 #ifndef CAIRN_TOOLS_CONVERT_DEEPSPEED_STATE_H
 #define CAIRN_TOOLS_CONVERT_DEEPSPEED_STATE_H
@@ -42,7 +43,7 @@ struct cairn_deepspeed_state {
     bool stage_known;
     uint32_t stage;
     uint32_t ranks;
-    uint8_t *carried[2]; /* rank 0's pickles: model, optim */
+    uint8_t *carried[2]; /* rank 0's pickles: model, optim; as other ranks would have them */
     size_t carried_bytes[2];
     struct cairn_deepspeed_scalar *scalars;
     uint32_t scalar_count;
@@ -67,6 +68,9 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_optim_read(struct cairn_checkpoint *c
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_state_end(struct cairn_checkpoint *checkpoint,
                                                      struct cairn_deepspeed_state *state,
                                                      struct cairn_complaint *complaint);
+
+/* A number, or each number of a list, becomes the count of ranks; NULL is allowed. */
+void cairn_deepspeed_set_ranks(struct cairn_pickle_node *node, uint32_t ranks);
 
 /* The node becomes None wherever the tree holds it; NULL is allowed. */
 void cairn_deepspeed_forget(struct cairn_pickle_node *node);

@@ -37,6 +37,29 @@ cairn_deepspeed_target_carried(struct cairn_deepspeed_target *target, const char
     return tensor == UINT32_MAX ? CAIRN_OK : cairn_output_add_carried(target->output, tensor);
 }
 
+static bool
+is_written(const struct cairn_deepspeed_target *target, uint32_t tensor)
+{
+    const char *name = cairn_layout_tensor(target->checkpoint->layout, tensor)->name;
+
+    return target->output->layout &&
+           cairn_layout_tensor_find(target->output->layout, name) != UINT32_MAX;
+}
+
+cairn_err
+cairn_deepspeed_target_tied(struct cairn_deepspeed_target *target)
+{
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t i = 0; i < target->checkpoint->alias_count && !err; i++) {
+        const struct cairn_alias *alias = &target->checkpoint->aliases[i];
+
+        if (!is_written(target, alias->tensor) && is_written(target, alias->of))
+            err = cairn_output_add_carried(target->output, alias->tensor);
+    }
+    return err;
+}
+
 cairn_err
 cairn_deepspeed_object_load(struct cairn_deepspeed_target *target, int which, uint32_t rank,
                             struct cairn_deepspeed_object *object)

@@ -59,6 +59,9 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_add(struct cairn_deepspeed_tar
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_carried(struct cairn_deepspeed_target *target,
                                                           const char *name);
 
+/* After the last file: tied tensors are carried by those that they are tied to, where a file has these. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_tied(struct cairn_deepspeed_target *target);
+
 /* The index of a tensor of the source, an alias' target where `name` is one; UINT32_MAX. */
 uint32_t cairn_deepspeed_target_find(const struct cairn_deepspeed_target *target, const char *name);
 

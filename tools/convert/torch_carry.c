@@ -8,15 +8,14 @@
 
 #include "tools/convert/torch_parts.h"
 
-/* The node's number stays: visits are noted by it. */
-void
-cairn_torch_carry_become(struct cairn_pickle_node *node, const struct cairn_pickle_node *made)
+/* The node becomes what `made` is, but for its number: visits are noted by it. */
+static void
+become(struct cairn_pickle_node *node, const struct cairn_pickle_node *made)
 {
-    uint32_t index;
+    uint32_t index = node->index;
 
-    if (!node || !made)
+    if (!made) /* the arena says why */
         return;
-    index = node->index;
     *node = *made;
     node->index = index;
 }
@@ -31,7 +30,19 @@ cairn_torch_carry_out(struct cairn_pickle *tree, struct cairn_pickle_node *node,
     items[1] = cairn_pickle_text(tree, name);
     made = cairn_pickle_persistent(
         tree, cairn_pickle_sequence(tree, CAIRN_PICKLE_TUPLE, items, 2));
-    cairn_torch_carry_become(node, made);
+    become(node, made);
+}
+
+void
+cairn_torch_carry_replace(struct cairn_pickle_node *dict, const char *key,
+                          struct cairn_pickle_node *made)
+{
+    /* the dict is the caller's own to change, only those who ask have no need to */
+    struct cairn_pickle_node *pairs = (struct cairn_pickle_node *)cairn_pickle_pairs(dict);
+
+    for (uint32_t i = 0; pairs && made && i < pairs->count; i++)
+        if (cairn_pickle_is_text(pairs->items[2 * i], key))
+            pairs->items[2 * i + 1] = made;
 }
 
 /* ---- filling ---- */
@@ -107,7 +118,7 @@ fill_node(struct filler *filler, struct cairn_pickle_node *node)
     (void)snprintf(key, sizeof(key), "%" PRIu32, storage);
     made = cairn_torch_tensor_node(
         &filler->builder, cairn_torch_storage(&filler->builder, filling.dtype, key, bytes), &view);
-    cairn_torch_carry_become(node, made);
+    become(node, made);
     return cairn_pickle_done(filler->fill->tree);
 }
 

@@ -14,8 +14,9 @@
 
 enum { CAIRN_TORCH_WORD_BYTES_MAX = 16 };
 
-/* Makes a node what another one of its tree is, wherever the tree holds it; NULLs are allowed. */
-void cairn_torch_carry_become(struct cairn_pickle_node *node, const struct cairn_pickle_node *made);
+/* Puts `made` in the place of what a dict has under a text key; does nothing where it has none. */
+void cairn_torch_carry_replace(struct cairn_pickle_node *dict, const char *key,
+                               struct cairn_pickle_node *made);
 
 /* Turns a node into (word, name) wherever the tree holds it. Failures are the arena's. */
 void cairn_torch_carry_out(struct cairn_pickle *tree, struct cairn_pickle_node *node,
