@@ -186,14 +186,14 @@ sort_name(const struct cairn_place *place, const char *name, struct sorting *sor
         return CAIRN_OK;
     if (parsed.part == PART_LAYER || parsed.part == PART_EXPERT)
         return cairn_complain(complaint, CAIRN_INVAL,
-                              "%s: %s is of a job with %s parallelism, which is not read; convert "
-                              "it with DeepSpeed's ds_to_universal and read that",
+                              "%s: %s is of a job with %s parallelism, which is not read; merge it "
+                              "with the framework that wrote it",
                               place->path, name,
                               parsed.part == PART_LAYER ? "pipeline" : "expert");
     if (parsed.mp_rank > 0)
         return cairn_complain(complaint, CAIRN_INVAL,
                               "%s: %s is of a job with tensor or pipeline parallelism, which is not "
-                              "read; convert it with DeepSpeed's ds_to_universal and read that",
+                              "read; merge it with the framework that wrote it",
                               place->path, name);
     if (parsed.part == PART_MODEL)
         sorting->models[sorting->model_count++] = (struct ranked){0, name};

@@ -41,8 +41,7 @@ read_facts(struct reading *reading, const struct cairn_pickle_node *root)
     if (cairn_pickle_u64(cairn_pickle_get(root, "mp_world_size"), &degree) && degree != 1)
         return cairn_complain(reading->complaint, CAIRN_INVAL,
                               "%s/%s is of a job with model parallelism of %" PRIu64
-                              ", which is not read; convert it with DeepSpeed's ds_to_universal "
-                              "and read that",
+                              ", which is not read; merge it with the framework that wrote it",
                               reading->checkpoint->place.path, reading->where, degree);
     state->ranks = (uint32_t)ranks;
     reading->checkpoint->step_known =

@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/convert/deepspeed_target.h"
-
 /* Padding at the end of the rank's part; BF16_Optimizer counts all of the group's at the last rank. */
 static uint64_t
 padding_of(const struct cairn_deepspeed_target *target, uint32_t group)
@@ -83,8 +81,8 @@ set_mappings(const struct cairn_deepspeed_target *target, struct cairn_pickle *t
     cairn_torch_carry_replace(optimizer, "param_slice_mappings", list);
 }
 
-static cairn_err
-plan_model(struct cairn_deepspeed_target *target, const char *folder)
+cairn_err
+cairn_deepspeed_plan_model(struct cairn_deepspeed_target *target, const char *folder)
 {
     struct cairn_deepspeed_object object;
     char path[CAIRN_NAME_BYTES_MAX];
@@ -153,7 +151,7 @@ cairn_deepspeed_plan(const struct cairn_checkpoint *checkpoint,
     for (uint32_t rank = 0; rank < target.ranks && !err; rank++) {
         target.rank = rank;
         if (rank == 0 || target.stage3)
-            err = plan_model(&target, folder);
+            err = cairn_deepspeed_plan_model(&target, folder);
         if (!err && target.has_groups)
             err = plan_optim(&target, folder, prefix);
     }

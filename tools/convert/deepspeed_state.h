@@ -13,6 +13,7 @@
  *   ("scalar", "<key>/<group>")  a tensor of one element that all ranks have
  *   ("fragment", parameter)      a rank's part of a frozen parameter, ZeRO 3
  *   ("empty", dtype)             a parameter's place in a module of ZeRO 3
+ *   ("line", name)               a tensor without its shape (never carried, only written)
  * What depends on the number of ranks is as good as left out, so that the same state is the same bytes:
  * group_paddings and param_slice_mappings are None, dp_world_size and partition_count 1.
  */

@@ -331,6 +331,14 @@ resolve(void *context, const char *word, const char *name, struct cairn_torch_fi
 
     if (strcmp(word, "tensor") == 0)
         return fill_tensor(target, name, out);
+    if (strcmp(word, "line") == 0) {
+        err = fill_tensor(target, name, out);
+        for (uint32_t d = 0; !err && d < out->dims; d++)
+            elements *= out->shape[d];
+        out->dims = 1;
+        out->shape[0] = elements;
+        return err;
+    }
     if (strcmp(word, "empty") == 0) {
         out->dtype = cairn_torch_dtype_named(name);
         out->dims = 1;
