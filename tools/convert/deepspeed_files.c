@@ -185,13 +185,13 @@ sort_name(const struct cairn_place *place, const char *name, struct sorting *sor
     if (parsed.part == PART_NONE)
         return CAIRN_OK;
     if (parsed.part == PART_LAYER || parsed.part == PART_EXPERT)
-        return cairn_complain(complaint, CAIRN_INVAL,
+        return cairn_complain(complaint, CAIRN_VERSION,
                               "%s: %s is of a job with %s parallelism, which is not read; merge it "
                               "with the framework that wrote it",
                               place->path, name,
                               parsed.part == PART_LAYER ? "pipeline" : "expert");
     if (parsed.mp_rank > 0)
-        return cairn_complain(complaint, CAIRN_INVAL,
+        return cairn_complain(complaint, CAIRN_VERSION,
                               "%s: %s is of a job with tensor or pipeline parallelism, which is not "
                               "read; merge it with the framework that wrote it",
                               place->path, name);

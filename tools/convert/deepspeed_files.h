@@ -38,7 +38,7 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_path(const char *folder, const char *
 
 /*
  * Lists a folder. The caller ends *out with cairn_deepspeed_files_fini in any case. CAIRN_CORRUPT where
- * a rank's file is missing or there twice; CAIRN_INVAL for checkpoints of tensor, pipeline or expert
+ * a rank's file is missing or there twice; CAIRN_VERSION for checkpoints of tensor, pipeline or expert
  * parallelism; CAIRN_NOMEM, CAIRN_IO. Complained about.
  */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_files_list(const struct cairn_place *place,

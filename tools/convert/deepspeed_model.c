@@ -39,7 +39,7 @@ read_facts(struct reading *reading, const struct cairn_pickle_node *root)
         ranks > UINT32_MAX)
         return refuse(reading, "it does not say dp_world_size");
     if (cairn_pickle_u64(cairn_pickle_get(root, "mp_world_size"), &degree) && degree != 1)
-        return cairn_complain(reading->complaint, CAIRN_INVAL,
+        return cairn_complain(reading->complaint, CAIRN_VERSION,
                               "%s/%s is of a job with model parallelism of %" PRIu64
                               ", which is not read; merge it with the framework that wrote it",
                               reading->checkpoint->place.path, reading->where, degree);

@@ -46,7 +46,7 @@ name_state(const struct reading *reading, const char *key, const char *parameter
     int bytes = snprintf(name, CAIRN_NAME_BYTES_MAX, "%s.%s", key, parameter);
 
     if (bytes < 0 || bytes >= CAIRN_NAME_BYTES_MAX)
-        return cairn_complain(reading->complaint, CAIRN_INVAL,
+        return cairn_complain(reading->complaint, CAIRN_VERSION,
                               "%s/%s: the name %s of parameter %s is longer than %d bytes",
                               reading->checkpoint->place.path, reading->path, key, parameter,
                               CAIRN_NAME_BYTES_MAX - 1);
@@ -320,7 +320,7 @@ read_layout(struct reading *reading)
     if (reading->state->stage3 != (stage == 3))
         return refuse(reading, "its ZeRO stage is not that which the names of the files say");
     if (cairn_pickle_get(reading->optimizer, "ds_zero_partition_groups"))
-        return cairn_complain(reading->complaint, CAIRN_INVAL,
+        return cairn_complain(reading->complaint, CAIRN_VERSION,
                               "%s/%s partitions experts over groups of ranks, which is not read",
                               reading->checkpoint->place.path, reading->path);
     if (!gaps || gaps->kind != CAIRN_PICKLE_LIST)

@@ -68,7 +68,7 @@ cairn_torch_source_add(struct cairn_checkpoint *checkpoint, struct cairn_torch_s
     cairn_err err;
 
     if (view->dtype->dtype == 0 || view->conjugate || view->negate)
-        return cairn_complain(complaint, CAIRN_INVAL,
+        return cairn_complain(complaint, CAIRN_VERSION,
                               "%s: tensor %.300s (%s%s) is of a kind that is not converted; save it "
                               "as a plain tensor",
                               source->path, tensor->name, view->dtype->name,

@@ -32,7 +32,7 @@ cairn_torch_source_tensor(const struct cairn_torch_source *source,
                           const struct cairn_pickle_node *node);
 
 /* The tensor under a name of the layout, whole, and ("tensor", name) in its place in the tree.
- * CAIRN_INVAL where its elements are not what is stored (of an unknown dtype, or conjugated); the errors
+ * CAIRN_VERSION where its elements are not what is stored (of an unknown dtype, or conjugated); the errors
  * of adding a piece. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_source_add(struct cairn_checkpoint *checkpoint,
                                                   struct cairn_torch_source *source,
