@@ -1,6 +1,6 @@
 /*
- * tests/fuzz/fuzz_pickle.c - any bytes as a pickle: refused, or a tree that is written, read again, and
- * written to the same bytes.
+ * tests/fuzz/fuzz_pickle.c - any bytes as a pickle: refused, or a tree that is written, read again,
+ * and written to the same bytes.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /*
- * tests/fuzz/fuzz_zip.c - any bytes as an archive: refused, or entries that lie inside of it, apart from
- * each other, and are found by name.
+ * tests/fuzz/fuzz_zip.c - any bytes as an archive: refused, or entries that lie inside of it, apart
+ * from each other, and are found by name.
  */
 #include <stdlib.h>
 #include <string.h>

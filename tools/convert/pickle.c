@@ -335,28 +335,40 @@ cairn_pickle_persistent(struct cairn_pickle *pickle, struct cairn_pickle_node *i
     return node;
 }
 
-/* Room for one more element of `slots` pointers. */
+/* Room for `more` further elements, each of one pointer or, in a dict, of two. */
 static bool
-grow(struct cairn_pickle *pickle, struct cairn_pickle_node *node, size_t slots)
+grow(struct cairn_pickle *pickle, struct cairn_pickle_node *node, size_t more, bool doubling)
 {
+    size_t slots = node->kind == CAIRN_PICKLE_DICT ? 2 : 1;
     struct cairn_pickle_node **items;
-    uint32_t room;
+    uint64_t room = (uint64_t)node->count + more;
 
-    if (node->count < node->room)
+    if (room <= node->room)
         return true;
-    if (node->count >= UINT32_MAX / 4) {
+    if (doubling && room < ROOM_MIN)
+        room = ROOM_MIN;
+    if ((doubling || node->count > 0) && room < 2 * (uint64_t)node->count)
+        room = 2 * (uint64_t)node->count;
+    if (room > UINT32_MAX / 2) {
         fail(pickle, CAIRN_NOMEM);
         return false;
     }
-    room = node->count < ROOM_MIN ? ROOM_MIN : node->count * 2;
-    items = cairn_pickle_alloc(pickle, (uint64_t)room * slots * sizeof(*items));
+    items = cairn_pickle_alloc(pickle, room * slots * sizeof(struct cairn_pickle_node *));
     if (!items)
         return false;
     if (node->count > 0)
         memcpy(items, node->items, (size_t)node->count * slots * sizeof(*items));
     node->items = items;
-    node->room = room;
+    node->room = (uint32_t)room;
     return true;
+}
+
+void
+cairn_pickle_reserve(struct cairn_pickle *pickle, struct cairn_pickle_node *target, size_t more)
+{
+    if (target && (target->kind == CAIRN_PICKLE_LIST || target->kind == CAIRN_PICKLE_SET ||
+                   target->kind == CAIRN_PICKLE_DICT))
+        (void)grow(pickle, target, more, false);
 }
 
 void
@@ -374,7 +386,7 @@ cairn_pickle_append(struct cairn_pickle *pickle, struct cairn_pickle_node *targe
         fail(pickle, CAIRN_INVAL);
         return;
     }
-    if (!grow(pickle, list, 1))
+    if (!grow(pickle, list, 1, true))
         return;
     list->items[list->count++] = item;
     deepen(target, item);
@@ -395,7 +407,7 @@ cairn_pickle_put(struct cairn_pickle *pickle, struct cairn_pickle_node *target,
         fail(pickle, CAIRN_INVAL);
         return;
     }
-    if (!grow(pickle, dict, 2))
+    if (!grow(pickle, dict, 1, true))
         return;
     dict->items[2 * (size_t)dict->count] = key;
     dict->items[2 * (size_t)dict->count + 1] = value;

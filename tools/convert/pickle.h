@@ -4,7 +4,9 @@
  * A tree lives in an arena with a limit and is freed at once. Nodes that the pickle shares are
  * shared here, and cycles are cycles: whoever walks a tree needs a limit on depth
  * (CAIRN_PICKLE_DEPTH_MAX serves) and a note of what it has visited (node->index, which counts from
- * 0 to pickle->node_count, serves as its key). Nodes of two trees are not mixed.
+ * 0 to pickle->node_count, serves as its key). Nodes of two trees are not mixed. A node may stand
+ * for many equal values: a tree is changed by putting another node in a place, never by changing a
+ * node.
  *
  * Building: errors are sticky. A builder whose memory runs out, or that is given NULL for a node,
  * gives NULL, and cairn_pickle_done says in the end whether all went well.
@@ -106,7 +108,10 @@ void *cairn_pickle_alloc(struct cairn_pickle *pickle, uint64_t bytes);
 struct cairn_pickle_node *cairn_pickle_none(struct cairn_pickle *pickle);
 struct cairn_pickle_node *cairn_pickle_bool(struct cairn_pickle *pickle, bool truth);
 struct cairn_pickle_node *cairn_pickle_int(struct cairn_pickle *pickle, int64_t integer);
-/* From two's complement, least byte first; an INT where it fits. The bytes are borrowed by the tree. */
+/*
+ * From two's complement, least byte first; an INT where it fits. The bytes are borrowed by the
+ * tree.
+ */
 struct cairn_pickle_node *cairn_pickle_big_int(struct cairn_pickle *pickle, const uint8_t *bytes,
                                                size_t bytes_len);
 struct cairn_pickle_node *cairn_pickle_float(struct cairn_pickle *pickle, double real);
@@ -122,7 +127,9 @@ struct cairn_pickle_node *cairn_pickle_sequence(struct cairn_pickle *pickle,
                                                 struct cairn_pickle_node *const items[],
                                                 size_t count);
 struct cairn_pickle_node *cairn_pickle_dict(struct cairn_pickle *pickle);
-/* The names are copied; CAIRN_INVAL where one is empty, holds a NUL or a newline, or is no UTF-8. */
+/*
+ * The names are copied; CAIRN_INVAL where one is empty, holds a NUL or a newline, or is no UTF-8.
+ */
 struct cairn_pickle_node *cairn_pickle_global_of(struct cairn_pickle *pickle, const void *module,
                                                  size_t module_bytes, const void *name,
                                                  size_t name_bytes);
@@ -134,6 +141,9 @@ struct cairn_pickle_node *cairn_pickle_object(struct cairn_pickle *pickle,
                                               struct cairn_pickle_node *args);
 struct cairn_pickle_node *cairn_pickle_persistent(struct cairn_pickle *pickle,
                                                   struct cairn_pickle_node *id);
+/* Room for `more` further items or pairs, where their number is known; else room doubles. */
+void cairn_pickle_reserve(struct cairn_pickle *pickle, struct cairn_pickle_node *target,
+                          size_t more);
 /* Appends to a LIST or SET, or to what an OBJECT appends. */
 void cairn_pickle_append(struct cairn_pickle *pickle, struct cairn_pickle_node *target,
                          struct cairn_pickle_node *item);
@@ -157,10 +167,14 @@ bool cairn_pickle_is_call(const struct cairn_pickle_node *node, const char *modu
                           const char *name);
 /* The value of an INT of 0 … INT64_MAX; false for any other node. */
 bool cairn_pickle_u64(const struct cairn_pickle_node *node, uint64_t *value);
-/* The text with a NUL after it; false where it is none, holds a NUL, is no UTF-8 or does not fit. */
+/*
+ * The text with a NUL after it; false where it is none, holds a NUL, is no UTF-8 or does not fit.
+ */
 bool cairn_pickle_copy_text(const struct cairn_pickle_node *node, char *out, size_t out_bytes);
-/* The dict of pairs of a DICT or of an OBJECT that sets by key (OrderedDict and its like); NULL where
- * there is none. */
+/*
+ * The dict of pairs of a DICT or of an OBJECT that sets by key (OrderedDict and its like); NULL
+ * where there is none.
+ */
 const struct cairn_pickle_node *cairn_pickle_pairs(const struct cairn_pickle_node *node);
 /* The value of a text key of cairn_pickle_pairs, the last of equal ones, as Python has it; NULL. */
 struct cairn_pickle_node *cairn_pickle_get(const struct cairn_pickle_node *node, const char *key);

@@ -102,6 +102,13 @@ widen(struct cairn_pickle_node ***entries, size_t *room, size_t needed)
 }
 
 void
+cairn_pickle_machine_init(struct cairn_pickle_machine *vm)
+{
+    if (!widen(&vm->stack, &vm->stack_room, 0))
+        fail_memory(vm);
+}
+
+void
 cairn_pickle_machine_push(struct cairn_pickle_machine *vm, struct cairn_pickle_node *node)
 {
     if (!node || !widen(&vm->stack, &vm->stack_room, vm->stack_count)) {
@@ -163,7 +170,10 @@ cairn_pickle_machine_pop_mark(struct cairn_pickle_machine *vm, size_t *count)
 void
 cairn_pickle_machine_share(struct cairn_pickle_node *node)
 {
-    if (node->kind != CAIRN_PICKLE_NONE && node->kind != CAIRN_PICKLE_BOOL)
+    bool empty = node->kind == CAIRN_PICKLE_TUPLE && node->count == 0;
+
+    if (node->kind != CAIRN_PICKLE_NONE && node->kind != CAIRN_PICKLE_BOOL &&
+        node->kind != CAIRN_PICKLE_INT && !empty)
         node->memoized = true;
 }
 

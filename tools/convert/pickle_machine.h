@@ -2,15 +2,17 @@
  * tools/convert/pickle_machine.h - the stack, the memo and the input of the pickle reader; for
  * pickle_machine.c and pickle_read.c alone.
  *
- * `why` is the first thing that was wrong; after it nothing that these functions give means anything.
- * Bounds: the stack and the memo hold no more entries than the input has bytes, open marks no more
- * than CAIRN_PICKLE_DEPTH_MAX, nodes are the arena's to count. What stands below the innermost mark
- * cannot be reached until that mark is closed.
+ * `why` is the first thing that was wrong; after it nothing that these functions give means
+ * anything. Bounds: the stack and the memo hold no more entries than the input has bytes, open
+ * marks no more than CAIRN_PICKLE_DEPTH_MAX, nodes are the arena's to count. What stands below the
+ * innermost mark cannot be reached until that mark is closed.
  */
 #ifndef CAIRN_TOOLS_CONVERT_PICKLE_MACHINE_H
 #define CAIRN_TOOLS_CONVERT_PICKLE_MACHINE_H
 
 #include "tools/convert/pickle.h"
+
+enum { CAIRN_PICKLE_SMALL_INTS = 256 };
 
 struct cairn_pickle_machine {
     struct cairn_pickle *pickle;
@@ -23,7 +25,8 @@ struct cairn_pickle_machine {
     size_t mark_count;
     struct cairn_pickle_node **memo; /* NULL where no entry is */
     size_t memo_room, memo_count;
-    struct cairn_pickle_node *none, *truths[2]; /* one of each is enough */
+    /* one node of each value that is met often is enough */
+    struct cairn_pickle_node *none, *truths[2], *empty, *small[CAIRN_PICKLE_SMALL_INTS];
     unsigned kind, count; /* operands of the opcode at hand, from its row of the table */
     const char *why;
     bool exhausted; /* why is a lack of memory */
@@ -31,6 +34,8 @@ struct cairn_pickle_machine {
     bool stopped;
 };
 
+/* Makes the stack of a machine that has its input and its arena, and is zeroes besides. */
+void cairn_pickle_machine_init(struct cairn_pickle_machine *vm);
 /* Frees what the machine itself holds: not the arena. */
 void cairn_pickle_machine_fini(struct cairn_pickle_machine *vm);
 /* Keeps the first reason; static text. */
@@ -57,7 +62,7 @@ void cairn_pickle_machine_mark(struct cairn_pickle_machine *vm);
 struct cairn_pickle_node **cairn_pickle_machine_pop_mark(struct cairn_pickle_machine *vm,
                                                          size_t *count);
 
-/* Marks a value as used more than once; None and booleans are not numbered, one node stands for all. */
+/* Marks a value as used more than once; None, booleans, integers and () need no number for it. */
 void cairn_pickle_machine_share(struct cairn_pickle_node *node);
 /* Numbers the last value. */
 void cairn_pickle_machine_put(struct cairn_pickle_machine *vm, uint64_t number);

@@ -1,7 +1,7 @@
 /*
- * tools/convert/pickle_read.c - the opcodes of pickle, protocols 0 to 5: one table says for each byte
- * its name, its operands, and what it does or why it is refused. Calls, the memo and the stack stand
- * here, plain values in pickle_values.c.
+ * tools/convert/pickle_read.c - the opcodes of pickle, protocols 0 to 5: one table says for each
+ * byte its name, its operands, and what it does or why it is refused. Calls, the memo and the stack
+ * stand here, plain values in pickle_values.c.
  */
 #include "tools/convert/pickle_read.h"
 
@@ -106,9 +106,10 @@ op_instance(struct cairn_pickle_machine *vm)
         items = cairn_pickle_machine_pop_mark(vm, &count);
         if (count == 0)
             cairn_pickle_machine_fail(vm, "there is no class to make an object of");
-        callable = count > 0 ? items[0] : NULL;
-        items += count > 0 ? 1 : 0;
-        count -= count > 0 ? 1 : 0;
+        if (vm->why)
+            return;
+        callable = *items++;
+        count--;
     }
     if (vm->why)
         return;
@@ -176,8 +177,8 @@ op_mark(struct cairn_pickle_machine *vm)
 
 /*
  * Python throws values away in one place only: when an object turns out to hold itself it was made
- * twice, and the first one is then taken from the memo, behind at most two more POPs. Anywhere else a
- * call of which the result is thrown away was made for what it does.
+ * twice, and the first one is then taken from the memo, behind at most two more POPs. Anywhere else
+ * a call of which the result is thrown away was made for what it does.
  */
 static void
 check_thrown(struct cairn_pickle_machine *vm, const struct cairn_pickle_node *node)
@@ -406,9 +407,10 @@ read_pickle(struct cairn_pickle_machine *vm, const char *where, bool complete,
         vm->bytes_len = CAIRN_PICKLE_BYTES_MAX;
         complete = true;
     }
-    while (!vm->stopped && !vm->why) {
+    cairn_pickle_machine_init(vm);
+    while (!vm->stopped && err == CAIRN_OK) {
         size_t at = vm->at;
-        const char *name = step(vm);
+        const char *name = vm->why ? "none" : step(vm);
 
         if (!vm->why)
             continue;

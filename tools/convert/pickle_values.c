@@ -29,7 +29,13 @@ cairn_pickle_op_binint(struct cairn_pickle_machine *vm)
     uint64_t value = cairn_pickle_machine_number(vm, vm->count);
     int64_t integer = vm->count == 4 ? (int32_t)(uint32_t)value : (int64_t)value;
 
-    cairn_pickle_machine_push(vm, cairn_pickle_int(vm->pickle, integer));
+    if (integer < 0 || integer >= CAIRN_PICKLE_SMALL_INTS) {
+        cairn_pickle_machine_push(vm, cairn_pickle_int(vm->pickle, integer));
+        return;
+    }
+    if (!vm->small[integer])
+        vm->small[integer] = cairn_pickle_int(vm->pickle, integer);
+    cairn_pickle_machine_push(vm, vm->small[integer]);
 }
 
 /* The length of LONG4 has a sign; a negative one is larger than any input. */
@@ -151,6 +157,12 @@ cairn_pickle_op_sequence(struct cairn_pickle_machine *vm)
         items = cairn_pickle_machine_top(vm, vm->count);
     if (vm->why)
         return;
+    if (vm->count == 0 && vm->kind == CAIRN_PICKLE_TUPLE) {
+        if (!vm->empty)
+            vm->empty = cairn_pickle_sequence(vm->pickle, CAIRN_PICKLE_TUPLE, NULL, 0);
+        cairn_pickle_machine_push(vm, vm->empty);
+        return;
+    }
     vm->stack_count -= vm->count;
     push_sequence(vm, items, vm->count);
 }
@@ -166,8 +178,8 @@ cairn_pickle_op_marked_sequence(struct cairn_pickle_machine *vm)
 }
 
 /*
- * Whether the value on top may grow. The tree says in which order an object was given items, pairs and
- * state; another order would mean something else and cannot be said.
+ * Whether the value on top may grow. The tree says in which order an object was given items, pairs
+ * and state; another order would mean something else and cannot be said.
  */
 static struct cairn_pickle_node *
 growing(struct cairn_pickle_machine *vm, enum cairn_pickle_kind kind)
@@ -196,6 +208,7 @@ append_all(struct cairn_pickle_machine *vm, struct cairn_pickle_node *const item
 {
     struct cairn_pickle_node *target = vm->why ? NULL : growing(vm, vm->kind);
 
+    cairn_pickle_reserve(vm->pickle, target, count);
     for (size_t i = 0; target && i < count; i++)
         cairn_pickle_append(vm->pickle, target, items[i]);
 }
@@ -206,6 +219,7 @@ put_all(struct cairn_pickle_machine *vm, struct cairn_pickle_node *target,
 {
     if (count % 2 != 0)
         cairn_pickle_machine_fail(vm, "a key without a value");
+    cairn_pickle_reserve(vm->pickle, target, count / 2);
     for (size_t i = 0; target && !vm->why && i < count; i += 2)
         cairn_pickle_put(vm->pickle, target, items[i], items[i + 1]);
 }

@@ -1,6 +1,6 @@
 /*
- * tools/convert/pickle_values.h - the opcodes of pickle that make plain values and containers; for the
- * table of pickle_read.c alone. Each takes its operands from vm->kind and vm->count.
+ * tools/convert/pickle_values.h - the opcodes of pickle that make plain values and containers; for
+ * the table of pickle_read.c alone. Each takes its operands from vm->kind and vm->count.
  */
 #ifndef CAIRN_TOOLS_CONVERT_PICKLE_VALUES_H
 #define CAIRN_TOOLS_CONVERT_PICKLE_VALUES_H

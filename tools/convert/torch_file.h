@@ -1,17 +1,18 @@
 /*
- * tools/convert/torch_file.h - a file that torch.save wrote: its tensors, where their bytes lie, and
- * the rest of the object as an inert tree.
+ * tools/convert/torch_file.h - a file that torch.save wrote: its tensors, where their bytes lie,
+ * and the rest of the object as an inert tree.
  *
- * Both forms are read: the ZIP archive of PyTorch since 1.6, and the one before it, which is five pickles
- * (magic number, version, byte order, object, storage keys) and then each storage behind its count of
- * elements. Nothing of the data is read, and in both the tree names storages as the newer form does. The
- * tar form of 2016 and TorchScript archives are recognized and refused, as is what was written on a
- * big-endian machine.
+ * Both forms are read: the ZIP archive of PyTorch since 1.6, and the one before it, which is five
+ * pickles (magic number, version, byte order, object, storage keys) and then each storage behind
+ * its count of elements. Nothing of the data is read, and in both the tree names storages as the
+ * newer form does. The tar form of 2016 and TorchScript archives are recognized and refused, as is
+ * what was written on a big-endian machine.
  *
- * Names of tensors are the paths to them: keys, attributes and indexes, joined by dots. Arguments of a
- * call that is no tensor's are "()" and their number. A key that is no string stands as Python would
- * print it where it is a number, None, a boolean, a dtype or a tuple of such, else as "?" and its index.
- * A tensor that is held twice has two names. Names need not differ: keys may have dots themselves.
+ * Names of tensors are the paths to them: keys, attributes and indexes, joined by dots. Arguments
+ * of a call that is no tensor's are "()" and their number. A key that is no string stands as Python
+ * would print it where it is a number, None, a boolean, a dtype or a tuple of such, else as "?" and
+ * its index. A tensor that is held twice has two names. Names need not differ: keys may have dots
+ * themselves.
  */
 #ifndef CAIRN_TOOLS_CONVERT_TORCH_FILE_H
 #define CAIRN_TOOLS_CONVERT_TORCH_FILE_H
@@ -71,11 +72,11 @@ enum { CAIRN_TORCH_PROBE_BYTES = 512 };
 enum cairn_torch_form cairn_torch_probe(const void *bytes, size_t bytes_len);
 
 /*
- * Reads what [begin, begin + bytes) of an open file says of itself: a whole file, or a part that torch.save
- * wrote into a larger one. `where` names it in the one log line of a failure, which says what is wrong
- * and where. The pickle, the tree, the tensors and their
- * names take at most memory_bytes each. The caller ends *file with
- * cairn_torch_close; `fd` stays its own. CAIRN_CORRUPT, CAIRN_IO, CAIRN_NOMEM; then *file is zeroes.
+ * Reads what [begin, begin + bytes) of an open file says of itself: a whole file, or a part that
+ * torch.save wrote into a larger one. `where` names it in the one log line of a failure, which says
+ * what is wrong and where. The pickle, the tree, the tensors and their names take at most
+ * memory_bytes each. The caller ends *file with cairn_torch_close; `fd` stays its own.
+ * CAIRN_CORRUPT, CAIRN_IO, CAIRN_NOMEM; then *file is zeroes.
  */
 CAIRN_MUST_CHECK cairn_err cairn_torch_open(int fd, const char *where, uint64_t begin,
                                             uint64_t bytes, uint64_t memory_bytes,

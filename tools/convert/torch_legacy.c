@@ -1,6 +1,6 @@
 /*
- * tools/convert/torch_legacy.c - torch.save before 1.6 (and since, when asked for): five pickles, then the
- * storages.
+ * tools/convert/torch_legacy.c - torch.save before 1.6 (and since, when asked for): five pickles,
+ * then the storages.
  *
  *   1  the number 0x1950a86a20f9469cfc6c
  *   2  the number 1001

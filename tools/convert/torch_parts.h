@@ -1,6 +1,7 @@
 /*
- * tools/convert/torch_parts.h - what the files behind torch_file.h share: torch_file.c (the archive),
- * torch_legacy.c (the form before 1.6), torch_storages.c and torch_walk.c (what the tree holds).
+ * tools/convert/torch_parts.h - what the files behind torch_file.h share: torch_file.c (the
+ * archive), torch_legacy.c (the form before 1.6), torch_storages.c and torch_walk.c (what the tree
+ * holds).
  */
 #ifndef CAIRN_TOOLS_CONVERT_TORCH_PARTS_H
 #define CAIRN_TOOLS_CONVERT_TORCH_PARTS_H
@@ -47,8 +48,8 @@ struct cairn_torch_child {
 };
 
 /*
- * The first way down at or after number *slot, of which *slot becomes the number; false where there is
- * none left. Ways are numbered from 0.
+ * The first way down at or after number *slot, of which *slot becomes the number; false where there
+ * is none left. Ways are numbered from 0.
  */
 bool cairn_torch_next_child(const struct cairn_pickle_node *node, uint64_t *slot,
                             struct cairn_torch_child *child);

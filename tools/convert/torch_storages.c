@@ -67,8 +67,8 @@ make_room(struct cairn_torch_file *file)
 }
 
 /*
- * What only the form before 1.6 has becomes what the one since has: ('module', class, source file, source)
- * the class, and a storage's id without the view that it is not.
+ * What only the form before 1.6 has becomes what the one since has: ('module', class, source file,
+ * source) the class, and a storage's id without the view that it is not.
  */
 static bool
 modernize(struct cairn_pickle_node *node)

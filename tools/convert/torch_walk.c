@@ -1,8 +1,8 @@
 /*
  * tools/convert/torch_walk.c - every way down a tree, and the tensors at its ends with their names.
  *
- * A container that is held twice is walked twice, so that no tensor lacks a name; a cycle is not walked
- * again; a bound on steps stops trees that are small and have endlessly many paths.
+ * A container that is held twice is walked twice, so that no tensor lacks a name; a cycle is not
+ * walked again; a bound on steps stops trees that are small and have endlessly many paths.
  */
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,10 +1,10 @@
 /*
- * tools/convert/torch_write.h - lays out and writes a file as torch.save does (PyTorch 2.13's ZIP form):
- * everything but the bytes of the storages, which their owner writes to where the plan says.
+ * tools/convert/torch_write.h - lays out and writes a file as torch.save does (PyTorch 2.13's ZIP
+ * form): everything but the bytes of the storages, which their owner writes to where the plan says.
  *
- * torch.load reads it with weights_only, memory-mapped, and with storage offsets calculated instead of
- * read; written from what torch_file.h read, with the same folder, it is the same file byte for byte but for
- * the 40 digits of .data/serialization_id (and their checksum).
+ * torch.load reads it with weights_only, memory-mapped, and with storage offsets calculated instead
+ * of read; written from what torch_file.h read, with the same folder, it is the same file byte for
+ * byte but for the 40 digits of .data/serialization_id (and their checksum).
  */
 #ifndef CAIRN_TOOLS_CONVERT_TORCH_WRITE_H
 #define CAIRN_TOOLS_CONVERT_TORCH_WRITE_H
@@ -25,10 +25,11 @@ struct cairn_torch_plan {
 };
 
 /*
- * Lays out a file whose object is `root`, a node of `tree`, and whose storages are given in the order in
- * which the object names them first, as torch.save has it. `folder` is what the archive's names begin with:
- * torch.save takes the file's name without its ending, "archive" where there is none. The caller ends
- * *plan with cairn_torch_plan_fini. CAIRN_INVAL with a log line, CAIRN_NOMEM; then *plan is zeroes.
+ * Lays out a file whose object is `root`, a node of `tree`, and whose storages are given in the
+ * order in which the object names them first, as torch.save has it. `folder` is what the archive's
+ * names begin with: torch.save takes the file's name without its ending, "archive" where there is
+ * none. The caller ends *plan with cairn_torch_plan_fini. CAIRN_INVAL with a log line, CAIRN_NOMEM;
+ * then *plan is zeroes.
  */
 CAIRN_MUST_CHECK cairn_err cairn_torch_plan_init(struct cairn_torch_plan *plan, const char *folder,
                                                  const struct cairn_pickle *tree,

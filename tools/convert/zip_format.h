@@ -2,15 +2,15 @@
  * tools/convert/zip_format.h - the records of a ZIP archive: signatures, sizes, and the flags that
  * matter; for zip_read.c and zip_write.c.
  *
- * All numbers are little-endian. Offsets count from the start of the archive, which need not be that
- * of the file.
+ * All numbers are little-endian. Offsets count from the start of the archive, which need not be
+ * that of the file.
  *
  *   per entry   local header (30 bytes, name, extra), data, descriptor (16 bytes, or 24 in ZIP64)
  *   directory   per entry 46 bytes, name, extra, comment
  *   end         ZIP64 end (56 bytes), its locator (20 bytes), end (22 bytes, comment)
  *
- * A 32-bit field of all ones says that the value is in the ZIP64 extra of the directory, which has, in
- * this order and only where needed: size, stored size, offset of the local header.
+ * A 32-bit field of all ones says that the value is in the ZIP64 extra of the directory, which has,
+ * in this order and only where needed: size, stored size, offset of the local header.
  */
 #ifndef CAIRN_TOOLS_CONVERT_ZIP_FORMAT_H
 #define CAIRN_TOOLS_CONVERT_ZIP_FORMAT_H

@@ -1,6 +1,6 @@
 /*
- * tools/convert/zip_read.h - where the entries of a ZIP archive lie, so that their bytes can be read in
- * place. For archives as PyTorch writes them: every entry stored, ZIP64 where needed.
+ * tools/convert/zip_read.h - where the entries of a ZIP archive lie, so that their bytes can be
+ * read in place. For archives as PyTorch writes them: every entry stored, ZIP64 where needed.
  *
  * An archive may lie anywhere in a file. Refused, with the entry's name: compressed, encrypted and
  * overlapping entries, names twice or with tricks in them, local headers that contradict the
@@ -40,9 +40,9 @@ struct cairn_zip {
 bool cairn_zip_probe(const void *bytes, size_t bytes_len);
 
 /*
- * Reads the directory and every local header of the archive at [begin, begin + bytes) of an open file;
- * nothing of the data. `where` names it in the one log line of a failure. The caller ends *zip with
- * cairn_zip_fini. CAIRN_CORRUPT, CAIRN_IO, CAIRN_NOMEM; then *zip is zeroes.
+ * Reads the directory and every local header of the archive at [begin, begin + bytes) of an open
+ * file; nothing of the data. `where` names it in the one log line of a failure. The caller ends
+ * *zip with cairn_zip_fini. CAIRN_CORRUPT, CAIRN_IO, CAIRN_NOMEM; then *zip is zeroes.
  */
 CAIRN_MUST_CHECK cairn_err cairn_zip_open(int fd, const char *where, uint64_t begin, uint64_t bytes,
                                           struct cairn_zip *zip);

@@ -39,8 +39,9 @@ CAIRN_MUST_CHECK cairn_err cairn_zip_plan_init(struct cairn_zip_plan *plan, cons
 void cairn_zip_plan_fini(struct cairn_zip_plan *plan);
 
 /*
- * Adds an entry; *index says which of plan->entries it is, whose `at` is final. Names are the caller's
- * to keep apart. CAIRN_INVAL for a name that is too long or a size beyond that of files; CAIRN_NOMEM.
+ * Adds an entry; *index says which of plan->entries it is, whose `at` is final. Names are the
+ * caller's to keep apart. CAIRN_INVAL for a name that is too long or a size beyond that of files;
+ * CAIRN_NOMEM.
  */
 CAIRN_MUST_CHECK cairn_err cairn_zip_plan_add(struct cairn_zip_plan *plan, const char *name,
                                               uint64_t bytes, uint32_t *index);

@@ -1,6 +1,6 @@
 /*
- * tests/unit/tools/test_pickle.c - pickles of real Python in all protocols (tests/fixtures/make_torch.py)
- * read and written again; every opcode; and pickles that mean harm.
+ * tests/unit/tools/test_pickle.c - pickles of real Python in all protocols
+ * (tests/fixtures/make_torch.py) read and written again; every opcode; and pickles that mean harm.
  *
  * For tests/interop it is a program, too: --rewrite FROM TO reads a pickle and writes it anew.
  */
@@ -432,7 +432,10 @@ deep_values_are_refused_without_deep_calls(void **state)
     free(bytes);
 }
 
-/* 2^40 elements in a pickle of 200 bytes: shared here, and no larger than their pickle when written. */
+/*
+ * 2^40 elements in a pickle of 200 bytes: shared here, and no larger than their pickle when
+ * written.
+ */
 static void
 a_bomb_of_shared_lists_stays_small(void **state)
 {
@@ -457,7 +460,7 @@ a_bomb_of_shared_lists_stays_small(void **state)
 static void
 memory_has_a_limit(void **state)
 {
-    static const char *const parts[] = {")", "]", "}", "K\1", "]2a", "ca\nb\n)R", "C\1x"};
+    static const char *const parts[] = {"]", "}", ")\x85", "J\1\1\1\1", "]2a", "ca\nb\n)R", "C\1x"};
     enum { COUNT = 100000 };
 
     (void)state;

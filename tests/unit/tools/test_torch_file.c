@@ -1,6 +1,6 @@
 /*
- * tests/unit/tools/test_torch_file.c - files of torch.save against what PyTorch said of them when it made
- * them (tests/fixtures/make_torch.py), written again, and broken in many ways.
+ * tests/unit/tools/test_torch_file.c - files of torch.save against what PyTorch said of them when
+ * it made them (tests/fixtures/make_torch.py), written again, and broken in many ways.
  *
  * For tests/interop it is a program, too:
  *   --list FILE            one line per tensor, as make_torch.py writes it
@@ -556,7 +556,9 @@ an_old_file_of_a_big_endian_machine_is_refused(void **state)
     free(bytes);
 }
 
-/* A tensor over a storage that the file does not have, and over one that is shorter than it says. */
+/*
+ * A tensor over a storage that the file does not have, and over one that is shorter than it says.
+ */
 static void
 storages_must_be_there_and_whole(void **state)
 {
@@ -702,8 +704,10 @@ static const char *const made_dtypes[] = {
     "complex128", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"};
 enum { MADE_COUNT = sizeof(made_dtypes) / sizeof(made_dtypes[0]), MADE_ELEMENTS = 6 };
 
-/* {"weights": OrderedDict of a [2, 3] tensor per dtype, "size": …, "dtype": …, "raw": …}; byte i of storage s
- * is i + s, those of bool are 0 and 1. */
+/*
+ * {"weights": OrderedDict of a [2, 3] tensor per dtype, "size": …, "dtype": …, "raw": …}; byte i of
+ * storage s is i + s, those of bool are 0 and 1.
+ */
 static struct cairn_pickle_node *
 made_tree(struct cairn_pickle *tree, struct cairn_torch_plan_storage *storages,
           char keys[MADE_COUNT][8])

@@ -1,6 +1,6 @@
 /*
- * tests/unit/tools/test_zip.c - archives that are laid out, written and found again, at any place of a file
- * and beyond 4 GiB; and every way in which one can contradict itself.
+ * tests/unit/tools/test_zip.c - archives that are laid out, written and found again, at any place
+ * of a file and beyond 4 GiB; and every way in which one can contradict itself.
  */
 #include <setjmp.h>
 #include <stdarg.h>
