@@ -87,7 +87,7 @@ endef
 $(foreach m,$(filter-out gpt,$(MODULES)),$(eval $(call unit_rule,$(m))))
 $(BUILD)/tests/unit/gpt/%: $(BUILD)/tests/unit/gpt/%.o $(filter-out %/main.o,$(GPT_OBJ)) $(BUILD)/libcairn.so
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -L$(BUILD) -lcairn -lcrypto -lcmocka -lm -Wl,-rpath,$(abspath $(BUILD))
-$(BUILD)/tests/fault/%: $(BUILD)/tests/fault/%.o $(SUPPORT_OBJ) $(call ARCHIVES_FOR,agent)
+$(BUILD)/tests/fault/%: $(BUILD)/tests/fault/%.o $(SUPPORT_OBJ) $(call ARCHIVES_FOR,tools)
 	$(Q)$(CC) $(LDFLAGS) -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS_ALL) -lcmocka -lm
 
 # Real hardware only; each exits with 77 and the reason where there is none.

@@ -159,7 +159,7 @@ cairn_conversion_open(const struct cairn_conversion_options *options, struct cai
     cairn_err err;
 
     *out = (struct cairn_conversion){.options = options, .source.place.dir_fd = -1};
-    err = cairn_checkpoint_open(options->source, NULL, &out->source, complaint);
+    err = cairn_checkpoint_open(options->source, options->from, &out->source, complaint);
     if (!err)
         err = cairn_checkpoint_drop(&out->source, options->drops, options->drop_count,
                                     &out->report.dropped, complaint);

@@ -14,6 +14,7 @@
 struct cairn_conversion_options {
     const char *source;
     const char *target;
+    const struct cairn_format *from; /* NULL: found out */
     const struct cairn_format *to;
     struct cairn_output_options output;
     const char *const *drops; /* [drop_count] patterns of names (fnmatch) that are left out */

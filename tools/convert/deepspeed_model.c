@@ -300,7 +300,7 @@ cairn_deepspeed_model_read(struct cairn_checkpoint *checkpoint, struct cairn_dee
     if (!err)
         err = read_frozen(&reading, root);
     if (!err)
-        cairn_deepspeed_set_ranks(cairn_pickle_get(root, "dp_world_size"), 1);
+        cairn_deepspeed_set_ranks(&reading.source.torch.tree, root, "dp_world_size", 1);
     if (!err)
         err = cairn_deepspeed_carry(checkpoint, state, &reading.source, 0, rank, complaint);
     cairn_torch_source_close(&reading.source);

@@ -358,9 +358,11 @@ cairn_deepspeed_optim_read(struct cairn_checkpoint *checkpoint, struct cairn_dee
     if (!err)
         err = read_groups(&reading);
     if (!err) {
-        cairn_deepspeed_forget(cairn_pickle_get(reading.optimizer, "group_paddings"));
-        cairn_deepspeed_set_ranks(cairn_pickle_get(reading.optimizer, "partition_count"), 1);
-        cairn_deepspeed_forget(cairn_pickle_get(reading.optimizer, "param_slice_mappings"));
+        struct cairn_pickle *tree = &reading.source.torch.tree;
+
+        cairn_deepspeed_forget(tree, reading.optimizer, "group_paddings");
+        cairn_deepspeed_forget(tree, reading.optimizer, "param_slice_mappings");
+        cairn_deepspeed_set_ranks(tree, reading.optimizer, "partition_count", 1);
         err = cairn_deepspeed_carry(checkpoint, state, &reading.source, 1, rank, complaint);
     }
     cairn_torch_source_close(&reading.source);

@@ -95,7 +95,7 @@ cairn_deepspeed_plan_model(struct cairn_deepspeed_target *target, const char *fo
     else
         (void)snprintf(path, sizeof(path), "%s/mp_rank_00_model_states.pt", folder);
     if (!err) {
-        cairn_deepspeed_set_ranks(cairn_pickle_get(object.root, "dp_world_size"), target->ranks);
+        cairn_deepspeed_set_ranks(&object.tree, object.root, "dp_world_size", target->ranks);
         err = cairn_deepspeed_target_add(target, path, &object.tree, object.root);
     }
     cairn_deepspeed_object_fini(&object);
@@ -115,7 +115,7 @@ plan_optim(struct cairn_deepspeed_target *target, const char *folder, const char
                    target->rank);
     if (!err) {
         optimizer = cairn_pickle_get(object.root, "optimizer_state_dict");
-        cairn_deepspeed_set_ranks(cairn_pickle_get(optimizer, "partition_count"), target->ranks);
+        cairn_deepspeed_set_ranks(&object.tree, optimizer, "partition_count", target->ranks);
         set_paddings(target, &object.tree, optimizer);
         set_mappings(target, &object.tree, optimizer);
         err = cairn_deepspeed_target_add(target, path, &object.tree, object.root);

@@ -20,24 +20,26 @@ cairn_deepspeed_state_fini(struct cairn_deepspeed_state *state)
 }
 
 void
-cairn_deepspeed_forget(struct cairn_pickle_node *node)
+cairn_deepspeed_forget(struct cairn_pickle *tree, struct cairn_pickle_node *dict, const char *key)
 {
-    if (!node)
-        return;
-    node->kind = CAIRN_PICKLE_NONE;
-    node->memoized = false;
+    cairn_torch_carry_replace(dict, key, cairn_pickle_none(tree));
 }
 
 void
-cairn_deepspeed_set_ranks(struct cairn_pickle_node *node, uint32_t ranks)
+cairn_deepspeed_set_ranks(struct cairn_pickle *tree, struct cairn_pickle_node *dict,
+                          const char *key, uint32_t ranks)
 {
-    if (!node)
-        return;
-    if (node->kind == CAIRN_PICKLE_INT)
-        node->integer = ranks;
-    for (uint32_t i = 0; node->kind == CAIRN_PICKLE_LIST && i < node->count; i++)
-        if (node->items[i]->kind == CAIRN_PICKLE_INT)
-            node->items[i]->integer = ranks;
+    const struct cairn_pickle_node *known = cairn_pickle_get(dict, key);
+    struct cairn_pickle_node *made = cairn_pickle_int(tree, ranks);
+
+    if (known && known->kind == CAIRN_PICKLE_LIST) {
+        struct cairn_pickle_node *list = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
+
+        for (uint32_t i = 0; i < known->count; i++)
+            cairn_pickle_append(tree, list, made);
+        made = list;
+    }
+    cairn_torch_carry_replace(dict, key, made);
 }
 
 bool

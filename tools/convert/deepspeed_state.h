@@ -70,11 +70,14 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_state_end(struct cairn_checkpoint *ch
                                                      struct cairn_deepspeed_state *state,
                                                      struct cairn_complaint *complaint);
 
-/* A number, or each number of a list, becomes the count of ranks; NULL is allowed. */
-void cairn_deepspeed_set_ranks(struct cairn_pickle_node *node, uint32_t ranks);
+/* What a dict has under a key, a number or a list of them, becomes the count of ranks. Values of a tree may
+ * be shared, so their places are given new ones. */
+void cairn_deepspeed_set_ranks(struct cairn_pickle *tree, struct cairn_pickle_node *dict,
+                               const char *key, uint32_t ranks);
 
-/* The node becomes None wherever the tree holds it; NULL is allowed. */
-void cairn_deepspeed_forget(struct cairn_pickle_node *node);
+/* What a dict has under a key becomes None. */
+void cairn_deepspeed_forget(struct cairn_pickle *tree, struct cairn_pickle_node *dict,
+                            const char *key);
 
 /* Carries what is left of a rank's object, where it differs from rank 0's (which: 0 model, 1 optim). */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_carry(struct cairn_checkpoint *checkpoint,

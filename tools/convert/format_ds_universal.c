@@ -339,8 +339,8 @@ make_optimizer(struct reading *reading, struct cairn_torch_source *source)
     if (!stage3)
         cairn_pickle_put(tree, optimizer, cairn_pickle_text(tree, "param_slice_mappings"),
                          cairn_pickle_none(tree));
-    cairn_deepspeed_forget(cairn_pickle_get(optimizer, "group_paddings"));
-    cairn_deepspeed_set_ranks(cairn_pickle_get(optimizer, "partition_count"), 1);
+    cairn_deepspeed_forget(tree, optimizer, "group_paddings");
+    cairn_deepspeed_set_ranks(tree, optimizer, "partition_count", 1);
     cairn_pickle_put(tree, root, cairn_pickle_text(tree, "optimizer_state_dict"), optimizer);
     if (cairn_pickle_get(source->torch.root, "ds_config"))
         cairn_pickle_put(tree, root, cairn_pickle_text(tree, "ds_config"),

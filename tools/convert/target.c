@@ -16,7 +16,12 @@
 #define PART_SUFFIX ".cairn-part"
 #define JOURNAL_SUFFIX ".cairn-journal"
 
-enum { NAME_BYTES_MAX = 1280 };
+enum {
+    NAME_BYTES_MAX = 1280,
+    /* Of one pwrite: longer ones make the page cache take large folios, which a virtual machine has
+     * to fetch from its host; 8 MiB at a time is 4 to 10 times slower (measured on ext4). */
+    WRITE_BYTES = 256 * 1024
+};
 
 struct cairn_target {
     const struct cairn_output *output;
@@ -314,7 +319,9 @@ cairn_target_write(struct cairn_target *target, uint32_t file, uint64_t at, cons
     err = cairn_handles_acquire(target->handles, file, &fd, complaint);
     if (err)
         return err;
-    err = cairn_file_write_at(fd, at, bytes, bytes_len);
+    for (size_t done = 0; !err && done < bytes_len; done += WRITE_BYTES)
+        err = cairn_file_write_at(fd, at + done, (const uint8_t *)bytes + done,
+                                  bytes_len - done < WRITE_BYTES ? bytes_len - done : WRITE_BYTES);
     cairn_handles_release(target->handles, file);
     return err ? cairn_complain(complaint, err,
                                 "%s/%s cannot be written at byte %" PRIu64

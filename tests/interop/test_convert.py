@@ -1,0 +1,152 @@
+"""`cairn convert` against the safetensors package and PyTorch: what one writes the other reads, element by element.
+
+Needs the command of a build (BUILD=folder, build/plain by default).
+"""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+safetensors_torch = pytest.importorskip("safetensors.torch", reason="the safetensors package is not installed")
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CAIRN = ROOT / os.environ.get("BUILD", "build/plain") / "cairn"
+
+
+def cairn(*words: object, status: int = 0) -> subprocess.CompletedProcess[str]:
+    """Runs the command and checks its exit status."""
+    done = subprocess.run([CAIRN, *map(str, words)], capture_output=True, text=True)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done
+
+
+def tensors() -> dict[str, torch.Tensor]:
+    """Every element type, scalars and tensors without elements; deterministic."""
+    generator = torch.Generator().manual_seed(7)
+    state = {f"layers.{i}.weight": torch.randn(257, 129, generator=generator) for i in range(6)}
+    wide = torch.randn(31, 5, generator=generator)
+    for dtype in (torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.int8,
+                  torch.uint8, torch.int16, torch.int32, torch.int64, torch.bool):
+        state[f"types.{str(dtype)[6:]}"] = (wide * 10).to(dtype)
+    state["types.complex64"] = torch.randn(7, dtype=torch.complex64, generator=generator)
+    state["scalar"] = torch.tensor(2.5)
+    state["empty"] = torch.zeros(0, 3)
+    return state
+
+
+def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> None:
+    assert left.keys() == right.keys()
+    for name, tensor in left.items():
+        assert tensor.dtype == right[name].dtype and tensor.shape == right[name].shape, name
+        assert bytes(tensor.contiguous().flatten().view(torch.uint8).tolist()) == \
+            bytes(right[name].contiguous().flatten().view(torch.uint8).tolist()), name
+
+
+@pytest.fixture
+def source(tmp_path: pathlib.Path) -> pathlib.Path:
+    path = tmp_path / "source.safetensors"
+    safetensors_torch.save_file(tensors(), path, metadata={"format": "pt", "note": 'with "quotes" and \\'})
+    return path
+
+
+def test_there_and_back(source, tmp_path):
+    first = json.loads(cairn("convert", source, tmp_path / "universal", "--to", "universal", "-o", "json").stdout)
+    assert first["equal"] is True and first["fingerprint_source"] == first["fingerprint_target"]
+    back = tmp_path / "back.safetensors"
+    cairn("convert", tmp_path / "universal", back, "--to", "safetensors")
+    same(tensors(), safetensors_torch.load_file(back))
+    cairn("diff", source, back, "--bits")
+    prints = {cairn("fingerprint", path).stdout.split()[0] for path in (source, back, tmp_path / "universal")}
+    assert prints == {first["fingerprint_source"]}
+
+
+def test_shards_with_an_index(source, tmp_path):
+    from huggingface_hub import split_torch_state_dict_into_shards  # comes with accelerate
+    state = {name: tensor for name, tensor in tensors().items() if tensor.numel() > 0}
+    plan = split_torch_state_dict_into_shards(state, max_shard_size=300_000)
+    folder = tmp_path / "sharded"
+    folder.mkdir()
+    for file, names in plan.filename_to_tensors.items():
+        safetensors_torch.save_file({name: state[name] for name in names}, folder / file)
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": plan.metadata, "weight_map": plan.tensor_to_filename}))
+    cairn("convert", folder, tmp_path / "one.safetensors", "--to", "safetensors")
+    same(state, safetensors_torch.load_file(tmp_path / "one.safetensors"))
+
+
+def test_casts_are_those_of_torch(source, tmp_path):
+    values = torch.cat([torch.tensor([0.0, -0.0, float("inf"), float("-inf"), float("nan"), 65504.0, 65519.9, 65520.0, 1e-8,
+                                      5.96e-8, 2.98e-8, 6.1e-5, 3.4e38]), torch.randn(5000) * 10.0 ** torch.randint(-12, 12, (5000,))])
+    safetensors_torch.save_file({"weight": values}, tmp_path / "values.safetensors")
+    for name, dtype in (("BF16", torch.bfloat16), ("F16", torch.float16), ("F64", torch.float64)):
+        out = tmp_path / f"{name}.safetensors"
+        cairn("convert", tmp_path / "values.safetensors", out, "--to", "safetensors", "--dtype", name)
+        found = safetensors_torch.load_file(out)["weight"]
+        expected = values.to(dtype)
+        assert found.dtype == dtype
+        assert torch.equal(found.isnan(), expected.isnan())
+        assert torch.equal(found.nan_to_num(7.0), expected.nan_to_num(7.0))
+
+
+def test_a_difference_is_found(source, tmp_path):
+    state = tensors()
+    state["layers.3.weight"][200, 128] += 1
+    del state["scalar"]
+    safetensors_torch.save_file(state, tmp_path / "other.safetensors")
+    found = json.loads(cairn("diff", source, tmp_path / "other.safetensors", "-o", "json", status=1).stdout)["differences"]
+    assert [(d["name"], d["kind"]) for d in found] == [("layers.3.weight", "elements"), ("scalar", "only_in_a")]
+    assert found[0]["count"] == 1 and found[0]["first"] == [200, 128]
+
+
+def test_a_flipped_bit_is_found(source, tmp_path):
+    cairn("convert", source, tmp_path / "universal", "--to", "universal")
+    data = next((tmp_path / "universal").glob("param-*.safetensors"))
+    with data.open("r+b") as file:
+        file.seek(data.stat().st_size - 1000)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 1]))
+    done = cairn("convert", tmp_path / "universal", tmp_path / "out.safetensors", "--to", "safetensors", status=65)
+    assert data.name in done.stderr and "checksum" in done.stderr
+    assert not (tmp_path / "out.safetensors").exists()
+
+
+def test_a_killed_process_goes_on(tmp_path):
+    state = {f"layers.{i}": torch.randn(1024, 1024) for i in range(64)}
+    safetensors_torch.save_file(state, tmp_path / "source.safetensors")
+    words = [CAIRN, "convert", tmp_path / "source.safetensors", tmp_path / "out", "--to", "universal"]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    part = tmp_path / "out" / "param-00001-of-00001.safetensors.cairn-part"
+    while process.poll() is None and not part.exists():
+        time.sleep(0.001)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "out" / "COMMIT").exists() or process.returncode == 0
+    cairn("diff", tmp_path / "source.safetensors", tmp_path / "out", status=65 if process.returncode else 0)
+    if process.returncode:
+        cairn(*words[1:])
+    cairn("diff", tmp_path / "source.safetensors", tmp_path / "out")
+
+
+def test_memory_is_held(tmp_path):
+    state = {f"layers.{i}": torch.randn(2048, 2048) for i in range(24)}  # 384 MiB
+    safetensors_torch.save_file(state, tmp_path / "source.safetensors")
+    words = [CAIRN, "convert", tmp_path / "source.safetensors", tmp_path / "out", "--to", "universal", "--memory-limit", "64MiB"]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    peaks = []
+    while process.poll() is None:  # the kernel keeps the peak of the program; what getrusage says includes who started it
+        try:
+            status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
+        except OSError:
+            break
+        if f"{CAIRN.name}\n" in status and "VmHWM" in status:
+            peaks.append(int(status.split("VmHWM:")[1].split()[0]) * 1024)
+        time.sleep(0.002)
+    assert process.wait() == 0
+    assert len(peaks) > 20 and 16 << 20 < max(peaks) <= 64 << 20

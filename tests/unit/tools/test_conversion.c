@@ -1,0 +1,359 @@
+/* tests/unit/tools/test_conversion.c - conversions between random layouts against a slow reference:
+ * element by element, killed in the middle, with damaged and changed sources. */
+#include "tests/support/marker_format.h"
+#include "tools/convert/conversion.h"
+
+#include "base/file.h"
+#include "base/log.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <cmocka.h>
+
+enum { SEEDS = 150, LIMIT_BYTES = 256 << 20 };
+
+static char base[256], source[300], target[300];
+
+static void
+silent(void *context, enum cairn_log_level level, const char *line)
+{
+    (void)context;
+    (void)level;
+    (void)line;
+}
+
+static int
+set_up(void **state)
+{
+    char made[] = "/tmp/cairn-conversion-XXXXXX";
+
+    (void)state;
+    cairn_log_setup(CAIRN_LOG_ERROR, silent, NULL);
+    if (!mkdtemp(made))
+        return -1;
+    (void)snprintf(base, sizeof(base), "%s", made);
+    (void)snprintf(source, sizeof(source), "%s/source", base);
+    (void)snprintf(target, sizeof(target), "%s/target", base);
+    return 0;
+}
+
+static void
+remove_path(const char *path)
+{
+    char command[400];
+
+    (void)snprintf(command, sizeof(command), "rm -rf %s", path);
+    assert_int_equal(system(command), 0);
+}
+
+static int
+tear_down(void **state)
+{
+    (void)state;
+    cairn_file_setup(NULL);
+    remove_path(base);
+    return 0;
+}
+
+static struct cairn_conversion_options
+options_of(void)
+{
+    return (struct cairn_conversion_options){.source = source,
+                                             .target = target,
+                                             .from = &marker_format,
+                                             .to = &marker_format,
+                                             .thread_count = 2,
+                                             .memory_limit_bytes = LIMIT_BYTES};
+}
+
+static cairn_err
+convert(struct cairn_conversion_report *report, struct cairn_complaint *complaint)
+{
+    struct cairn_conversion_options options = options_of();
+    struct cairn_conversion conversion;
+    cairn_err err;
+
+    complaint->text[0] = '\0';
+    err = cairn_conversion_open(&options, &conversion, complaint);
+    if (!err)
+        err = cairn_conversion_run(&conversion, complaint);
+    if (report)
+        *report = conversion.report;
+    cairn_conversion_close(&conversion);
+    return err;
+}
+
+static bool
+is_there(const char *name)
+{
+    char path[400];
+    struct stat found;
+
+    (void)snprintf(path, sizeof(path), "%s/%s", target, name);
+    return stat(path, &found) == 0;
+}
+
+static void
+start(struct marker *marker, uint64_t seed, uint64_t scale, bool replicas)
+{
+    remove_path(source);
+    remove_path(target);
+    marker_init(marker, seed, scale, replicas);
+    marker_now = marker;
+    marker_write(marker, source);
+}
+
+static void
+every_element_arrives(void **state)
+{
+    static struct marker marker;
+    struct cairn_complaint complaint = {""};
+
+    (void)state;
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+        struct cairn_conversion_report report;
+        cairn_err err;
+
+        start(&marker, seed, 1 + seed % 5, seed % 2);
+        err = convert(&report, &complaint);
+        if (err || marker_check(&marker, target) != 0)
+            fail_msg("seed %llu: %s, %llu wrong: %s", (unsigned long long)seed,
+                     cairn_err_name(err), (unsigned long long)marker_check(&marker, target),
+                     complaint.text);
+        assert_int_equal(report.proved, MARKER_TENSORS);
+        assert_string_equal(report.source_state, report.target_state);
+        assert_true(is_there("DONE"));
+        assert_false(is_there(".cairn-journal"));
+    }
+}
+
+/* ---- killed ---- */
+
+static int writes_left;
+
+static ssize_t
+deadly_write(int fd, const void *bytes, size_t bytes_len, off_t at)
+{
+    if (__atomic_sub_fetch(&writes_left, 1, __ATOMIC_RELAXED) == 0) {
+        (void)!pwrite(fd, bytes, bytes_len / 2, at); /* torn as well */
+        (void)raise(SIGKILL);
+    }
+    return pwrite(fd, bytes, bytes_len, at);
+}
+
+/* A process that is killed at its n-th write. */
+static bool
+killed_at(int n)
+{
+    struct cairn_complaint complaint = {""};
+    int status = 0;
+    pid_t child = fork();
+
+    assert_true(child >= 0);
+    if (child == 0) {
+        static struct cairn_file_ops ops;
+
+        ops = cairn_file_ops_os;
+        ops.write = deadly_write;
+        writes_left = n;
+        cairn_file_setup(&ops);
+        _exit(convert(NULL, &complaint) ? 1 : 0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+}
+
+static void
+a_killed_run_goes_on(void **state)
+{
+    static struct marker marker;
+    struct cairn_complaint complaint = {""};
+    bool kept = false;
+    int n = 1;
+
+    (void)state;
+    start(&marker, 17, 60, true);
+    for (; n < 100; n++) {
+        struct cairn_conversion_report report;
+
+        remove_path(target);
+        if (!killed_at(n))
+            break;
+        assert_false(is_there("DONE"));
+        assert_int_equal(convert(&report, &complaint), CAIRN_OK);
+        assert_int_equal(marker_check(&marker, target), 0);
+        assert_true(is_there("DONE"));
+        kept = kept || report.kept_bytes > 0;
+    }
+    assert_true(n > 10);
+    assert_true(kept); /* some run found tiles of the one before */
+}
+
+/* What an earlier run wrote is verified: a part that changed since is made again. */
+static void
+a_changed_part_is_made_again(void **state)
+{
+    static struct marker marker;
+    struct cairn_complaint complaint = {""};
+    struct cairn_conversion_report report;
+    char path[400];
+    int fd;
+
+    (void)state;
+    start(&marker, 17, 60, false);
+    for (int n = 14; n > 0; n--) { /* late, so that some tiles are there */
+        remove_path(target);
+        if (killed_at(n) && is_there("part/0.bin.cairn-part"))
+            break;
+    }
+    (void)snprintf(path, sizeof(path), "%s/part/0.bin.cairn-part", target);
+    fd = open(path, O_WRONLY);
+    assert_true(fd >= 0);
+    assert_int_equal(pwrite(fd, "damaged", 7, 3), 7);
+    (void)close(fd);
+    assert_int_equal(convert(&report, &complaint), CAIRN_OK);
+    assert_int_equal(marker_check(&marker, target), 0);
+}
+
+/* ---- refused ---- */
+
+static void
+another_source_does_not_go_on(void **state)
+{
+    static struct marker marker;
+    struct cairn_complaint complaint = {""};
+    char path[400];
+
+    (void)state;
+    start(&marker, 17, 60, false);
+    assert_true(killed_at(8));
+    (void)snprintf(path, sizeof(path), "touch %s/part/1.bin", source);
+    assert_int_equal(system(path), 0);
+    assert_int_equal(convert(NULL, &complaint), CAIRN_INVAL);
+    assert_non_null(strstr(complaint.text, "unfinished conversion from another source"));
+    assert_false(is_there("DONE"));
+}
+
+static void
+a_full_target_is_left_alone(void **state)
+{
+    static struct marker marker;
+    struct cairn_complaint complaint = {""};
+    char command[800];
+
+    (void)state;
+    start(&marker, 3, 2, false);
+    (void)snprintf(command, sizeof(command), "mkdir -p %s && echo mine > %s/mine", target, target);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(convert(NULL, &complaint), CAIRN_INVAL);
+    assert_non_null(strstr(complaint.text, "not empty"));
+    assert_true(is_there("mine"));
+    assert_false(is_there(".cairn-journal"));
+}
+
+static void
+unequal_replicas_are_found(void **state)
+{
+    static struct marker marker;
+    struct cairn_complaint complaint = {""};
+    uint32_t found = 0;
+
+    (void)state;
+    for (uint64_t seed = 1; seed <= 40; seed++) {
+        uint32_t last;
+        char path[400], name[32];
+        uint8_t byte;
+        int fd;
+
+        start(&marker, seed, 2, true);
+        last = marker.source.piece_count - 1; /* a replica, where the last tensor has one */
+        if (last == 0 ||
+            memcmp(marker.source.pieces[last].start, marker.source.pieces[last - 1].start,
+                   sizeof(marker.source.pieces[last].start)) != 0 ||
+            memcmp(marker.source.pieces[last].extent, marker.source.pieces[last - 1].extent,
+                   sizeof(marker.source.pieces[last].extent)) != 0)
+            continue;
+        marker_name(marker.source.pieces[last].container, name);
+        (void)snprintf(path, sizeof(path), "%s/%s", source, name);
+        fd = open(path, O_RDWR);
+        assert_int_equal(pread(fd, &byte, 1, (off_t)marker.source.pieces[last].offset_bytes), 1);
+        byte ^= 1;
+        assert_int_equal(pwrite(fd, &byte, 1, (off_t)marker.source.pieces[last].offset_bytes), 1);
+        (void)close(fd);
+        assert_int_equal(convert(NULL, &complaint), CAIRN_CORRUPT);
+        assert_non_null(strstr(complaint.text, "not the same in all its replicas"));
+        assert_false(is_there(".")); /* nothing was written, so nothing stays */
+        found++;
+    }
+    assert_true(found > 2);
+}
+
+static void
+missing_elements_are_named(void **state)
+{
+    static struct marker marker;
+    struct cairn_complaint complaint = {""};
+
+    (void)state;
+    start(&marker, 5, 2, false);
+    marker.source.piece_count--;
+    assert_int_equal(convert(NULL, &complaint), CAIRN_CORRUPT);
+    assert_non_null(strstr(complaint.text, "layers.4.weight"));
+    assert_false(is_there("."));
+}
+
+static void
+a_truncated_file_is_named(void **state)
+{
+    static struct marker marker;
+    struct cairn_complaint complaint = {""};
+    const struct cairn_piece *last;
+    char path[400], name[32];
+
+    (void)state;
+    start(&marker, 6, 2, false);
+    last = &marker.source.pieces[marker.source.piece_count - 1];
+    marker_name(last->container, name);
+    (void)snprintf(path, sizeof(path), "%s/%s", source, name);
+    assert_int_equal(truncate(path, (off_t)last->offset_bytes), 0);
+    assert_int_equal(convert(NULL, &complaint), CAIRN_CORRUPT);
+    assert_non_null(strstr(complaint.text, name));
+}
+
+static void
+too_little_memory_is_said(void **state)
+{
+    static struct marker marker;
+    struct cairn_conversion_options options = options_of();
+    struct cairn_complaint complaint = {""};
+    struct cairn_conversion conversion;
+
+    (void)state;
+    start(&marker, 7, 1, false);
+    options.memory_limit_bytes = 1 << 20;
+    assert_int_equal(cairn_conversion_open(&options, &conversion, &complaint), CAIRN_INVAL);
+    cairn_conversion_close(&conversion);
+    assert_non_null(strstr(complaint.text, "--memory-limit"));
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_element_arrives),
+        cmocka_unit_test(a_killed_run_goes_on),
+        cmocka_unit_test(a_changed_part_is_made_again),
+        cmocka_unit_test(another_source_does_not_go_on),
+        cmocka_unit_test(a_full_target_is_left_alone),
+        cmocka_unit_test(unequal_replicas_are_found),
+        cmocka_unit_test(missing_elements_are_named),
+        cmocka_unit_test(a_truncated_file_is_named),
+        cmocka_unit_test(too_little_memory_is_said),
+    };
+
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
