@@ -168,6 +168,22 @@ def test_universal(tmp_path: pathlib.Path, stage: int, ranks: int, ranks_after: 
     assert_same(saved, back)
 
 
+@pytest.mark.parametrize("stage", [2, 3])
+def test_many_ranks(tmp_path: pathlib.Path, stage: int) -> None:
+    """Ranks are numbers: those of three digits do not come between those of one. DeepSpeed's zero_to_fp32 says what the files hold."""
+    saved = run_job("save", 1, tmp_path / "a", tmp_path / "a.pt", stage=stage)
+    convert(tmp_path / "a", tmp_path / "b", "--to", "deepspeed", "--dp", 103)
+    from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+
+    weights = get_fp32_state_dict_from_zero_checkpoint(str(tmp_path / "b"))
+    for name, tensor in saved["fp32"].items():
+        assert torch.equal(tensor, weights[name]), name
+    assert torch.equal(weights["frozen"].float(), saved["module"]["frozen"].float())
+    convert(tmp_path / "b", tmp_path / "c", "--to", "deepspeed", "--dp", 2)
+    same = cairn("diff", tmp_path / "a", tmp_path / "c", "--bits")
+    assert same.returncode == 0, same.stdout + same.stderr
+
+
 def test_broken(tmp_path: pathlib.Path) -> None:
     """What does not fit together is refused with the file and the reason, and nothing is written."""
     run_job("save", 3, tmp_path / "a", tmp_path / "a.pt", stage=2)
@@ -206,5 +222,5 @@ def test_broken(tmp_path: pathlib.Path) -> None:
     attempt("short", lambda f: edit(rank(f, 1), short), "exp_avg of group 0", "elements")
     attempt("padding", lambda f: edit(rank(f, 2), lambda s: s["group_paddings"].__setitem__(0, 77)), "group_paddings of group 0")
     attempt("count", lambda f: edit(rank(f, 0), lambda s: s.__setitem__("partition_count", [4, 4])), "partition_count")
-    attempt("shapes", lambda f: edit(f / "mp_rank_00_model_states.pt", lambda s: s["param_shapes"][0].popitem()), "group 0")
+    attempt("shapes", lambda f: edit(f / "mp_rank_00_model_states.pt", lambda s: s["param_shapes"][0].popitem()), "param_shapes")
     attempt("latest", lambda f: (f.parent / "latest").write_text("../../etc"), "latest")
