@@ -112,7 +112,7 @@ def poison(folder: pathlib.Path) -> int:
 
 @pytest.mark.parametrize("stage, dtype, ranks, ranks_after, config", [
     (1, "fp32", 1, 3, {}), (1, "bf16", 2, 1, {"data_types": {"grad_accum_dtype": "fp32"}}), (2, "bf16", 3, 2, {}),
-    (2, "fp16", 2, 3, {}), (3, "bf16", 2, 3, {}), (3, "fp32", 3, 1, {})])
+    (3, "bf16", 2, 3, {}), (3, "fp32", 3, 1, {})])
 def test_own_files(tmp_path: pathlib.Path, stage: int, dtype: str, ranks: int, ranks_after: int, config: dict[str, Any]) -> None:
     """Another number of ranks: DeepSpeed loads what was made, and it is what was trained; back again it is the same checkpoint."""
     saved = run_job("save", ranks, tmp_path / "a", tmp_path / "a.pt", stage=stage, dtype=dtype, config=config)
@@ -182,6 +182,23 @@ def test_many_ranks(tmp_path: pathlib.Path, stage: int) -> None:
     convert(tmp_path / "b", tmp_path / "c", "--to", "deepspeed", "--dp", 2)
     same = cairn("diff", tmp_path / "a", tmp_path / "c", "--bits")
     assert same.returncode == 0, same.stdout + same.stderr
+
+
+def test_round_robin(tmp_path: pathlib.Path) -> None:
+    """With round_robin_gradients the order in the buffers is that of the number of ranks: it is read as it is, written for the same
+    number, refused for another, and the universal form has none. DeepSpeed's own accessors and its own loader of that form take the
+    buffers for ordered as without the option, so what is in it is held against the weights and the live buffers."""
+    job = {"stage": 2, "options": {"round_robin_gradients": True}}
+    saved = run_job("save", 2, tmp_path / "a", tmp_path / "a.pt", **job)
+    convert(tmp_path / "a", tmp_path / "b", "--to", "deepspeed", "--dp", 2)
+    assert_same(saved, run_job("load", 2, tmp_path / "b", tmp_path / "b.pt", **job))
+    refused = cairn("convert", tmp_path / "a", tmp_path / "c", "--to", "deepspeed", "--dp", 3)
+    assert refused.returncode == 64 and "round_robin_gradients" in refused.stderr and not (tmp_path / "c").exists()
+    convert(tmp_path / "a", tmp_path / "u", "--to", "deepspeed-universal")
+    for name, moment in saved["exp_avg"].items():
+        folder = tmp_path / "u" / "global_step3_universal" / "zero" / name
+        assert torch.equal(torch.load(folder / "fp32.pt")["param"].bfloat16(), saved["module"][name]), name
+        assert torch.equal(torch.load(folder / "exp_avg.pt")["param"], moment), name
 
 
 def test_broken(tmp_path: pathlib.Path) -> None:

@@ -137,7 +137,7 @@ cairn_deepspeed_plan(const struct cairn_checkpoint *checkpoint,
 
     (void)snprintf(folder, sizeof(folder), "global_step%" PRIu64,
                    checkpoint->step_known ? checkpoint->step : 0);
-    err = cairn_deepspeed_target_init(&target, checkpoint, options, output, complaint);
+    err = cairn_deepspeed_target_init(&target, checkpoint, options, true, output, complaint);
     if (!err)
         err = cairn_checkpoint_load_opaque(checkpoint, CAIRN_DEEPSPEED_PREFIX, sizeof(prefix) - 1,
                                            &bytes, &bytes_len, complaint);

@@ -1,4 +1,5 @@
-/* tools/convert/deepspeed_plan.h - lays a checkpoint out as DeepSpeed's own files, for any number of ranks. */
+/* tools/convert/deepspeed_plan.h - lays a checkpoint out as DeepSpeed's own files, for any number of
+ * ranks. */
 #ifndef CAIRN_TOOLS_CONVERT_DEEPSPEED_PLAN_H
 #define CAIRN_TOOLS_CONVERT_DEEPSPEED_PLAN_H
 

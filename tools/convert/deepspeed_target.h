@@ -34,12 +34,13 @@ struct cairn_deepspeed_object {
     uint8_t *bytes; /* owned: what the tree borrows from */
 };
 
-/* Reads what the checkpoint carries. CAIRN_INVAL where it carries nothing of DeepSpeed; complained about,
- * as all here. The caller ends *target in any case. */
+/* Reads what the checkpoint carries. CAIRN_INVAL where it carries nothing of DeepSpeed, or where `flat` buffers
+ * for this number of ranks cannot be made of it; complained about, as all here. The caller ends *target in
+ * any case. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
                                                        const struct cairn_checkpoint *checkpoint,
                                                        const struct cairn_output_options *options,
-                                                       struct cairn_output *output,
+                                                       bool flat, struct cairn_output *output,
                                                        struct cairn_complaint *complaint);
 void cairn_deepspeed_target_fini(struct cairn_deepspeed_target *target);
 

@@ -1,5 +1,6 @@
-/* tests/unit/tools/test_deepspeed.c - checkpoints that DeepSpeed saved (tests/fixtures/make_deepspeed.py), whose elements
- * say where they belong: read, converted to other numbers of ranks and to the universal form, broken. */
+/* tests/unit/tools/test_deepspeed.c - checkpoints that DeepSpeed saved (by
+ * tests/fixtures/make_deepspeed.py), whose elements say where they belong: read, converted to other
+ * numbers of ranks and to the universal form, broken. */
 #include "tools/convert/conversion.h"
 #include "tools/convert/deepspeed_groups.h"
 
