@@ -28,7 +28,8 @@ THREADED = ["base/test_loop", "base/test_worker", "base/test_ring", "snapshot/te
             "snapshot/test_spill", "client/test_client", "client/test_fence", "client/test_restore", "tools/test_conversion"]
 # Of interop, where each program starts several processes of its own.
 INTEROP_JOBS_MAX = 2
-LONGEST_FIRST = ["test_torch.py", "test_fsdp1.py", "test_dcp.py", "test_torch_fence.py", "test_torch_more.py", "test_torch_bad_input.py"]
+LONGEST_FIRST = ["test_torch.py", "test_fsdp1.py", "test_dcp.py", "test_torch_fence.py", "test_torch_more.py",
+                 "test_convert_deepspeed.py", "test_torch_bad_input.py"]
 FUZZ_SECONDS = int(os.environ.get("FUZZ_SECONDS", "8"))
 
 
@@ -224,6 +225,28 @@ def install_torch(python, venv):
     return None
 
 
+def install_deepspeed(torch_venv):
+    """A virtual environment with DeepSpeed that shares the other's torch, once; the reason where there is none."""
+    venv = os.path.join(ROOT, "build", "venv-deepspeed")
+    marker = os.path.join(venv, "ready")
+    if os.path.exists(marker):
+        return None
+    status, output = run([sys.executable, "-m", "venv", venv], 120)
+    if status == 0:
+        for packages in glob.glob(os.path.join(venv, "lib", "python3*", "site-packages")):
+            shared = os.path.join(torch_venv, "lib", os.path.basename(os.path.dirname(packages)), "site-packages")
+            with open(os.path.join(packages, "shared.pth"), "w") as path:
+                path.write(shared + "\n")
+        nothing_compiled = dict(os.environ, DS_BUILD_OPS="0", DS_ACCELERATOR="cpu")
+        install = [os.path.join(venv, "bin", "python"), "-m", "pip", "install", "-q", "deepspeed==0.19.8"]
+        status, output = run(install, 600, nothing_compiled)
+    if status != 0:
+        shutil.rmtree(venv, ignore_errors=True)
+        return "no DeepSpeed: " + (output.strip().splitlines() or ["?"])[-1]
+    open(marker, "w").close()
+    return None
+
+
 def interop_environment():
     """A virtual environment with the stock tools and PyTorch: (its python or None, why there is none of it or not all)."""
     venv = os.path.join(ROOT, "build", "venv")
@@ -235,7 +258,8 @@ def interop_environment():
         if status != 0:
             return None, "no virtual environment with numpy and safetensors: " + (output.strip().splitlines() or ["?"])[-1]
         open(os.path.join(venv, "ready"), "w").close()
-    return python, install_torch(python, venv)
+    missing = install_torch(python, venv)
+    return python, missing or install_deepspeed(venv)
 
 
 def suite_environment():

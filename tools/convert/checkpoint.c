@@ -362,6 +362,17 @@ cairn_err
 cairn_checkpoint_add_alias(struct cairn_checkpoint *checkpoint, const char *name, uint32_t of,
                            struct cairn_complaint *complaint)
 {
+    enum cairn_kind kind = CAIRN_PARAM; /* where there is no such tensor, that is said below */
+
+    if (of < cairn_layout_tensor_count(checkpoint->layout))
+        kind = cairn_layout_tensor(checkpoint->layout, of)->kind;
+    return cairn_checkpoint_add_alias_as(checkpoint, name, kind, of, complaint);
+}
+
+cairn_err
+cairn_checkpoint_add_alias_as(struct cairn_checkpoint *checkpoint, const char *name,
+                              enum cairn_kind kind, uint32_t of, struct cairn_complaint *complaint)
+{
     uint32_t room = checkpoint->alias_room ? 2 * checkpoint->alias_room : 4;
     struct cairn_tensor known;
     uint32_t tensor;
@@ -384,7 +395,7 @@ cairn_checkpoint_add_alias(struct cairn_checkpoint *checkpoint, const char *name
         checkpoint->aliases = grown;
         checkpoint->alias_room = room;
     }
-    err = cairn_checkpoint_add_tensor(checkpoint, name, known.dtype, known.kind, known.dims,
+    err = cairn_checkpoint_add_tensor(checkpoint, name, known.dtype, kind, known.dims,
                                       known.shape, &tensor, complaint);
     if (!err)
         checkpoint->aliases[checkpoint->alias_count++] = (struct cairn_alias){tensor, of};

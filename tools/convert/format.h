@@ -244,6 +244,12 @@ CAIRN_MUST_CHECK cairn_err cairn_checkpoint_add_alias(struct cairn_checkpoint *c
                                                       const char *name, uint32_t of,
                                                       struct cairn_complaint *complaint);
 
+/* The same, with a kind of its own: a parameter that is nowhere but in its master weights. */
+CAIRN_MUST_CHECK cairn_err cairn_checkpoint_add_alias_as(struct cairn_checkpoint *checkpoint,
+                                                         const char *name, enum cairn_kind kind,
+                                                         uint32_t of,
+                                                         struct cairn_complaint *complaint);
+
 /* The checkpoint's own checksums of a range of a container, one for each block_bytes (the last may
  * be shorter; >= bytes: one in all). They are held against what is read, as it is read. Ranges do
  * not overlap. `values` are copied. CAIRN_CORRUPT where the range leaves its container. */
@@ -412,6 +418,8 @@ extern const struct cairn_format cairn_format_universal;
 extern const struct cairn_format cairn_format_safetensors;
 extern const struct cairn_format cairn_format_dcp;
 extern const struct cairn_format cairn_format_torch;
+extern const struct cairn_format cairn_format_deepspeed;
+extern const struct cairn_format cairn_format_ds_universal;
 
 extern const struct cairn_format *const cairn_formats[]; /* ended by NULL */
 

@@ -1,0 +1,243 @@
+"""Checkpoints that DeepSpeed itself made, converted, and loaded by DeepSpeed itself: every parameter, master weight and moment is
+compared bit for bit, and what is no tensor with what was saved.
+
+DeepSpeed has a virtual environment of its own beside that of the other programs, whose torch it uses, so that what it installs
+(einops, hjson, msgpack, ninja, py-cpuinfo, and a newer setuptools) changes nothing for them:
+
+    python3 -m venv build/venv-deepspeed
+    echo "$PWD/build/venv/lib/python3.11/site-packages" > build/venv-deepspeed/lib/python3.11/site-packages/shared.pth
+    DS_BUILD_OPS=0 DS_ACCELERATOR=cpu build/venv-deepspeed/bin/pip install deepspeed==0.19.8
+
+`make interop` does that: one minute, 49 MB; nothing is compiled. Where it is not there, everything here is skipped.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CAIRN = ROOT / "build" / "plain" / "cairn"
+PYTHON = ROOT / "build" / "venv-deepspeed" / "bin" / "python"
+TRAINER = ROOT / "tests" / "interop" / "deepspeed_trainer.py"
+
+# torch.load of DeepSpeed's files imports its classes
+sys.path += map(str, (ROOT / "build" / "venv-deepspeed" / "lib").glob("python3*/site-packages"))
+os.environ["DS_ACCELERATOR"] = "cpu"
+
+pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason="DeepSpeed is not installed in build/venv-deepspeed (see this file)")
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def run_job(mode: str, ranks: int, folder: pathlib.Path, truth: pathlib.Path, **job: Any) -> dict[str, Any]:
+    """Runs a DeepSpeed job of `ranks` processes that saves into, or loads from, `folder`; gives what it then held."""
+    text = json.dumps({"dtype": "bf16", "steps": 3, **job, "dir": str(folder), "truth": str(truth)})
+    port = str(free_port())
+    processes = []
+    for rank in range(ranks):
+        env = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_SIZE=str(ranks),
+                   MASTER_ADDR="127.0.0.1", MASTER_PORT=port, OMP_NUM_THREADS="1", DS_ACCELERATOR="cpu")
+        processes.append(subprocess.Popen([str(PYTHON), str(TRAINER), mode, text], env=env, text=True, stdout=subprocess.PIPE,
+                                          stderr=subprocess.STDOUT))
+    try:
+        outputs = [process.communicate(timeout=600)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    for process, output in zip(processes, outputs):
+        assert process.returncode == 0, output[-4000:]
+    return torch.load(truth, weights_only=False)
+
+
+def cairn(*words: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(CAIRN), *map(str, words)], text=True, capture_output=True, timeout=300)
+
+
+def convert(source: pathlib.Path, target: pathlib.Path, *words: Any) -> None:
+    done = cairn("convert", source, target, *words)
+    assert done.returncode == 0, done.stderr + done.stdout
+
+
+def assert_same(left: dict[str, Any], right: dict[str, Any], what: tuple[str, ...] = ("module", "fp32", "exp_avg", "exp_avg_sq")) -> None:
+    for kind in what:
+        assert left[kind].keys() == right[kind].keys()
+        for name, tensor in left[kind].items():
+            assert tensor.dtype == right[kind][name].dtype, f"{kind} {name}"
+            assert torch.equal(tensor, right[kind][name]), f"{kind} of {name} differs"
+    for key in ("step", "lr", "optimizer_step"):
+        assert left[key] == right[key]
+
+
+def poison(folder: pathlib.Path) -> int:
+    """Fills every padding of the flat buffers with NaN; gives how many elements that were."""
+    (tag,) = [child for child in folder.iterdir() if child.is_dir()]
+    ranks = sorted(tag.glob("*optim_states.pt"), key=lambda path: int(path.name.split("rank_")[1].split("_")[0]))
+    model = torch.load(sorted(tag.glob("*model_states.pt"))[0], weights_only=False)
+    poisoned = 0
+    for rank, path in enumerate(ranks):
+        state = torch.load(path, weights_only=False)
+        optimizer = state["optimizer_state_dict"]
+        three = int(optimizer.get("zero_stage", 1)) == 3
+        base = optimizer["optimizer_state_dict" if three else "base_optimizer_state"]["state"]
+        for index, shapes in enumerate(model["param_shapes"]):
+            buffers = [base[index]["exp_avg"], base[index]["exp_avg_sq"]] + ([optimizer["fp32_flat_groups"][index]] if three else [])
+            for buffer in buffers:
+                at = 0
+                if three:
+                    for shape in shapes.values():
+                        part = -(-shape.numel() // len(ranks))
+                        used = max(0, min(part, shape.numel() - rank * part))
+                        buffer.data[at + used:at + part] = float("nan")
+                        poisoned += part - used
+                        at += part
+                else:
+                    used = max(0, min(buffer.numel(), sum(shape.numel() for shape in shapes.values()) - rank * buffer.numel()))
+                    buffer.data[used:] = float("nan")
+                    poisoned += buffer.numel() - used
+        torch.save(state, path)
+    return poisoned
+
+
+@pytest.mark.parametrize("stage, dtype, ranks, ranks_after, config", [
+    (1, "fp32", 1, 3, {}), (1, "bf16", 2, 1, {"data_types": {"grad_accum_dtype": "fp32"}}), (2, "bf16", 3, 2, {}),
+    (3, "bf16", 2, 3, {}), (3, "fp32", 3, 1, {})])
+def test_own_files(tmp_path: pathlib.Path, stage: int, dtype: str, ranks: int, ranks_after: int, config: dict[str, Any]) -> None:
+    """Another number of ranks: DeepSpeed loads what was made, and it is what was trained; back again it is the same checkpoint."""
+    saved = run_job("save", ranks, tmp_path / "a", tmp_path / "a.pt", stage=stage, dtype=dtype, config=config)
+    if ranks > 1:
+        assert poison(tmp_path / "a") > 0
+    convert(tmp_path / "a", tmp_path / "b", "--to", "deepspeed", "--dp", ranks_after)
+    for path in (tmp_path / "b").glob("*/*optim_states.pt"):
+        for tensor in tensors_of(torch.load(path, weights_only=False)):
+            assert not tensor.isnan().any(), f"padding came through in {path.name}"
+    loaded = run_job("load", ranks_after, tmp_path / "b", tmp_path / "b.pt", stage=stage, dtype=dtype, config=config)
+    assert_same(saved, loaded)
+    convert(tmp_path / "b", tmp_path / "c", "--to", "deepspeed", "--dp", ranks)
+    same = cairn("diff", tmp_path / "a", tmp_path / "c", "--bits")
+    assert same.returncode == 0, same.stdout + same.stderr
+
+
+def tensors_of(tree: Any) -> list[torch.Tensor]:
+    if torch.is_tensor(tree):
+        return [tree] if tree.is_floating_point() else []
+    children = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, (list, tuple)) else []
+    return [tensor for child in children for tensor in tensors_of(child)]
+
+
+@pytest.mark.parametrize("stage, ranks, ranks_after", [(2, 2, 3), (3, 2, 1)])
+def test_universal(tmp_path: pathlib.Path, stage: int, ranks: int, ranks_after: int) -> None:
+    """The universal form is what DeepSpeed's own converter makes of the same checkpoint, and DeepSpeed loads it."""
+    saved = run_job("save", ranks, tmp_path / "a", tmp_path / "a.pt", stage=stage)
+    poison(tmp_path / "a")
+    convert(tmp_path / "a", tmp_path / "u", "--to", "deepspeed-universal")
+    (tag,) = [child for child in (tmp_path / "a").iterdir() if child.is_dir()]
+    (tmp_path / "own").mkdir()
+    own = subprocess.run([str(PYTHON), "-m", "deepspeed.checkpoint.ds_to_universal", "--input_folder", str(tag), "--output_folder",
+                          str(tmp_path / "own" / "folder_universal"), "--num_extract_workers", "1", "--num_merge_workers", "1",
+                          "--inject_missing_state"], env=dict(os.environ, DS_ACCELERATOR="cpu"), text=True, capture_output=True,
+                         timeout=600)
+    assert own.returncode == 0, own.stderr[-4000:]
+    for path in (tmp_path / "own").glob("*/zero/*/*.pt"):
+        mine = tmp_path / "u" / "global_step3_universal" / "zero" / path.parent.name / path.name
+        if not mine.exists():  # copies of buffers and frozen parameters
+            assert path.name == "fp32.pt" and path.parent.name in ("frozen", "running", "seen", "head.weight")
+            continue
+        left, right = [torch.load(file, weights_only=False) for file in (path, mine)]
+        left, right = [file["param"] if isinstance(file, dict) else file for file in (left, right)]
+        assert left.dtype == right.dtype and torch.equal(left.flatten(), right.flatten()), path
+    loaded = run_job("load", ranks_after, tmp_path / "u", tmp_path / "u.pt", stage=stage, universal=True)
+    for kind in ("fp32", "exp_avg", "exp_avg_sq"):  # DeepSpeed itself does not load buffers and frozen parameters from this form
+        assert_same(saved, loaded, (kind,))
+    for words in ([tmp_path / "u", tmp_path / "back"], [tmp_path / "own", tmp_path / "back_own"]):
+        convert(*words, "--to", "deepspeed", "--dp", ranks)
+        report = cairn("diff", tmp_path / "a", words[1], "--bits").stdout
+        assert all(line.startswith("deepspeed/optim_states.pickle") for line in report.splitlines()[:-1]), report
+    back = run_job("load", ranks, tmp_path / "back_own", tmp_path / "back.pt", stage=stage)
+    assert_same(saved, back)
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_many_ranks(tmp_path: pathlib.Path, stage: int) -> None:
+    """Ranks are numbers: those of three digits do not come between those of one. DeepSpeed's zero_to_fp32 says what the files hold."""
+    saved = run_job("save", 1, tmp_path / "a", tmp_path / "a.pt", stage=stage)
+    convert(tmp_path / "a", tmp_path / "b", "--to", "deepspeed", "--dp", 103)
+    from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+
+    weights = get_fp32_state_dict_from_zero_checkpoint(str(tmp_path / "b"))
+    for name, tensor in saved["fp32"].items():
+        assert torch.equal(tensor, weights[name]), name
+    assert torch.equal(weights["frozen"].float(), saved["module"]["frozen"].float())
+    convert(tmp_path / "b", tmp_path / "c", "--to", "deepspeed", "--dp", 2)
+    same = cairn("diff", tmp_path / "a", tmp_path / "c", "--bits")
+    assert same.returncode == 0, same.stdout + same.stderr
+
+
+def test_round_robin(tmp_path: pathlib.Path) -> None:
+    """With round_robin_gradients the order in the buffers is that of the number of ranks: it is read as it is, written for the same
+    number, refused for another, and the universal form has none. DeepSpeed's own accessors and its own loader of that form take the
+    buffers for ordered as without the option, so what is in it is held against the weights and the live buffers."""
+    job = {"stage": 2, "options": {"round_robin_gradients": True}}
+    saved = run_job("save", 2, tmp_path / "a", tmp_path / "a.pt", **job)
+    convert(tmp_path / "a", tmp_path / "b", "--to", "deepspeed", "--dp", 2)
+    assert_same(saved, run_job("load", 2, tmp_path / "b", tmp_path / "b.pt", **job))
+    refused = cairn("convert", tmp_path / "a", tmp_path / "c", "--to", "deepspeed", "--dp", 3)
+    assert refused.returncode == 64 and "round_robin_gradients" in refused.stderr and not (tmp_path / "c").exists()
+    convert(tmp_path / "a", tmp_path / "u", "--to", "deepspeed-universal")
+    for name, moment in saved["exp_avg"].items():
+        folder = tmp_path / "u" / "global_step3_universal" / "zero" / name
+        assert torch.equal(torch.load(folder / "fp32.pt")["param"].bfloat16(), saved["module"][name]), name
+        assert torch.equal(torch.load(folder / "exp_avg.pt")["param"], moment), name
+
+
+def test_broken(tmp_path: pathlib.Path) -> None:
+    """What does not fit together is refused with the file and the reason, and nothing is written."""
+    run_job("save", 3, tmp_path / "a", tmp_path / "a.pt", stage=2)
+
+    def attempt(name: str, change: Any, *said: str) -> None:
+        folder = tmp_path / name
+        shutil.copytree(tmp_path / "a", folder)
+        change(folder / "global_step3")
+        done = cairn("convert", folder, tmp_path / f"{name}_out", "--to", "deepspeed-universal")
+        assert done.returncode in (65, 74), done.stdout + done.stderr
+        for words in said:
+            assert words in done.stderr, done.stderr
+        assert not (tmp_path / f"{name}_out" / "latest_universal").exists()
+
+    def edit(path: pathlib.Path, change: Any) -> None:
+        state = torch.load(path, weights_only=False)
+        change(state["optimizer_state_dict"] if "optimizer_state_dict" in state else state)
+        torch.save(state, path)
+
+    def rank(folder: pathlib.Path, number: int) -> pathlib.Path:
+        return folder / f"bf16_zero_pp_rank_{number}_mp_rank_00_optim_states.pt"
+
+    attempt("missing", lambda f: rank(f, 1).unlink(), "rank 1", "missing")
+    attempt("last", lambda f: rank(f, 2).unlink(), "3 ranks", "2 optim_states files")
+    attempt("twice", lambda f: shutil.copy(rank(f, 0), f / "zero_pp_rank_0_mp_rank_00_optim_states.pt"), "both rank 0")
+    attempt("truncated", lambda f: os.truncate(rank(f, 1), 3000), "rank_1")
+    attempt("tensor", lambda f: shutil.copy(rank(f, 0), f / "bf16_zero_pp_rank_0_mp_rank_01_optim_states.pt"), "parallelism")
+
+    def other_step(state: dict[str, Any]) -> None:
+        state["base_optimizer_state"]["state"][1]["step"] += 1
+
+    def short(state: dict[str, Any]) -> None:
+        state["base_optimizer_state"]["state"][0]["exp_avg"] = state["base_optimizer_state"]["state"][0]["exp_avg"][:-7].clone()
+
+    attempt("step", lambda f: edit(rank(f, 2), other_step), "rank 2", "another step of group 1")
+    attempt("short", lambda f: edit(rank(f, 1), short), "exp_avg of group 0", "elements")
+    attempt("padding", lambda f: edit(rank(f, 2), lambda s: s["group_paddings"].__setitem__(0, 77)), "group_paddings of group 0")
+    attempt("count", lambda f: edit(rank(f, 0), lambda s: s.__setitem__("partition_count", [4, 4])), "partition_count")
+    attempt("shapes", lambda f: edit(f / "mp_rank_00_model_states.pt", lambda s: s["param_shapes"][0].popitem()), "param_shapes")
+    attempt("latest", lambda f: (f.parent / "latest").write_text("../../etc"), "latest")

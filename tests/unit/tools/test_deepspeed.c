@@ -1,0 +1,411 @@
+/* tests/unit/tools/test_deepspeed.c - checkpoints that DeepSpeed saved (by
+ * tests/fixtures/make_deepspeed.py), whose elements say where they belong: read, converted to other
+ * numbers of ranks and to the universal form, broken. */
+#include "tools/convert/conversion.h"
+#include "tools/convert/deepspeed_groups.h"
+
+#include "base/file.h"
+#include "base/log.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define FIXTURES "tests/fixtures/deepspeed/"
+
+enum { PATH_BYTES = 512, LIMIT_BYTES = 256 << 20, FLIPS = 400, ARITHMETIC_SEEDS = 2000 };
+
+static char base[256];
+
+/* The trained parameters in the order of their names, as the fixtures number them. */
+static const char *const names[] = {"conv.bias",   "conv.weight", "down.weight", "embed.weight", "norm.bias",
+                                    "norm.weight", "scale",       "up.bias",     "up.weight"};
+enum { NAME_COUNT = sizeof(names) / sizeof(names[0]) };
+
+static void
+silent(void *context, enum cairn_log_level level, const char *line)
+{
+    (void)context;
+    (void)level;
+    (void)line;
+}
+
+static void
+remove_tree(const char *path)
+{
+    char command[PATH_BYTES + 16];
+
+    (void)snprintf(command, sizeof(command), "rm -rf -- '%s'", path);
+    assert_int_equal(system(command), 0);
+}
+
+static int
+set_up(void **state)
+{
+    char made[] = "/tmp/cairn-deepspeed-XXXXXX";
+
+    (void)state;
+    cairn_log_setup(CAIRN_LOG_ERROR, silent, NULL);
+    if (!mkdtemp(made))
+        return -1;
+    (void)snprintf(base, sizeof(base), "%s", made);
+    return 0;
+}
+
+static int
+tear_down(void **state)
+{
+    (void)state;
+    remove_tree(base);
+    return 0;
+}
+
+/* ---- markers ---- */
+
+/* What element `index` of "<key>.<parameter>" is; false where the tensor has no markers. */
+static bool
+expected_value(const char *name, uint64_t index, float *value)
+{
+    const char *dot = strchr(name, '.');
+
+    for (size_t i = 0; dot && i < NAME_COUNT; i++) {
+        float marker = (float)(i * 1000 + index);
+
+        if (strcmp(dot + 1, names[i]) != 0)
+            continue;
+        *value = strncmp(name, "fp32.", 5) == 0      ? marker
+                 : strncmp(name, "exp_avg.", 8) == 0 ? -marker
+                                                     : marker + 0.5f;
+        return strncmp(name, "step.", 5) != 0;
+    }
+    return false;
+}
+
+/* Reads one element at a time, and notes which were there. */
+static void
+check_piece(const struct cairn_checkpoint *checkpoint, const struct cairn_piece *piece, uint8_t *seen)
+{
+    const struct cairn_tensor *tensor = cairn_layout_tensor(checkpoint->layout, piece->tensor);
+    struct cairn_complaint complaint = {""};
+    uint64_t elements = 1;
+    int fd = -1;
+
+    assert_int_equal(cairn_place_open_file(&checkpoint->place,
+                                           checkpoint->containers[piece->container].path, &fd,
+                                           &complaint),
+                     CAIRN_OK);
+    for (uint32_t d = 0; d < tensor->dims; d++)
+        elements *= piece->extent[d];
+    for (uint64_t i = 0; i < elements; i++) {
+        uint64_t rest = i, at = piece->offset_bytes, index = 0, scale = 1;
+        float got, wanted = 0;
+
+        for (uint32_t d = tensor->dims; d-- > 0;) {
+            uint64_t place = rest % piece->extent[d];
+
+            rest /= piece->extent[d];
+            at += place * piece->stride_bytes[d];
+            index += (piece->start[d] + place) * scale;
+            scale *= tensor->shape[d];
+        }
+        assert_int_equal(pread(fd, &got, sizeof(got), (off_t)at), sizeof(got));
+        assert_true(expected_value(tensor->name, index, &wanted));
+        if (got != wanted)
+            fail_msg("%s[%lu] is %f and not %f", tensor->name, (unsigned long)index, (double)got,
+                     (double)wanted);
+        seen[index]++;
+    }
+    (void)close(fd);
+}
+
+/* Every marked tensor is there, and each element of it once. */
+static void
+check_markers(const char *path, const char *format)
+{
+    struct cairn_complaint complaint = {""};
+    struct cairn_checkpoint checkpoint;
+    uint32_t marked = 0;
+    float value;
+
+    if (cairn_checkpoint_open(path, cairn_format_find(format), &checkpoint, &complaint))
+        fail_msg("%s", complaint.text);
+    for (uint32_t t = 0; t < cairn_layout_tensor_count(checkpoint.layout); t++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(checkpoint.layout, t);
+        uint8_t seen[512] = {0};
+        uint64_t elements = 1;
+
+        if (tensor->kind != CAIRN_OPTIMIZER || !expected_value(tensor->name, 0, &value))
+            continue;
+        marked++;
+        for (uint32_t d = 0; d < tensor->dims; d++)
+            elements *= tensor->shape[d];
+        assert_true(elements <= sizeof(seen));
+        for (size_t i = 0; i < cairn_layout_piece_count(checkpoint.layout); i++)
+            if (cairn_layout_piece(checkpoint.layout, i)->tensor == t)
+                check_piece(&checkpoint, cairn_layout_piece(checkpoint.layout, i), seen);
+        for (uint64_t i = 0; i < elements; i++)
+            assert_int_equal(seen[i], 1);
+    }
+    assert_int_equal(marked, 3 * NAME_COUNT);
+    assert_int_equal(checkpoint.step, 2);
+    cairn_checkpoint_close(&checkpoint);
+}
+
+static cairn_err
+convert(const char *source, const char *target, const char *format, uint32_t dp,
+        struct cairn_complaint *complaint)
+{
+    struct cairn_conversion_options options = {.source = source,
+                                               .target = target,
+                                               .to = cairn_format_find(format),
+                                               .output.parallelism.dp = dp,
+                                               .thread_count = 2,
+                                               .memory_limit_bytes = LIMIT_BYTES};
+    struct cairn_conversion conversion;
+    cairn_err err;
+
+    complaint->text[0] = '\0';
+    err = cairn_conversion_open(&options, &conversion, complaint);
+    if (!err)
+        err = cairn_conversion_run(&conversion, complaint);
+    cairn_conversion_close(&conversion);
+    return err;
+}
+
+static void
+reads_what_deepspeed_saved(void **state)
+{
+    (void)state;
+    check_markers(FIXTURES "zero2", "deepspeed");
+    check_markers(FIXTURES "zero3", "deepspeed");
+    check_markers(FIXTURES "zero3/global_step2", "deepspeed"); /* the folder alone */
+}
+
+static void
+writes_any_number_of_ranks(void **state)
+{
+    static const char *const fixtures[] = {"zero2", "zero3"};
+    static const uint32_t ranks[] = {1, 2, 3, 5, 103};
+    struct cairn_complaint complaint = {""};
+    char source[PATH_BYTES], target[PATH_BYTES], universal[PATH_BYTES];
+
+    (void)state;
+    for (size_t f = 0; f < 2; f++) {
+        (void)snprintf(source, sizeof(source), FIXTURES "%s", fixtures[f]);
+        (void)snprintf(universal, sizeof(universal), "%s/universal-%s", base, fixtures[f]);
+        if (convert(source, universal, "deepspeed-universal", 0, &complaint))
+            fail_msg("%s", complaint.text);
+        check_markers(universal, "deepspeed-universal");
+        for (size_t r = 0; r < sizeof(ranks) / sizeof(ranks[0]); r++)
+            for (int by_way = 0; by_way < 2; by_way++) {
+                (void)snprintf(target, sizeof(target), "%s/%s-%u-%d", base, fixtures[f], ranks[r],
+                               by_way);
+                if (convert(by_way ? universal : source, target, "deepspeed", ranks[r], &complaint))
+                    fail_msg("%s", complaint.text);
+                check_markers(target, "deepspeed");
+            }
+    }
+}
+
+/* ---- arithmetic ---- */
+
+static uint64_t
+draw(uint64_t *seed)
+{
+    *seed ^= *seed << 13;
+    *seed ^= *seed >> 7;
+    return *seed ^= *seed << 17;
+}
+
+/* Each element of each parameter is in one rank's part, at the place that walking all elements one by
+ * one gives it. */
+static void
+parts_are_what_a_walk_gives(void **state)
+{
+    (void)state;
+    for (uint64_t s = 1; s <= ARITHMETIC_SEEDS; s++) {
+        uint64_t seed = s * 0x9e3779b97f4a7c15u, total = 0;
+        uint32_t ranks = (uint32_t)(draw(&seed) % 12 + 1), count = (uint32_t)(draw(&seed) % 6 + 1);
+        struct cairn_deepspeed_parameter parameters[6] = {{0}};
+        struct cairn_deepspeed_group group = {.count = count};
+        struct cairn_deepspeed_groups groups = {.parameters = parameters,
+                                                .parameter_count = count,
+                                                .groups = &group,
+                                                .group_count = 1};
+        bool stage3 = draw(&seed) % 2;
+        uint64_t partition, walked = 0;
+
+        for (uint32_t i = 0; i < count; i++) {
+            parameters[i].elements = draw(&seed) % 40;
+            parameters[i].begin = total;
+            total += parameters[i].elements;
+        }
+        group.elements = total;
+        partition = cairn_deepspeed_partition(&groups, 0, stage3, ranks);
+        if (!stage3) {
+            assert_true(partition % 2 == 0 && partition * ranks >= total);
+            assert_true(partition * ranks - total < 2 * (uint64_t)ranks);
+        }
+        for (uint32_t i = 0; i < count; i++) {
+            uint64_t part = (parameters[i].elements + ranks - 1) / ranks;
+
+            for (uint64_t e = 0; e < parameters[i].elements; e++, walked++)
+                for (uint32_t r = 0; r < ranks; r++) {
+                    uint64_t begin, end, at;
+                    bool mine = stage3 ? e / part == r : walked / partition == r;
+
+                    cairn_deepspeed_part(&parameters[i], stage3, ranks, r, partition, &begin, &end,
+                                         &at);
+                    assert_true(mine == (e >= begin && e < end));
+                    if (mine && !stage3)
+                        assert_true(at + (e - begin) == walked % partition);
+                }
+        }
+    }
+}
+
+/* ---- broken ---- */
+
+static void
+write_file(const char *path, const void *bytes, size_t bytes_len)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, bytes, bytes_len), bytes_len);
+    assert_int_equal(close(fd), 0);
+}
+
+static void
+copy_file(const char *from, const char *to)
+{
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0;
+
+    assert_int_equal(cairn_file_load(AT_FDCWD, from, 1 << 20, &bytes, &bytes_len), CAIRN_OK);
+    write_file(to, bytes, bytes_len);
+    free(bytes);
+}
+
+#define TAG "/global_step2/"
+static const char *const files2[] = {"latest", TAG "mp_rank_00_model_states.pt",
+                                     TAG "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt",
+                                     TAG "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt"};
+
+/* A copy of the zero2 fixture without one of its files (4: with all). */
+static void
+copy_fixture(const char *name, size_t without, char path[PATH_BYTES])
+{
+    char from[2 * PATH_BYTES], to[2 * PATH_BYTES];
+
+    (void)snprintf(path, PATH_BYTES, "%s/%s", base, name);
+    (void)snprintf(to, sizeof(to), "%s%s", path, TAG);
+    assert_int_equal(mkdir(path, 0700), 0);
+    assert_int_equal(mkdir(to, 0700), 0);
+    for (size_t i = 0; i < 4; i++) {
+        (void)snprintf(from, sizeof(from), FIXTURES "zero2/%s", files2[i]);
+        (void)snprintf(to, sizeof(to), "%s/%s", path, files2[i]);
+        if (i != without)
+            copy_file(from, to);
+    }
+}
+
+static void
+expect_refusal(const char *path, cairn_err wanted, const char *said)
+{
+    struct cairn_complaint complaint = {""};
+    struct cairn_checkpoint checkpoint;
+    cairn_err err =
+        cairn_checkpoint_open(path, cairn_format_find("deepspeed"), &checkpoint, &complaint);
+
+    if (err == CAIRN_OK)
+        cairn_checkpoint_close(&checkpoint);
+    assert_int_equal(err, wanted);
+    if (!strstr(complaint.text, said))
+        fail_msg("\"%s\" does not say \"%s\"", complaint.text, said);
+}
+
+static void
+refuses_what_does_not_fit_together(void **state)
+{
+    char path[PATH_BYTES], from[2 * PATH_BYTES], to[2 * PATH_BYTES];
+
+    (void)state;
+    copy_fixture("no-first", 2, path);
+    expect_refusal(path, CAIRN_CORRUPT, "rank 0's optim_states file is missing");
+    copy_fixture("no-last", 3, path);
+    expect_refusal(path, CAIRN_CORRUPT, "2 ranks wrote the checkpoint, and there are 1");
+    copy_fixture("no-model", 1, path);
+    expect_refusal(path, CAIRN_CORRUPT, "has no model_states file");
+
+    copy_fixture("swapped", 3, path);
+    (void)snprintf(from, sizeof(from), "%s/%s", path, files2[2]);
+    (void)snprintf(to, sizeof(to), "%s/%s", path, files2[3]);
+    copy_file(from, to); /* rank 0's file under rank 1's name */
+    expect_refusal(path, CAIRN_CORRUPT, "group_paddings of group 0");
+
+    copy_fixture("tensor-parallel", 4, path);
+    (void)snprintf(to, sizeof(to), "%s" TAG "mp_rank_01_model_states.pt", path);
+    copy_file(from, to);
+    expect_refusal(path, CAIRN_VERSION, "parallelism");
+
+    copy_fixture("elsewhere", 0, path);
+    (void)snprintf(to, sizeof(to), "%s/latest", path);
+    write_file(to, "../..", 5);
+    expect_refusal(path, CAIRN_CORRUPT, "latest does not hold the name of a folder");
+}
+
+/* Whatever bytes are changed: an error, or a checkpoint; never anything else. */
+static void
+survives_changed_bytes(void **state)
+{
+    char path[PATH_BYTES], to[2 * PATH_BYTES];
+    uint64_t seed = 42;
+
+    (void)state;
+    copy_fixture("flipped", 4, path);
+    for (int i = 0; i < FLIPS; i++) {
+        struct cairn_complaint complaint = {""};
+        struct cairn_checkpoint checkpoint;
+        struct stat stat_of;
+        uint8_t old, new;
+        off_t at;
+        int fd;
+
+        (void)snprintf(to, sizeof(to), "%s/%s", path, files2[1 + draw(&seed) % 3]);
+        fd = open(to, O_RDWR);
+        assert_true(fd >= 0 && fstat(fd, &stat_of) == 0);
+        at = (off_t)(draw(&seed) % (uint64_t)stat_of.st_size);
+        assert_int_equal(pread(fd, &old, 1, at), 1);
+        new = (uint8_t)draw(&seed);
+        assert_int_equal(pwrite(fd, &new, 1, at), 1);
+        if (cairn_checkpoint_open(path, cairn_format_find("deepspeed"), &checkpoint, &complaint) ==
+            CAIRN_OK)
+            cairn_checkpoint_close(&checkpoint);
+        else
+            assert_true(complaint.text[0] != '\0');
+        assert_int_equal(pwrite(fd, &old, 1, at), 1);
+        (void)close(fd);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reads_what_deepspeed_saved),
+        cmocka_unit_test(writes_any_number_of_ranks),
+        cmocka_unit_test(parts_are_what_a_walk_gives),
+        cmocka_unit_test(refuses_what_does_not_fit_together),
+        cmocka_unit_test(survives_changed_bytes),
+    };
+
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

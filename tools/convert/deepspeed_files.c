@@ -1,0 +1,277 @@
+/* tools/convert/deepspeed_files.c - names in a DeepSpeed checkpoint, by rank. */
+#include "tools/convert/deepspeed_files.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+
+enum { RANKS_MAX = 1 << 20, MARKER_BYTES_MAX = 1024 };
+
+enum part { PART_NONE, PART_MODEL, PART_RANK_MODEL, PART_OPTIM, PART_LAYER, PART_EXPERT };
+
+struct parsed {
+    enum part part;
+    bool bf16;
+    uint32_t rank;
+    uint32_t mp_rank;
+};
+
+/* ---- names ---- */
+
+static bool
+take(const char **at, const char *prefix)
+{
+    size_t bytes = strlen(prefix);
+
+    if (strncmp(*at, prefix, bytes) != 0)
+        return false;
+    *at += bytes;
+    return true;
+}
+
+static bool
+take_number(const char **at, uint32_t *number)
+{
+    const char *begin = *at;
+
+    *number = 0;
+    while (**at >= '0' && **at <= '9' && *number < RANKS_MAX)
+        *number = *number * 10 + (uint32_t)(*(*at)++ - '0');
+    return *at != begin && *number < RANKS_MAX && (**at < '0' || **at > '9');
+}
+
+static struct parsed
+parse(const char *name)
+{
+    struct parsed parsed = {.part = PART_NONE}, none = {.part = PART_NONE};
+
+    if (strncmp(name, "layer_", 6) == 0 && strstr(name, "model_states.pt"))
+        parsed.part = strstr(name, "_expert_") ? PART_EXPERT : PART_LAYER;
+    if (strncmp(name, "expp_rank_", 10) == 0)
+        parsed.part = PART_EXPERT;
+    if (parsed.part != PART_NONE)
+        return parsed;
+    if (take(&name, "mp_rank_")) {
+        if (!take_number(&name, &parsed.mp_rank) || strcmp(name, "_model_states.pt") != 0)
+            return none;
+        parsed.part = PART_MODEL;
+        return parsed;
+    }
+    parsed.bf16 = take(&name, "bf16_");
+    if (!parsed.bf16)
+        (void)take(&name, "fp16_");
+    if (!take(&name, "zero_pp_rank_") || !take_number(&name, &parsed.rank) ||
+        !take(&name, "_mp_rank_") || !take_number(&name, &parsed.mp_rank))
+        return none;
+    if (strcmp(name, "_model_states.pt") == 0)
+        parsed.part = PART_RANK_MODEL;
+    else if (strcmp(name, "_optim_states.pt") == 0 || strcmp(name, "optim_states.pt") == 0)
+        parsed.part = PART_OPTIM; /* the second is of DeepSpeed before 0.5 */
+    return parsed;
+}
+
+bool
+cairn_deepspeed_is_model(const char *name)
+{
+    struct parsed parsed = parse(name);
+
+    return parsed.part == PART_MODEL || parsed.part == PART_RANK_MODEL;
+}
+
+cairn_err
+cairn_deepspeed_path(const char *folder, const char *name, char *path, size_t path_bytes)
+{
+    int bytes = snprintf(path, path_bytes, "%s%s%s", folder, folder[0] && name[0] ? "/" : "", name);
+
+    return bytes >= 0 && (size_t)bytes < path_bytes ? CAIRN_OK : CAIRN_INVAL;
+}
+
+cairn_err
+cairn_deepspeed_folder(const struct cairn_place *place, const char *marker,
+                       char folder[CAIRN_NAME_BYTES_MAX], struct cairn_complaint *complaint)
+{
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0;
+    cairn_err err;
+
+    folder[0] = '\0';
+    err = cairn_place_load(place, marker, MARKER_BYTES_MAX, &bytes, &bytes_len, complaint);
+    if (err == CAIRN_NOT_FOUND)
+        return CAIRN_OK;
+    if (err)
+        return err;
+    while (bytes_len > 0 && strchr(" \r\n\t", bytes[bytes_len - 1]))
+        bytes_len--;
+    bytes[bytes_len] = '\0';
+    if (bytes_len >= CAIRN_NAME_BYTES_MAX || strlen((char *)bytes) != bytes_len ||
+        !cairn_place_name_check((char *)bytes))
+        err = cairn_complain(complaint, CAIRN_CORRUPT,
+                             "%s/%s does not hold the name of a folder beside it", place->path,
+                             marker);
+    else
+        memcpy(folder, bytes, bytes_len + 1);
+    free(bytes);
+    return err;
+}
+
+/* ---- listing ---- */
+
+struct ranked {
+    uint32_t rank;
+    const char *name;
+};
+
+static int
+by_rank(const void *left, const void *right)
+{
+    const struct ranked *a = left, *b = right;
+
+    return a->rank < b->rank ? -1 : a->rank > b->rank;
+}
+
+/* The files of ranks 0, 1, 2, …, each once, as paths. */
+static cairn_err
+take_ranks(const struct cairn_place *place, const char *folder, const char *what,
+           struct ranked *ranked, uint32_t count, char ***paths, uint32_t *path_count,
+           struct cairn_complaint *complaint)
+{
+    char path[CAIRN_FILE_PATH_BYTES_MAX];
+
+    if (count == 0)
+        return CAIRN_OK;
+    qsort(ranked, count, sizeof(*ranked), by_rank);
+    for (uint32_t i = 0; i < count; i++) {
+        if (i > 0 && ranked[i].rank == ranked[i - 1].rank)
+            return cairn_complain(complaint, CAIRN_CORRUPT,
+                                  "%s: %s and %s are both rank %" PRIu32
+                                  "'s %s; remove the one of the other run",
+                                  place->path, ranked[i - 1].name, ranked[i].name, ranked[i].rank,
+                                  what);
+        if (ranked[i].rank != i)
+            return cairn_complain(complaint, CAIRN_CORRUPT,
+                                  "%s: %s is there, but rank %" PRIu32
+                                  "'s %s is missing; copy it from the node that wrote it",
+                                  place->path, ranked[i].name, i, what);
+    }
+    *paths = calloc(count, sizeof(**paths));
+    if (!*paths)
+        return CAIRN_NOMEM;
+    *path_count = count;
+    for (uint32_t i = 0; i < count; i++) {
+        if (cairn_deepspeed_path(folder, ranked[i].name, path, sizeof(path)) != CAIRN_OK)
+            return CAIRN_INVAL;
+        (*paths)[i] = strdup(path);
+        if (!(*paths)[i])
+            return CAIRN_NOMEM;
+    }
+    return CAIRN_OK;
+}
+
+struct sorting {
+    struct ranked *models, *rank_models, *optims;
+    uint32_t model_count, rank_model_count, optim_count;
+    bool bf16;
+};
+
+static cairn_err
+sort_name(const struct cairn_place *place, const char *name, struct sorting *sorting,
+          struct cairn_complaint *complaint)
+{
+    struct parsed parsed = parse(name);
+
+    if (parsed.part == PART_NONE)
+        return CAIRN_OK;
+    if (parsed.part == PART_LAYER || parsed.part == PART_EXPERT)
+        return cairn_complain(complaint, CAIRN_VERSION,
+                              "%s: %s is of a job with %s parallelism, which is not read; merge it "
+                              "with the framework that wrote it",
+                              place->path, name,
+                              parsed.part == PART_LAYER ? "pipeline" : "expert");
+    if (parsed.mp_rank > 0)
+        return cairn_complain(complaint, CAIRN_VERSION,
+                              "%s: %s is of a job with tensor or pipeline parallelism, which is not "
+                              "read; merge it with the framework that wrote it",
+                              place->path, name);
+    if (parsed.part == PART_MODEL)
+        sorting->models[sorting->model_count++] = (struct ranked){0, name};
+    if (parsed.part == PART_RANK_MODEL)
+        sorting->rank_models[sorting->rank_model_count++] = (struct ranked){parsed.rank, name};
+    if (parsed.part == PART_OPTIM) {
+        sorting->optims[sorting->optim_count++] = (struct ranked){parsed.rank, name};
+        sorting->bf16 = parsed.bf16;
+    }
+    return CAIRN_OK;
+}
+
+static cairn_err
+sort_names(const struct cairn_place *place, const char *folder, char *const *names, size_t count,
+           struct cairn_deepspeed_files *out, struct cairn_complaint *complaint)
+{
+    struct sorting sorting = {0};
+    cairn_err err = CAIRN_NOMEM;
+
+    sorting.models = calloc(count + 1, sizeof(*sorting.models));
+    sorting.rank_models = calloc(count + 1, sizeof(*sorting.rank_models));
+    sorting.optims = calloc(count + 1, sizeof(*sorting.optims));
+    if (sorting.models && sorting.rank_models && sorting.optims) {
+        err = CAIRN_OK;
+        for (size_t i = 0; i < count && !err; i++)
+            err = sort_name(place, names[i], &sorting, complaint);
+    }
+    if (!err && sorting.model_count > 0 && sorting.rank_model_count > 0)
+        err = cairn_complain(complaint, CAIRN_CORRUPT,
+                             "%s/%s holds both %s and %s, which are of two checkpoints; separate "
+                             "them",
+                             place->path, folder, sorting.models[0].name,
+                             sorting.rank_models[0].name);
+    out->model_by_rank = sorting.rank_model_count > 0;
+    out->bf16 = sorting.bf16;
+    if (!err)
+        err = take_ranks(place, folder, "model_states file",
+                         out->model_by_rank ? sorting.rank_models : sorting.models,
+                         out->model_by_rank ? sorting.rank_model_count : sorting.model_count,
+                         &out->models, &out->model_count, complaint);
+    if (!err)
+        err = take_ranks(place, folder, "optim_states file", sorting.optims, sorting.optim_count,
+                         &out->optims, &out->optim_count, complaint);
+    free(sorting.models);
+    free(sorting.rank_models);
+    free(sorting.optims);
+    return err;
+}
+
+cairn_err
+cairn_deepspeed_files_list(const struct cairn_place *place, const char *folder,
+                           struct cairn_deepspeed_files *out, struct cairn_complaint *complaint)
+{
+    char **names = NULL;
+    size_t count = 0;
+    cairn_err err;
+
+    memset(out, 0, sizeof(*out));
+    err = cairn_place_list(place, folder, &names, &count, complaint);
+    if (!err)
+        err = sort_names(place, folder, names, count, out, complaint);
+    if (names)
+        cairn_dir_list_free(names, count);
+    if (!err && out->model_count == 0)
+        err = cairn_complain(complaint, CAIRN_CORRUPT,
+                             "%s/%s has no model_states file; copy it from the first node",
+                             place->path, folder);
+    return err;
+}
+
+void
+cairn_deepspeed_files_fini(struct cairn_deepspeed_files *files)
+{
+    for (uint32_t i = 0; files->models && i < files->model_count; i++)
+        free(files->models[i]);
+    for (uint32_t i = 0; files->optims && i < files->optim_count; i++)
+        free(files->optims[i]);
+    free(files->models);
+    free(files->optims);
+    memset(files, 0, sizeof(*files));
+}

@@ -1,0 +1,50 @@
+/*
+ * tools/convert/deepspeed_files.h - which file of a DeepSpeed checkpoint is whose.
+ *
+ *     mp_rank_00_model_states.pt                          the module, ZeRO 0 to 2
+ *     zero_pp_rank_<rank>_mp_rank_00_model_states.pt      the module of a rank, ZeRO 3
+ *     [bf16_]zero_pp_rank_<rank>_mp_rank_00_optim_states.pt   a rank's part of the optimizer
+ *
+ * "pp_rank" is the data-parallel rank, a number without leading zeros: names do not sort as ranks do.
+ */
+#ifndef CAIRN_TOOLS_CONVERT_DEEPSPEED_FILES_H
+#define CAIRN_TOOLS_CONVERT_DEEPSPEED_FILES_H
+
+#include "tools/convert/format.h"
+
+/* All zero is the empty value. */
+struct cairn_deepspeed_files {
+    char **models; /* paths in the place, by rank; one of all ranks unless model_by_rank */
+    uint32_t model_count;
+    bool model_by_rank; /* ZeRO 3 */
+    char **optims;      /* by rank */
+    uint32_t optim_count;
+    bool bf16; /* optims have the prefix */
+};
+
+/* The folder that `marker` ("latest") names in the place, "" where there is no such file and the place
+ * itself is the folder. CAIRN_CORRUPT for a name that is no plain one, or of nothing. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_folder(const struct cairn_place *place,
+                                                  const char *marker,
+                                                  char folder[CAIRN_NAME_BYTES_MAX],
+                                                  struct cairn_complaint *complaint);
+
+/* Whether this is a name of a model_states file that a reader here knows. */
+bool cairn_deepspeed_is_model(const char *name);
+
+/* `folder` and `name` as a path in the place; CAIRN_INVAL where it does not fit. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_path(const char *folder, const char *name, char *path,
+                                                size_t path_bytes);
+
+/*
+ * Lists a folder. The caller ends *out with cairn_deepspeed_files_fini in any case. CAIRN_CORRUPT where
+ * a rank's file is missing or there twice; CAIRN_VERSION for checkpoints of tensor, pipeline or expert
+ * parallelism; CAIRN_NOMEM, CAIRN_IO. Complained about.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_files_list(const struct cairn_place *place,
+                                                      const char *folder,
+                                                      struct cairn_deepspeed_files *out,
+                                                      struct cairn_complaint *complaint);
+void cairn_deepspeed_files_fini(struct cairn_deepspeed_files *files); /* zeroes are allowed */
+
+#endif

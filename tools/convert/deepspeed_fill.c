@@ -1,0 +1,314 @@
+/* tools/convert/deepspeed_fill.c - files made from carried objects: what their words stand for, and
+ * which pieces of tensors that makes. */
+#include "tools/convert/deepspeed_plan.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What output->state is. */
+struct files {
+    struct cairn_torch_output *files;
+    uint32_t count, room;
+};
+
+/* ---- what a word stands for; identities: tensors, fragments of them, flat buffers, empties ---- */
+
+static cairn_err
+unknown(const struct cairn_deepspeed_target *target, const char *name)
+{
+    return cairn_complain(target->complaint, CAIRN_INVAL,
+                          "%s: DeepSpeed's files need %s, which is not there; was it dropped?",
+                          target->checkpoint->place.path, name);
+}
+
+static cairn_err
+fill_tensor(const struct cairn_deepspeed_target *target, const char *name,
+            struct cairn_torch_filling *out)
+{
+    uint32_t index = cairn_layout_tensor_find(target->checkpoint->layout, name);
+    const struct cairn_tensor *tensor;
+    enum cairn_dtype dtype;
+    uint32_t of;
+
+    if (index == UINT32_MAX)
+        return unknown(target, name);
+    tensor = cairn_layout_tensor(target->checkpoint->layout, index);
+    dtype = cairn_output_dtype(target->options, tensor);
+    of = target->alias_of[index];
+    if (of != UINT32_MAX &&
+        dtype == cairn_output_dtype(target->options,
+                                    cairn_layout_tensor(target->checkpoint->layout, of)))
+        index = of;
+    out->dtype = cairn_torch_dtype_of(dtype);
+    out->dims = tensor->dims;
+    memcpy(out->shape, tensor->shape, sizeof(out->shape));
+    out->identity = index;
+    return out->dtype ? CAIRN_OK : CAIRN_INTERNAL;
+}
+
+/* "<key>/<group>" in two. */
+static bool
+split_flat(const struct cairn_deepspeed_target *target, const char *name,
+           char key[CAIRN_DEEPSPEED_KEY_BYTES_MAX], uint32_t *group)
+{
+    const char *slash = strchr(name, '/');
+    unsigned long number;
+    char *end;
+
+    if (!slash || slash == name || slash - name >= CAIRN_DEEPSPEED_KEY_BYTES_MAX ||
+        slash[1] < '0' || slash[1] > '9')
+        return false;
+    memcpy(key, name, (size_t)(slash - name));
+    key[slash - name] = '\0';
+    number = strtoul(slash + 1, &end, 10);
+    *group = (uint32_t)number;
+    return *end == '\0' && number < target->groups.group_count;
+}
+
+static uint32_t
+key_index(struct cairn_deepspeed_target *target, const char *key)
+{
+    for (uint32_t i = 0; i < target->key_count; i++)
+        if (strcmp(target->keys[i], key) == 0)
+            return i;
+    if (target->key_count == CAIRN_DEEPSPEED_KEYS_MAX)
+        return UINT32_MAX;
+    (void)snprintf(target->keys[target->key_count], CAIRN_DEEPSPEED_KEY_BYTES_MAX, "%s", key);
+    return target->key_count++;
+}
+
+/* The state of the first parameter of a group stands for its dtype, or for the group's where it is one. */
+static cairn_err
+name_first(const struct cairn_deepspeed_target *target, const char *key, uint32_t group,
+           char name[CAIRN_NAME_BYTES_MAX])
+{
+    const struct cairn_deepspeed_group *known = &target->groups.groups[group];
+
+    if (known->count == 0 ||
+        snprintf(name, CAIRN_NAME_BYTES_MAX, "%s.%s", key,
+                 target->groups.parameters[known->first].name) >= CAIRN_NAME_BYTES_MAX)
+        return cairn_complain(target->complaint, CAIRN_CORRUPT,
+                              "%s: group %" PRIu32 " has no parameter to hold its %s",
+                              target->checkpoint->place.path, group, key);
+    return CAIRN_OK;
+}
+
+static cairn_err
+resolve(void *context, const char *word, const char *name, struct cairn_torch_filling *out,
+        struct cairn_complaint *complaint)
+{
+    struct cairn_deepspeed_target *target = context;
+    uint32_t tensors = cairn_layout_tensor_count(target->checkpoint->layout), group = 0, key_at;
+    char key[CAIRN_DEEPSPEED_KEY_BYTES_MAX], first[CAIRN_NAME_BYTES_MAX];
+    uint64_t partition, elements = 1;
+    cairn_err err;
+
+    if (strcmp(word, "tensor") == 0)
+        return fill_tensor(target, name, out);
+    if (strcmp(word, "line") == 0) {
+        err = fill_tensor(target, name, out);
+        for (uint32_t d = 0; !err && d < out->dims; d++)
+            elements *= out->shape[d];
+        out->dims = 1;
+        out->shape[0] = elements;
+        return err;
+    }
+    if (strcmp(word, "empty") == 0) {
+        out->dtype = cairn_torch_dtype_named(name);
+        out->dims = 1;
+        out->identity = 2 * tensors + CAIRN_DEEPSPEED_KEYS_MAX * target->groups.group_count;
+        if (out->dtype && out->dtype->dtype)
+            out->identity += out->dtype->dtype;
+        return out->dtype ? CAIRN_OK : unknown(target, name);
+    }
+    if (strcmp(word, "fragment") == 0) {
+        err = fill_tensor(target, name, out);
+        for (uint32_t d = 0; !err && d < out->dims; d++)
+            elements *= out->shape[d];
+        out->dims = 1;
+        out->shape[0] = elements / target->ranks + (elements % target->ranks != 0);
+        out->identity += tensors;
+        return err;
+    }
+    if (!split_flat(target, name, key, &group))
+        return cairn_complain(complaint, CAIRN_CORRUPT, "%s: carried from DeepSpeed: %s %s",
+                              target->checkpoint->place.path, word, name);
+    err = name_first(target, key, group, first);
+    if (!err)
+        err = fill_tensor(target, first, out);
+    if (err || strcmp(word, "scalar") == 0)
+        return err;
+    key_at = key_index(target, key);
+    if (strcmp(word, "flat") != 0 || key_at == UINT32_MAX)
+        return cairn_complain(complaint, CAIRN_CORRUPT, "%s: carried from DeepSpeed: %s %s",
+                              target->checkpoint->place.path, word, name);
+    out->dims = 1;
+    out->shape[0] =
+        cairn_deepspeed_target_saved(target, group, strcmp(key, "fp32") == 0, &partition);
+    out->identity = 2 * tensors + key_at * target->groups.group_count + group;
+    return CAIRN_OK;
+}
+
+/* ---- pieces ---- */
+
+static cairn_err
+add_flat(struct cairn_deepspeed_target *target, uint32_t tensor, uint32_t file, uint64_t begin,
+         uint64_t end, uint64_t at)
+{
+    uint32_t index = 0;
+    cairn_err err = cairn_output_add_tensor(
+        target->output, target->options,
+        cairn_layout_tensor(target->checkpoint->layout, tensor), &index);
+
+    return err ? err
+               : cairn_output_add_flat(target->output, index, file, NULL, NULL, begin, end, at);
+}
+
+/* All parameters of a group in a rank's buffer at `at`. */
+static cairn_err
+add_buffer(struct cairn_deepspeed_target *target, uint32_t key, uint32_t group, uint32_t file,
+           uint64_t at)
+{
+    const struct cairn_deepspeed_group *known = &target->groups.groups[group];
+    uint64_t partition =
+        cairn_deepspeed_partition(&target->groups, group, target->stage3, target->ranks);
+    enum cairn_dtype dtype = 0;
+    uint64_t walked = 0;
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t i = 0; i < known->count && !err; i++) {
+        const struct cairn_deepspeed_parameter *parameter =
+            &target->groups.parameters[known->first + i];
+        const struct cairn_tensor *tensor;
+        char name[CAIRN_NAME_BYTES_MAX];
+        uint64_t begin, end, offset;
+        uint32_t index;
+
+        cairn_deepspeed_part(parameter, target->stage3, target->ranks, target->rank, partition,
+                             &begin, &end, &offset);
+        if (target->stage3)
+            offset = walked;
+        walked += parameter->elements / target->ranks + (parameter->elements % target->ranks != 0);
+        if (begin == end && target->rank > 0)
+            continue;
+        (void)snprintf(name, sizeof(name), "%s.%s", target->keys[key], parameter->name);
+        index = cairn_deepspeed_target_find(target, name);
+        if (index == UINT32_MAX)
+            return unknown(target, name);
+        tensor = cairn_layout_tensor(target->checkpoint->layout, index);
+        if (tensor->dims != parameter->dims ||
+            memcmp(tensor->shape, parameter->shape, parameter->dims * sizeof(uint64_t)) != 0 ||
+            (i > 0 && dtype && dtype != tensor->dtype))
+            return cairn_complain(target->complaint, CAIRN_INVAL,
+                                  "%s: %s has not the shape that DeepSpeed's param_shapes has, or "
+                                  "not the dtype of its group",
+                                  target->checkpoint->place.path, name);
+        dtype = tensor->dtype;
+        err = add_flat(target, index, file, begin, end, at + offset * cairn_dtype_bytes(dtype));
+    }
+    return err;
+}
+
+static cairn_err
+add_storage(struct cairn_deepspeed_target *target, uint32_t identity, uint32_t file, uint64_t at)
+{
+    uint32_t tensors = cairn_layout_tensor_count(target->checkpoint->layout), index = 0;
+    const struct cairn_tensor *tensor;
+    cairn_err err;
+
+    if (identity >= 2 * tensors + CAIRN_DEEPSPEED_KEYS_MAX * target->groups.group_count)
+        return CAIRN_OK;
+    if (identity >= 2 * tensors) {
+        identity -= 2 * tensors;
+        return add_buffer(target, identity / target->groups.group_count,
+                          identity % target->groups.group_count, file, at);
+    }
+    tensor = cairn_layout_tensor(target->checkpoint->layout, identity % tensors);
+    if (identity >= tensors) {
+        struct cairn_deepspeed_parameter frozen = {.elements = 1};
+        uint64_t begin, end, offset;
+
+        for (uint32_t d = 0; d < tensor->dims; d++)
+            frozen.elements *= tensor->shape[d];
+        cairn_deepspeed_part(&frozen, true, target->ranks, target->rank, 0, &begin, &end, &offset);
+        return add_flat(target, identity - tensors, file, begin, end, at);
+    }
+    err = cairn_output_add_tensor(target->output, target->options, tensor, &index);
+    return err ? err : cairn_output_add_box(target->output, index, file, NULL, NULL, at, NULL);
+}
+
+static cairn_err
+next_file(struct cairn_output *output, struct cairn_torch_output **next)
+{
+    struct files *files = output->state;
+    uint32_t room;
+
+    if (!files)
+        output->state = files = calloc(1, sizeof(*files));
+    if (!files)
+        return CAIRN_NOMEM;
+    if (files->count == files->room) {
+        struct cairn_torch_output *grown;
+
+        room = files->room ? 2 * files->room : 8;
+        grown = realloc(files->files, room * sizeof(*grown));
+        if (!grown)
+            return CAIRN_NOMEM;
+        files->files = grown;
+        files->room = room;
+    }
+    *next = &files->files[files->count++];
+    memset(*next, 0, sizeof(**next));
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_deepspeed_target_add(struct cairn_deepspeed_target *target, const char *path,
+                           struct cairn_pickle *tree, struct cairn_pickle_node *root)
+{
+    struct cairn_torch_fill fill = {.tree = tree, .root = root, .resolve = resolve, .context = target};
+    struct cairn_torch_output *added = NULL;
+    cairn_err err = cairn_pickle_done(tree);
+
+    fill.identity_count = 2 * cairn_layout_tensor_count(target->checkpoint->layout) +
+                          CAIRN_DEEPSPEED_KEYS_MAX * target->groups.group_count + 64;
+    if (!err)
+        err = next_file(target->output, &added);
+    if (!err)
+        err = cairn_torch_output_add(target->output, path, &fill, added, target->complaint);
+    for (uint32_t i = 0; !err && i < added->storage_count; i++)
+        err = add_storage(target, added->storages[i].identity, added->file,
+                          cairn_torch_output_at(added, i));
+    return err ? cairn_complain(target->complaint, err, "%s cannot be laid out: %s", path,
+                                cairn_err_text(err))
+               : CAIRN_OK;
+}
+
+cairn_err
+cairn_deepspeed_finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output,
+                       struct cairn_complaint *complaint)
+{
+    struct files *files = output->state;
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t i = 0; files && i < files->count && !err; i++)
+        err = cairn_torch_output_finish(output, &files->files[i]);
+    return err ? cairn_complain(complaint, err, "%s: the records of files cannot be made: %s",
+                                checkpoint->place.path, cairn_err_text(err))
+               : CAIRN_OK;
+}
+
+void
+cairn_deepspeed_release(void *state)
+{
+    struct files *files = state;
+
+    if (!files)
+        return;
+    for (uint32_t i = 0; i < files->count; i++)
+        cairn_torch_output_fini(&files->files[i]);
+    free(files->files);
+    free(files);
+}

@@ -1,0 +1,308 @@
+/* tools/convert/deepspeed_model.c - a rank's model_states: the module, and all that is no optimizer's. */
+#include "tools/convert/deepspeed_state.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct reading {
+    struct cairn_checkpoint *checkpoint;
+    struct cairn_deepspeed_state *state;
+    struct cairn_torch_source source;
+    uint32_t rank;
+    char where[CAIRN_NAME_BYTES_MAX]; /* the file, for messages */
+    struct cairn_complaint *complaint;
+};
+
+static cairn_err
+refuse(const struct reading *reading, const char *why)
+{
+    return cairn_complain(reading->complaint, CAIRN_CORRUPT, "%s/%s: %s",
+                          reading->checkpoint->place.path, reading->where, why);
+}
+
+/* ---- what the file says of the job ---- */
+
+static cairn_err
+read_facts(struct reading *reading, const struct cairn_pickle_node *root)
+{
+    const struct cairn_pickle_node *shapes = cairn_pickle_get(root, "param_shapes");
+    struct cairn_deepspeed_state *state = reading->state;
+    const char *why = NULL;
+    uint64_t ranks, degree;
+    cairn_err err;
+
+    if (!cairn_pickle_pairs(root))
+        return refuse(reading, "it is no dict, as DeepSpeed's model_states are");
+    if (!cairn_pickle_u64(cairn_pickle_get(root, "dp_world_size"), &ranks) || ranks == 0 ||
+        ranks > UINT32_MAX)
+        return refuse(reading, "it does not say dp_world_size");
+    if (cairn_pickle_u64(cairn_pickle_get(root, "mp_world_size"), &degree) && degree != 1)
+        return cairn_complain(reading->complaint, CAIRN_VERSION,
+                              "%s/%s is of a job with model parallelism of %" PRIu64
+                              ", which is not read; merge it with the framework that wrote it",
+                              reading->checkpoint->place.path, reading->where, degree);
+    state->ranks = (uint32_t)ranks;
+    reading->checkpoint->step_known =
+        cairn_pickle_u64(cairn_pickle_get(root, "global_steps"), &reading->checkpoint->step);
+    (void)cairn_pickle_copy_text(cairn_pickle_get(root, "ds_version"), state->version,
+                                 sizeof(state->version));
+    state->has_groups = shapes && shapes->kind != CAIRN_PICKLE_NONE;
+    if (!state->has_groups)
+        return CAIRN_OK;
+    err = cairn_deepspeed_groups_read(shapes, &state->groups, &why);
+    return err == CAIRN_CORRUPT ? refuse(reading, why) : err;
+}
+
+/* Ranks whose files are of another checkpoint are told by the step. */
+static cairn_err
+check_rank(struct reading *reading, const struct cairn_pickle_node *root)
+{
+    uint64_t ranks, step;
+
+    if (!cairn_pickle_u64(cairn_pickle_get(root, "dp_world_size"), &ranks) ||
+        ranks != reading->state->ranks)
+        return refuse(reading, "its dp_world_size is not that of rank 0's file");
+    if (reading->checkpoint->step_known &&
+        (!cairn_pickle_u64(cairn_pickle_get(root, "global_steps"), &step) ||
+         step != reading->checkpoint->step))
+        return refuse(reading, "its global_steps is not that of rank 0's file, so they are of "
+                               "different checkpoints; take all of one");
+    return CAIRN_OK;
+}
+
+/* ---- the module ---- */
+
+static int
+by_bytes(const void *left, const void *right)
+{
+    return strcmp(*(char *const *)left, *(char *const *)right);
+}
+
+static void
+free_names(char **names, uint32_t count)
+{
+    for (uint32_t i = 0; names && i < count; i++)
+        free(names[i]);
+    free(names);
+}
+
+/* The names in `buffer_names`, sorted. */
+static cairn_err
+read_buffer_names(const struct cairn_pickle_node *list, char ***names, uint32_t *count)
+{
+    uint32_t room = list && list->kind == CAIRN_PICKLE_LIST ? list->count : 0;
+
+    *count = 0;
+    *names = calloc((size_t)room + 1, sizeof(**names));
+    if (!*names)
+        return CAIRN_NOMEM;
+    for (uint32_t i = 0; i < room; i++) {
+        char name[CAIRN_NAME_BYTES_MAX];
+
+        if (!cairn_pickle_copy_text(list->items[i], name, sizeof(name)))
+            continue; /* then it names no tensor of ours */
+        (*names)[*count] = strdup(name);
+        if (!(*names)[*count])
+            return CAIRN_NOMEM;
+        (*count)++;
+    }
+    qsort(*names, *count, sizeof(**names), by_bytes);
+    return CAIRN_OK;
+}
+
+/* The tensor that a node of the module was in the file, carried out or not. */
+static const struct cairn_torch_tensor *
+tensor_at(const struct reading *reading, const struct cairn_pickle_node *node)
+{
+    const struct cairn_torch_source *source = &reading->source;
+
+    if (!node || node->index >= source->node_count || source->tensor_of[node->index] == 0)
+        return NULL;
+    return &source->torch.tensors[source->tensor_of[node->index] - 1];
+}
+
+/* Whether a tensor of the module is what shared_params says another one is. */
+static bool
+is_shared(const struct reading *reading, const struct cairn_pickle_node *root, const char *path,
+          const struct cairn_torch_tensor *tensor)
+{
+    const struct cairn_pickle_node *stored =
+        cairn_pickle_get(cairn_pickle_get(root, "shared_params"), path);
+    const struct cairn_torch_tensor *of;
+    char name[CAIRN_NAME_BYTES_MAX];
+
+    if (!cairn_pickle_copy_text(stored, name, sizeof(name)))
+        return false;
+    of = tensor_at(reading, cairn_pickle_get(cairn_pickle_get(root, "module"), name));
+    return of && of->at == tensor->at && of->bytes == tensor->bytes;
+}
+
+/* ZeRO 3 leaves nothing of a parameter in the module but its name and dtype. */
+static bool
+is_placeholder(const struct reading *reading, const struct cairn_torch_tensor *tensor, bool buffer)
+{
+    return reading->state->stage3 && !buffer && tensor->view.dims == 1 &&
+           tensor->view.shape[0] == 0;
+}
+
+/* One tensor object under a second name of the module. */
+static cairn_err
+add_twin(struct reading *reading, const struct cairn_pickle_node *node, const char *name)
+{
+    char first[CAIRN_NAME_BYTES_MAX];
+    uint32_t of;
+
+    if (reading->rank > 0 || node->kind != CAIRN_PICKLE_PERSISTENT ||
+        !cairn_pickle_is_text(node->items[0]->items[0], "tensor") ||
+        !cairn_pickle_copy_text(node->items[0]->items[1], first, sizeof(first)))
+        return CAIRN_OK;
+    of = cairn_layout_tensor_find(reading->checkpoint->layout, first);
+    if (of == UINT32_MAX || strcmp(first, name) == 0)
+        return CAIRN_OK;
+    return cairn_checkpoint_add_alias(reading->checkpoint, name, of, reading->complaint);
+}
+
+static cairn_err
+read_module(struct reading *reading, struct cairn_pickle_node *root)
+{
+    const struct cairn_pickle_node *pairs =
+        cairn_pickle_pairs(cairn_pickle_get(root, "module"));
+    struct cairn_pickle *tree = &reading->source.torch.tree;
+    char **buffers = NULL;
+    uint32_t buffer_count = 0, seen_buffers = 0;
+    cairn_err err;
+
+    err = read_buffer_names(cairn_pickle_get(root, "buffer_names"), &buffers, &buffer_count);
+    for (uint32_t i = 0; !err && pairs && i < pairs->count; i++) {
+        struct cairn_pickle_node *node = pairs->items[2 * i + 1];
+        const struct cairn_torch_tensor *tensor =
+            cairn_torch_source_tensor(&reading->source, node);
+        char path[CAIRN_NAME_BYTES_MAX], *key = path;
+        bool buffer;
+
+        if (!tensor_at(reading, node))
+            continue; /* extra state of a module, which is carried as it is */
+        if (!cairn_pickle_copy_text(pairs->items[2 * i], path, sizeof(path)) || !path[0]) {
+            err = refuse(reading, "a tensor of the module has no name of at most 255 bytes");
+            break;
+        }
+        if (!tensor) {
+            err = add_twin(reading, node, cairn_deepspeed_canonical(path));
+            continue;
+        }
+        buffer = bsearch(&key, buffers, buffer_count, sizeof(*buffers), by_bytes) != NULL;
+        seen_buffers += buffer;
+        if (is_placeholder(reading, tensor, buffer))
+            cairn_torch_carry_out(tree, node, "empty", tensor->view.dtype->name);
+        else if (!buffer && is_shared(reading, root, path, tensor))
+            cairn_torch_carry_out(tree, node, "tensor", cairn_deepspeed_canonical(path));
+        else if (reading->rank == 0)
+            err = cairn_torch_source_add(reading->checkpoint, &reading->source, tensor,
+                                         cairn_deepspeed_canonical(path),
+                                         buffer ? CAIRN_BUFFER : CAIRN_PARAM, reading->complaint);
+        else /* the first rank's is the job's; see the warning */
+            cairn_torch_carry_out(tree, node, "tensor", cairn_deepspeed_canonical(path));
+    }
+    free_names(buffers, buffer_count);
+    if (!err && reading->rank == 1 && seen_buffers > 0)
+        err = cairn_checkpoint_warn(reading->checkpoint,
+                                    "each rank has its own buffers; rank 0's are read");
+    return err;
+}
+
+/* ---- frozen parameters ---- */
+
+static cairn_err
+add_fragment(struct reading *reading, struct cairn_pickle_node *node, const char *path,
+             const struct cairn_pickle_node *size)
+{
+    struct cairn_deepspeed_parameter frozen = {.elements = 1};
+    const struct cairn_torch_tensor *tensor = cairn_torch_source_tensor(&reading->source, node);
+    const char *name = cairn_deepspeed_canonical(path);
+    uint64_t begin, end, at, part;
+    uint32_t index = 0;
+    cairn_err err;
+
+    if (!tensor || !tensor->contiguous || tensor->view.dims != 1 ||
+        !cairn_torch_read_size(size, frozen.shape, &frozen.dims))
+        return refuse(reading, "a frozen parameter has no shape, or no flat part of it");
+    for (uint32_t d = 0; d < frozen.dims; d++)
+        if (__builtin_mul_overflow(frozen.elements, frozen.shape[d], &frozen.elements) ||
+            frozen.elements > INT64_MAX / 16)
+            return refuse(reading, "a frozen parameter is larger than any memory");
+    part = frozen.elements / reading->state->ranks +
+           (frozen.elements % reading->state->ranks != 0);
+    if (tensor->view.shape[0] != part)
+        return cairn_complain(reading->complaint, CAIRN_CORRUPT,
+                              "%s/%s: frozen parameter %s has a part of %" PRIu64
+                              " elements, and its shape in %" PRIu32 " ranks makes %" PRIu64,
+                              reading->checkpoint->place.path, reading->where, path,
+                              tensor->view.shape[0], reading->state->ranks, part);
+    cairn_deepspeed_part(&frozen, true, reading->state->ranks, reading->rank, 0, &begin, &end, &at);
+    err = cairn_checkpoint_add_tensor(reading->checkpoint, name, tensor->view.dtype->dtype,
+                                      CAIRN_PARAM, frozen.dims, frozen.shape, &index,
+                                      reading->complaint);
+    if (!err)
+        err = cairn_checkpoint_add_flat(reading->checkpoint, index, reading->source.container, NULL,
+                                        NULL, begin, end, tensor->at, reading->complaint);
+    if (!err)
+        cairn_torch_carry_out(&reading->source.torch.tree, node, "fragment", name);
+    return err;
+}
+
+/* ZeRO 2 saves frozen parameters whole, beside the module's; ZeRO 3 a part of each per rank. */
+static cairn_err
+read_frozen(struct reading *reading, struct cairn_pickle_node *root)
+{
+    const struct cairn_pickle_node *shapes = cairn_pickle_get(root, "frozen_param_shapes");
+    const struct cairn_pickle_node *pairs =
+        cairn_pickle_pairs(cairn_pickle_get(root, "frozen_param_fragments"));
+    const struct cairn_pickle_node *sizes = cairn_pickle_pairs(shapes);
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t i = 0; pairs && i < pairs->count && !err; i++) {
+        struct cairn_pickle_node *node = pairs->items[2 * i + 1];
+        const struct cairn_torch_tensor *tensor =
+            cairn_torch_source_tensor(&reading->source, node);
+        char path[CAIRN_NAME_BYTES_MAX];
+
+        if (!cairn_pickle_copy_text(pairs->items[2 * i], path, sizeof(path)) || !sizes ||
+            i >= sizes->count || !cairn_pickle_is_text(sizes->items[2 * i], path))
+            return refuse(reading, "frozen_param_fragments does not fit frozen_param_shapes");
+        if (reading->state->stage3)
+            err = add_fragment(reading, node, path, sizes->items[2 * i + 1]);
+        else if (tensor)
+            err = cairn_torch_source_add(reading->checkpoint, &reading->source, tensor,
+                                         cairn_deepspeed_canonical(path), CAIRN_PARAM,
+                                         reading->complaint);
+    }
+    return err;
+}
+
+cairn_err
+cairn_deepspeed_model_read(struct cairn_checkpoint *checkpoint, struct cairn_deepspeed_state *state,
+                           const char *path, uint32_t rank, struct cairn_complaint *complaint)
+{
+    struct reading reading = {
+        .checkpoint = checkpoint, .state = state, .rank = rank, .complaint = complaint};
+    struct cairn_pickle_node *root;
+    cairn_err err;
+
+    (void)snprintf(reading.where, sizeof(reading.where), "%s", path);
+    err = cairn_torch_source_open(checkpoint, path, &reading.source, complaint);
+    root = reading.source.torch.root;
+    if (!err)
+        err = rank == 0 ? read_facts(&reading, root) : check_rank(&reading, root);
+    if (!err)
+        err = read_module(&reading, root);
+    if (!err)
+        err = read_frozen(&reading, root);
+    if (!err)
+        cairn_deepspeed_set_ranks(&reading.source.torch.tree, root, "dp_world_size", 1);
+    if (!err)
+        err = cairn_deepspeed_carry(checkpoint, state, &reading.source, 0, rank, complaint);
+    cairn_torch_source_close(&reading.source);
+    return err;
+}

@@ -1,0 +1,165 @@
+/* tools/convert/deepspeed_plan.c - a rank's files of DeepSpeed for a new number of ranks. */
+#include "tools/convert/deepspeed_plan.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Padding at the end of the rank's part; BF16_Optimizer counts all of the group's at the last rank. */
+static uint64_t
+padding_of(const struct cairn_deepspeed_target *target, uint32_t group)
+{
+    uint64_t all = target->groups.groups[group].elements;
+    uint64_t partition =
+        cairn_deepspeed_partition(&target->groups, group, false, target->ranks);
+    uint64_t begin = partition * target->rank;
+
+    if (!target->stage_known)
+        return target->rank + 1 == target->ranks ? partition * target->ranks - all : 0;
+    if (begin >= all)
+        return partition;
+    return all - begin < partition ? partition - (all - begin) : 0;
+}
+
+static void
+set_paddings(const struct cairn_deepspeed_target *target, struct cairn_pickle *tree,
+             struct cairn_pickle_node *optimizer)
+{
+    struct cairn_pickle_node *list;
+
+    if (target->stage3)
+        return;
+    list = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
+    for (uint32_t i = 0; i < target->groups.group_count; i++)
+        cairn_pickle_append(tree, list,
+                            cairn_pickle_int(tree, (int64_t)padding_of(target, i)));
+    cairn_torch_carry_replace(optimizer, "group_paddings", list);
+}
+
+/* {parameter: fragment_address(numel, start)} per group: what DeepSpeed's own converter goes by. */
+static void
+set_mappings(const struct cairn_deepspeed_target *target, struct cairn_pickle *tree,
+             struct cairn_pickle_node *optimizer)
+{
+    struct cairn_torch_builder builder;
+    struct cairn_pickle_node *list, *class, *numel, *start;
+
+    if (target->stage3)
+        return;
+    cairn_torch_builder_init(&builder, tree);
+    list = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
+    class = cairn_pickle_global(tree, "deepspeed.utils.tensor_fragment", "fragment_address");
+    numel = cairn_pickle_text(tree, "numel");
+    start = cairn_pickle_text(tree, "start");
+    for (uint32_t g = 0; g < target->groups.group_count; g++) {
+        const struct cairn_deepspeed_group *group = &target->groups.groups[g];
+        uint64_t partition =
+            cairn_deepspeed_partition(&target->groups, g, false, target->ranks);
+        struct cairn_pickle_node *mapping = cairn_torch_ordered_dict(&builder);
+
+        for (uint32_t i = 0; i < group->count; i++) {
+            const struct cairn_deepspeed_parameter *parameter =
+                &target->groups.parameters[group->first + i];
+            struct cairn_pickle_node *address, *state;
+            uint64_t begin, end, at;
+
+            cairn_deepspeed_part(parameter, false, target->ranks, target->rank, partition, &begin,
+                                 &end, &at);
+            if (begin == end)
+                continue;
+            state = cairn_pickle_dict(tree);
+            cairn_pickle_put(tree, state, numel, cairn_pickle_int(tree, (int64_t)(end - begin)));
+            cairn_pickle_put(tree, state, start, cairn_pickle_int(tree, (int64_t)at));
+            address = cairn_pickle_object(tree, CAIRN_PICKLE_NEWOBJ, class,
+                                          cairn_pickle_sequence(tree, CAIRN_PICKLE_TUPLE, NULL, 0));
+            cairn_pickle_build(tree, address, state);
+            cairn_pickle_put(tree, mapping, cairn_pickle_text(tree, parameter->path), address);
+        }
+        cairn_pickle_append(tree, list, mapping);
+    }
+    cairn_torch_carry_replace(optimizer, "param_slice_mappings", list);
+}
+
+cairn_err
+cairn_deepspeed_plan_model(struct cairn_deepspeed_target *target, const char *folder)
+{
+    struct cairn_deepspeed_object object;
+    char path[CAIRN_NAME_BYTES_MAX];
+    cairn_err err = cairn_deepspeed_object_load(target, 0, target->rank, &object);
+
+    if (target->stage3)
+        (void)snprintf(path, sizeof(path),
+                       "%s/zero_pp_rank_%" PRIu32 "_mp_rank_00_model_states.pt", folder,
+                       target->rank);
+    else
+        (void)snprintf(path, sizeof(path), "%s/mp_rank_00_model_states.pt", folder);
+    if (!err) {
+        cairn_deepspeed_set_ranks(&object.tree, object.root, "dp_world_size", target->ranks);
+        err = cairn_deepspeed_target_add(target, path, &object.tree, object.root);
+    }
+    cairn_deepspeed_object_fini(&object);
+    return err;
+}
+
+static cairn_err
+plan_optim(struct cairn_deepspeed_target *target, const char *folder, const char *prefix)
+{
+    struct cairn_deepspeed_object object;
+    struct cairn_pickle_node *optimizer;
+    char path[CAIRN_NAME_BYTES_MAX];
+    cairn_err err = cairn_deepspeed_object_load(target, 1, target->rank, &object);
+
+    (void)snprintf(path, sizeof(path),
+                   "%s/%szero_pp_rank_%" PRIu32 "_mp_rank_00_optim_states.pt", folder, prefix,
+                   target->rank);
+    if (!err) {
+        optimizer = cairn_pickle_get(object.root, "optimizer_state_dict");
+        cairn_deepspeed_set_ranks(&object.tree, optimizer, "partition_count", target->ranks);
+        set_paddings(target, &object.tree, optimizer);
+        set_mappings(target, &object.tree, optimizer);
+        err = cairn_deepspeed_target_add(target, path, &object.tree, object.root);
+    }
+    cairn_deepspeed_object_fini(&object);
+    return err;
+}
+
+cairn_err
+cairn_deepspeed_plan(const struct cairn_checkpoint *checkpoint,
+                     const struct cairn_output_options *options, struct cairn_output *output,
+                     struct cairn_complaint *complaint)
+{
+    struct cairn_deepspeed_target target;
+    char folder[64], prefix[16] = "";
+    uint8_t *bytes = NULL, *latest;
+    size_t bytes_len = 0;
+    cairn_err err;
+
+    (void)snprintf(folder, sizeof(folder), "global_step%" PRIu64,
+                   checkpoint->step_known ? checkpoint->step : 0);
+    err = cairn_deepspeed_target_init(&target, checkpoint, options, true, output, complaint);
+    if (!err)
+        err = cairn_checkpoint_load_opaque(checkpoint, CAIRN_DEEPSPEED_PREFIX, sizeof(prefix) - 1,
+                                           &bytes, &bytes_len, complaint);
+    if (!err)
+        err = cairn_deepspeed_target_carried(&target, CAIRN_DEEPSPEED_PREFIX);
+    if (!err)
+        memcpy(prefix, bytes, bytes_len);
+    if (err == CAIRN_NOT_FOUND)
+        err = CAIRN_OK;
+    free(bytes);
+    for (uint32_t rank = 0; rank < target.ranks && !err; rank++) {
+        target.rank = rank;
+        if (rank == 0 || target.stage3)
+            err = cairn_deepspeed_plan_model(&target, folder);
+        if (!err && target.has_groups)
+            err = plan_optim(&target, folder, prefix);
+    }
+    if (!err)
+        err = cairn_deepspeed_target_tied(&target);
+    cairn_deepspeed_target_fini(&target);
+    if (err)
+        return err;
+    latest = (uint8_t *)strdup(folder);
+    return latest ? cairn_output_add_small(output, "latest", latest, strlen(folder)) : CAIRN_NOMEM;
+}

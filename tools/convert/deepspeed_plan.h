@@ -1,0 +1,24 @@
+/* tools/convert/deepspeed_plan.h - lays a checkpoint out as DeepSpeed's own files, for any number of
+ * ranks. */
+#ifndef CAIRN_TOOLS_CONVERT_DEEPSPEED_PLAN_H
+#define CAIRN_TOOLS_CONVERT_DEEPSPEED_PLAN_H
+
+#include "tools/convert/deepspeed_target.h"
+
+/* Opaque state: what stands before "zero_pp_rank" in names of optim_states files. */
+#define CAIRN_DEEPSPEED_PREFIX "deepspeed/optim_prefix"
+
+/* As `plan`, `finish` and `release` of struct cairn_format. CAIRN_INVAL where the checkpoint did not come
+ * from DeepSpeed: its groups of parameters are known to nobody else. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_plan(const struct cairn_checkpoint *checkpoint,
+                                                const struct cairn_output_options *options,
+                                                struct cairn_output *output,
+                                                struct cairn_complaint *complaint);
+/* The model_states file of target->rank in a folder. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_plan_model(struct cairn_deepspeed_target *target,
+                                                      const char *folder);
+cairn_err cairn_deepspeed_finish(const struct cairn_checkpoint *checkpoint,
+                                 struct cairn_output *output, struct cairn_complaint *complaint);
+void cairn_deepspeed_release(void *state);
+
+#endif

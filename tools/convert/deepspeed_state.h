@@ -1,0 +1,98 @@
+/*
+ * tools/convert/deepspeed_state.h - what DeepSpeed's files hold, as both of its formats read it.
+ *
+ * Canonical tensors: each entry of `module` under its name; fp32.<parameter> and <key>.<parameter> for
+ * each buffer of the optimizer; <key>.<first parameter of a group> for what it has once per group
+ * (step), which is the others' by alias. With ZeRO 3 the module's parameters are nowhere but in
+ * the fp32 buffers: <parameter> is an alias of fp32.<parameter> then.
+ *
+ * Carried, as torch_carry.h has it: deepspeed/model_states.pickle and deepspeed/optim_states.pickle, the
+ * objects of rank 0's files, and rank<N>/… of those ranks whose objects differ. Words besides
+ * "tensor":
+ *   ("flat", "<key>/<group>")    a rank's buffer of a group
+ *   ("scalar", "<key>/<group>")  a tensor of one element that all ranks have
+ *   ("fragment", parameter)      a rank's part of a frozen parameter, ZeRO 3
+ *   ("empty", dtype)             a parameter's place in a module of ZeRO 3
+ *   ("line", name)               a tensor without its shape (never carried, only written)
+ * What depends on the number of ranks is as good as left out, so that the same state is the same bytes:
+ * group_paddings and param_slice_mappings are None, dp_world_size and partition_count 1.
+ */
+#ifndef CAIRN_TOOLS_CONVERT_DEEPSPEED_STATE_H
+#define CAIRN_TOOLS_CONVERT_DEEPSPEED_STATE_H
+
+#include "tools/convert/deepspeed_groups.h"
+#include "tools/convert/torch_source.h"
+
+#define CAIRN_DEEPSPEED_MODEL "deepspeed/model_states.pickle"
+#define CAIRN_DEEPSPEED_OPTIM "deepspeed/optim_states.pickle"
+#define CAIRN_DEEPSPEED_SCOPE "deepspeed/"
+
+enum { CAIRN_DEEPSPEED_KEY_BYTES_MAX = 64 };
+
+/* What all ranks must agree on; a value of at most 16 bytes. */
+struct cairn_deepspeed_scalar {
+    char key[CAIRN_DEEPSPEED_KEY_BYTES_MAX];
+    uint32_t group;
+    uint8_t value[16];
+};
+
+/* All zero is the empty value. */
+struct cairn_deepspeed_state {
+    struct cairn_deepspeed_groups groups;
+    bool has_groups; /* false: no ZeRO */
+    bool stage3;
+    bool stage_known;
+    uint32_t stage;
+    uint32_t ranks;
+    uint8_t *carried[2]; /* rank 0's pickles: model, optim; as other ranks would have them */
+    size_t carried_bytes[2];
+    struct cairn_deepspeed_scalar *scalars;
+    uint32_t scalar_count;
+    char version[32];
+};
+
+void cairn_deepspeed_state_fini(struct cairn_deepspeed_state *state);
+
+/* Reads a model_states file of a rank; rank 0 first. Complained about, as all here. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_model_read(struct cairn_checkpoint *checkpoint,
+                                                      struct cairn_deepspeed_state *state,
+                                                      const char *path, uint32_t rank,
+                                                      struct cairn_complaint *complaint);
+
+/* Reads an optim_states file of a rank; rank 0 first, and after its model_states. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_optim_read(struct cairn_checkpoint *checkpoint,
+                                                      struct cairn_deepspeed_state *state,
+                                                      const char *path, uint32_t rank,
+                                                      struct cairn_complaint *complaint);
+
+/* After all files: the aliases, and what is known of the whole. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_state_end(struct cairn_checkpoint *checkpoint,
+                                                     struct cairn_deepspeed_state *state,
+                                                     struct cairn_complaint *complaint);
+
+/* What a dict has under a key, a number or a list of them, becomes the count of ranks. Values of a tree may
+ * be shared, so their places are given new ones. */
+void cairn_deepspeed_set_ranks(struct cairn_pickle *tree, struct cairn_pickle_node *dict,
+                               const char *key, uint32_t ranks);
+
+/* What a dict has under a key becomes None. */
+void cairn_deepspeed_forget(struct cairn_pickle *tree, struct cairn_pickle_node *dict,
+                            const char *key);
+
+/* Carries what is left of a rank's object, where it differs from rank 0's (which: 0 model, 1 optim). */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_carry(struct cairn_checkpoint *checkpoint,
+                                                 struct cairn_deepspeed_state *state,
+                                                 struct cairn_torch_source *source, int which,
+                                                 uint32_t rank, struct cairn_complaint *complaint);
+
+/* The stage of `zero_stage`: a number, or ZeroStageEnum in either of its pickled forms; false where it is
+ * none of them. */
+bool cairn_deepspeed_stage(const struct cairn_pickle_node *node, uint32_t *stage);
+
+/* Notes rank 0's value of a scalar, or compares another rank's with it. CAIRN_CORRUPT where they differ. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_agree(struct cairn_deepspeed_state *state,
+                                                 const char *where, uint32_t rank,
+                                                 const struct cairn_deepspeed_scalar *scalar,
+                                                 struct cairn_complaint *complaint);
+
+#endif

@@ -1,0 +1,256 @@
+/* tools/convert/deepspeed_target.c - what a checkpoint carries of DeepSpeed, for those who write its
+ * files. */
+#include "tools/convert/deepspeed_target.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/convert/pickle_read.h"
+
+/* ---- what is carried ---- */
+
+static cairn_err
+load_carried(struct cairn_deepspeed_target *target, int which, const char *name)
+{
+    cairn_err err = cairn_checkpoint_load_opaque(
+        target->checkpoint, name, CAIRN_CONVERT_METADATA_BYTES_MAX, &target->carried[which],
+        &target->carried_bytes[which], target->complaint);
+
+    if (err == CAIRN_NOT_FOUND)
+        return CAIRN_OK;
+    return err ? err : cairn_deepspeed_target_carried(target, name);
+}
+
+cairn_err
+cairn_deepspeed_target_carried(struct cairn_deepspeed_target *target, const char *name)
+{
+    uint32_t tensor = cairn_layout_tensor_find(target->checkpoint->layout, name);
+
+    return tensor == UINT32_MAX ? CAIRN_OK : cairn_output_add_carried(target->output, tensor);
+}
+
+static bool
+is_written(const struct cairn_deepspeed_target *target, uint32_t tensor)
+{
+    const char *name = cairn_layout_tensor(target->checkpoint->layout, tensor)->name;
+
+    return target->output->layout &&
+           cairn_layout_tensor_find(target->output->layout, name) != UINT32_MAX;
+}
+
+cairn_err
+cairn_deepspeed_target_tied(struct cairn_deepspeed_target *target)
+{
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t i = 0; i < target->checkpoint->alias_count && !err; i++) {
+        const struct cairn_alias *alias = &target->checkpoint->aliases[i];
+
+        if (!is_written(target, alias->tensor) && is_written(target, alias->of))
+            err = cairn_output_add_carried(target->output, alias->tensor);
+    }
+    return err;
+}
+
+cairn_err
+cairn_deepspeed_object_load(struct cairn_deepspeed_target *target, int which, uint32_t rank,
+                            struct cairn_deepspeed_object *object)
+{
+    const char *name = which == 0 ? CAIRN_DEEPSPEED_MODEL : CAIRN_DEEPSPEED_OPTIM;
+    const uint8_t *bytes = target->carried[which];
+    size_t bytes_len = target->carried_bytes[which], taken = 0;
+    char own[CAIRN_NAME_BYTES_MAX];
+    cairn_err err = CAIRN_OK;
+
+    memset(object, 0, sizeof(*object));
+    (void)snprintf(own, sizeof(own), "rank%" PRIu32 "/%s", rank, name);
+    if (rank > 0 && cairn_layout_tensor_find(target->checkpoint->layout, own) != UINT32_MAX) {
+        err = cairn_checkpoint_load_opaque(target->checkpoint, own,
+                                           CAIRN_CONVERT_METADATA_BYTES_MAX, &object->bytes,
+                                           &bytes_len, target->complaint);
+        if (!err)
+            err = cairn_deepspeed_target_carried(target, own);
+        bytes = object->bytes;
+    }
+    if (err)
+        return err;
+    cairn_pickle_init(&object->tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
+    err = cairn_pickle_read(&object->tree, name, bytes, bytes_len, &object->root, &taken);
+    if (!err && !cairn_pickle_pairs(object->root))
+        err = CAIRN_CORRUPT;
+    return err ? cairn_complain(target->complaint, err,
+                                "%s: the carried object %s cannot be read: %s",
+                                target->checkpoint->place.path, name, cairn_err_text(err))
+               : CAIRN_OK;
+}
+
+void
+cairn_deepspeed_object_fini(struct cairn_deepspeed_object *object)
+{
+    cairn_pickle_fini(&object->tree);
+    free(object->bytes);
+    memset(object, 0, sizeof(*object));
+}
+
+static cairn_err
+read_groups(struct cairn_deepspeed_target *target, const struct cairn_pickle_node *shapes)
+{
+    const char *why = NULL;
+    cairn_err err = cairn_deepspeed_groups_read(shapes, &target->groups, &why);
+
+    target->has_groups = true;
+    return err == CAIRN_CORRUPT
+               ? cairn_complain(target->complaint, err, "%s: carried from DeepSpeed: %s",
+                                target->checkpoint->place.path, why)
+               : err;
+}
+
+static cairn_err
+read_optimizer(struct cairn_deepspeed_target *target)
+{
+    const struct cairn_pickle_node *optimizer, *gaps, *base;
+    struct cairn_deepspeed_object object;
+    uint32_t stage = 0;
+    cairn_err err = cairn_deepspeed_object_load(target, 1, 0, &object);
+
+    optimizer = err ? NULL : cairn_pickle_get(object.root, "optimizer_state_dict");
+    target->stage_known =
+        cairn_deepspeed_stage(cairn_pickle_get(optimizer, "zero_stage"), &stage);
+    target->stage3 = stage == 3;
+    base = cairn_pickle_get(optimizer, "base_optimizer_state");
+    target->elastic = base && base->kind == CAIRN_PICKLE_LIST;
+    gaps = cairn_pickle_get(optimizer, "param_alignment_paddings");
+    for (uint32_t i = 0; !err && gaps && gaps->kind == CAIRN_PICKLE_LIST && i < gaps->count; i++)
+        if (i >= target->groups.group_count ||
+            !cairn_deepspeed_groups_set_gaps(&target->groups, i, gaps->items[i]))
+            err = cairn_complain(target->complaint, CAIRN_CORRUPT,
+                                 "%s: carried from DeepSpeed: param_alignment_paddings does not fit "
+                                 "param_shapes",
+                                 target->checkpoint->place.path);
+    cairn_deepspeed_object_fini(&object);
+    return err;
+}
+
+/*
+ * With round_robin_gradients the order in the buffers of ZeRO 1 and 2 depends on the number of ranks, and
+ * DeepSpeed's loader does not look at the order that the files tell.
+ */
+static cairn_err
+check_order(const struct cairn_deepspeed_target *target, const struct cairn_pickle_node *model)
+{
+    const struct cairn_pickle_node *zero =
+        cairn_pickle_get(cairn_pickle_get(model, "ds_config"), "zero_optimization");
+    const struct cairn_pickle_node *turns = cairn_pickle_get(zero, "round_robin_gradients");
+
+    if (!turns || turns->kind != CAIRN_PICKLE_BOOL || !turns->truth ||
+        target->ranks == target->checkpoint->parallelism.dp)
+        return CAIRN_OK;
+    return cairn_complain(target->complaint, CAIRN_INVAL,
+                          "%s was saved with round_robin_gradients, so the order of its parameters "
+                          "holds for %" PRIu32 " ranks and not for %" PRIu32
+                          "; convert it to deepspeed-universal, and load that without the option",
+                          target->checkpoint->place.path, target->checkpoint->parallelism.dp,
+                          target->ranks);
+}
+
+static cairn_err
+note_aliases(struct cairn_deepspeed_target *target)
+{
+    uint32_t count = cairn_layout_tensor_count(target->checkpoint->layout);
+
+    target->alias_of = malloc(((size_t)count + 1) * sizeof(*target->alias_of));
+    if (!target->alias_of)
+        return CAIRN_NOMEM;
+    for (uint32_t i = 0; i < count; i++)
+        target->alias_of[i] = UINT32_MAX;
+    for (uint32_t i = 0; i < target->checkpoint->alias_count; i++)
+        target->alias_of[target->checkpoint->aliases[i].tensor] =
+            target->checkpoint->aliases[i].of;
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
+                            const struct cairn_checkpoint *checkpoint,
+                            const struct cairn_output_options *options, bool flat,
+                            struct cairn_output *output, struct cairn_complaint *complaint)
+{
+    const struct cairn_parallelism *wanted = &options->parallelism;
+    struct cairn_deepspeed_object object = {0};
+    const struct cairn_pickle_node *shapes;
+    cairn_err err;
+
+    memset(target, 0, sizeof(*target));
+    target->checkpoint = checkpoint;
+    target->options = options;
+    target->output = output;
+    target->complaint = complaint;
+    target->ranks = wanted->dp ? wanted->dp : checkpoint->parallelism.dp;
+    if (target->ranks == 0)
+        target->ranks = 1;
+    if (wanted->tp > 1 || wanted->pp > 1 || wanted->ep > 1)
+        return cairn_complain(complaint, CAIRN_INVAL,
+                              "DeepSpeed's files are written for data parallelism alone: leave out "
+                              "--tp, --pp and --ep");
+    err = load_carried(target, 0, CAIRN_DEEPSPEED_MODEL);
+    if (!err)
+        err = load_carried(target, 1, CAIRN_DEEPSPEED_OPTIM);
+    if (!err && !target->carried[0])
+        err = cairn_complain(complaint, CAIRN_INVAL,
+                             "%s did not come from DeepSpeed: how its optimizer groups the "
+                             "parameters is not known, so its files cannot be made; convert a "
+                             "checkpoint that DeepSpeed saved, or what was converted from one",
+                             checkpoint->place.path);
+    if (!err)
+        err = note_aliases(target);
+    if (!err)
+        err = cairn_deepspeed_object_load(target, 0, 0, &object);
+    shapes = err ? NULL : cairn_pickle_get(object.root, "param_shapes");
+    if (!err && target->carried[1])
+        err = read_groups(target, shapes);
+    if (!err && target->carried[1])
+        err = read_optimizer(target);
+    if (!err && !target->stage3 && flat)
+        err = check_order(target, object.root);
+    cairn_deepspeed_object_fini(&object);
+    return err;
+}
+
+void
+cairn_deepspeed_target_fini(struct cairn_deepspeed_target *target)
+{
+    cairn_deepspeed_groups_fini(&target->groups);
+    free(target->carried[0]);
+    free(target->carried[1]);
+    free(target->alias_of);
+    memset(target, 0, sizeof(*target));
+}
+
+uint32_t
+cairn_deepspeed_target_find(const struct cairn_deepspeed_target *target, const char *name)
+{
+    uint32_t tensor = cairn_layout_tensor_find(target->checkpoint->layout, name);
+
+    return tensor != UINT32_MAX && target->alias_of[tensor] != UINT32_MAX
+               ? target->alias_of[tensor]
+               : tensor;
+}
+
+uint64_t
+cairn_deepspeed_target_saved(const struct cairn_deepspeed_target *target, uint32_t group,
+                             bool master, uint64_t *partition)
+{
+    uint64_t all = target->groups.groups[group].elements, begin;
+    bool padded = master ? !target->stage_known : !target->elastic;
+
+    *partition =
+        cairn_deepspeed_partition(&target->groups, group, target->stage3, target->ranks);
+    if (target->stage3 || padded)
+        return *partition;
+    begin = *partition * target->rank;
+    if (begin >= all)
+        return 0;
+    return all - begin < *partition ? all - begin : *partition;
+}

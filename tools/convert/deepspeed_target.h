@@ -1,0 +1,73 @@
+/*
+ * tools/convert/deepspeed_target.h - what the writers of DeepSpeed's two formats share: the carried
+ * objects, the groups they tell of, and files of torch.save made from them.
+ */
+#ifndef CAIRN_TOOLS_CONVERT_DEEPSPEED_TARGET_H
+#define CAIRN_TOOLS_CONVERT_DEEPSPEED_TARGET_H
+
+#include "tools/convert/deepspeed_state.h"
+#include "tools/convert/torch_output.h"
+
+enum { CAIRN_DEEPSPEED_KEYS_MAX = 32 };
+
+/* All zero is the empty value. */
+struct cairn_deepspeed_target {
+    const struct cairn_checkpoint *checkpoint;
+    const struct cairn_output_options *options;
+    struct cairn_output *output;
+    struct cairn_complaint *complaint;
+    struct cairn_deepspeed_groups groups;
+    bool has_groups, stage_known, stage3;
+    bool elastic; /* the optimizer's state is saved without padding */
+    uint32_t ranks, rank; /* of the target; whose file is being made */
+    char keys[CAIRN_DEEPSPEED_KEYS_MAX][CAIRN_DEEPSPEED_KEY_BYTES_MAX]; /* of flat buffers */
+    uint32_t key_count;
+    uint8_t *carried[2]; /* rank 0's pickles: model, optim (NULL: no ZeRO) */
+    size_t carried_bytes[2];
+    uint32_t *alias_of; /* [tensors]: UINT32_MAX where it is none */
+};
+
+/* A carried object that is being changed and filled. */
+struct cairn_deepspeed_object {
+    struct cairn_pickle tree;
+    struct cairn_pickle_node *root;
+    uint8_t *bytes; /* owned: what the tree borrows from */
+};
+
+/* Reads what the checkpoint carries. CAIRN_INVAL where it carries nothing of DeepSpeed, or where `flat` buffers
+ * for this number of ranks cannot be made of it; complained about, as all here. The caller ends *target in
+ * any case. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
+                                                       const struct cairn_checkpoint *checkpoint,
+                                                       const struct cairn_output_options *options,
+                                                       bool flat, struct cairn_output *output,
+                                                       struct cairn_complaint *complaint);
+void cairn_deepspeed_target_fini(struct cairn_deepspeed_target *target);
+
+/* The object of a rank (which: 0 model, 1 optim): its own where it has one, else rank 0's. The caller ends
+ * *object in any case. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_object_load(struct cairn_deepspeed_target *target,
+                                                       int which, uint32_t rank,
+                                                       struct cairn_deepspeed_object *object);
+void cairn_deepspeed_object_fini(struct cairn_deepspeed_object *object);
+
+/* Adds a file with a tree (target->rank says whose), and the pieces of the tensors in it. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_add(struct cairn_deepspeed_target *target,
+                                                      const char *path, struct cairn_pickle *tree,
+                                                      struct cairn_pickle_node *root);
+
+/* Names the opaque state, if it is there, as carried by literals. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_carried(struct cairn_deepspeed_target *target,
+                                                          const char *name);
+
+/* After the last file: tied tensors are carried by those that they are tied to, where a file has these. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_tied(struct cairn_deepspeed_target *target);
+
+/* The index of a tensor of the source, an alias' target where `name` is one; UINT32_MAX. */
+uint32_t cairn_deepspeed_target_find(const struct cairn_deepspeed_target *target, const char *name);
+
+/* Elements of a rank's buffer of a group as they are saved, and with the padding. */
+uint64_t cairn_deepspeed_target_saved(const struct cairn_deepspeed_target *target, uint32_t group,
+                                      bool master, uint64_t *partition);
+
+#endif

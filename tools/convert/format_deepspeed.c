@@ -1,0 +1,110 @@
+/*
+ * tools/convert/format_deepspeed.c - DeepSpeed's own checkpoints: ZeRO 0 to 3 and the BF16 optimizer.
+ *
+ *     latest                  the name of the newest folder
+ *     global_step<N>/         deepspeed_files.h says which file is whose
+ *
+ * The place is the directory with `latest`, or one of the folders. What the files hold is
+ * deepspeed_state.h's, where parameters lie in flat buffers deepspeed_groups.h's, and how files are laid
+ * out for another number of ranks deepspeed_plan.c's. Written with the ZeRO stage that the source had.
+ */
+#include "tools/convert/deepspeed_plan.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "tools/convert/deepspeed_files.h"
+#include "tools/convert/deepspeed_state.h"
+
+static bool
+probe(const struct cairn_place *place)
+{
+    struct cairn_complaint unsaid = {{0}};
+    char folder[CAIRN_NAME_BYTES_MAX], path[CAIRN_FILE_PATH_BYTES_MAX];
+    char **names = NULL;
+    size_t count = 0;
+    bool found = false;
+
+    if (place->name || cairn_deepspeed_folder(place, "latest", folder, &unsaid) != CAIRN_OK ||
+        cairn_place_list(place, folder, &names, &count, &unsaid) != CAIRN_OK)
+        return false;
+    for (size_t i = 0; i < count && !found; i++)
+        found = cairn_deepspeed_is_model(names[i]);
+    cairn_dir_list_free(names, count);
+    /* a universal checkpoint has copies of the model_states beside its folder "zero" */
+    return found &&
+           cairn_deepspeed_path(folder, "zero/optimizer_state.pt", path, sizeof(path)) == CAIRN_OK &&
+           !cairn_place_has_file(place, path);
+}
+
+static cairn_err
+check_counts(const struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_files *files,
+             const struct cairn_deepspeed_state *state, struct cairn_complaint *complaint)
+{
+    if (state->has_groups && files->optim_count != state->ranks)
+        return cairn_complain(complaint, CAIRN_CORRUPT,
+                              "%s: %s says that %" PRIu32
+                              " ranks wrote the checkpoint, and there are %" PRIu32
+                              " optim_states files; copy the others from the nodes that wrote them",
+                              checkpoint->place.path, files->models[0], state->ranks,
+                              files->optim_count);
+    if (!state->has_groups && files->optim_count > 0)
+        return cairn_complain(complaint, CAIRN_CORRUPT,
+                              "%s: %s has no param_shapes, without which the optim_states files "
+                              "cannot be cut into parameters; take the checkpoint's own",
+                              checkpoint->place.path, files->models[0]);
+    if (files->model_by_rank && files->model_count != state->ranks)
+        return cairn_complain(complaint, CAIRN_CORRUPT,
+                              "%s: %s says that %" PRIu32
+                              " ranks wrote the checkpoint, and there are %" PRIu32
+                              " model_states files; copy the others from the nodes that wrote them",
+                              checkpoint->place.path, files->models[0], state->ranks,
+                              files->model_count);
+    if (!files->model_by_rank && files->model_count != 1)
+        return CAIRN_INTERNAL;
+    return CAIRN_OK;
+}
+
+static cairn_err
+read_all(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
+{
+    struct cairn_deepspeed_files files = {0};
+    struct cairn_deepspeed_state state = {0};
+    char folder[CAIRN_NAME_BYTES_MAX];
+    cairn_err err;
+
+    err = cairn_deepspeed_folder(&checkpoint->place, "latest", folder, complaint);
+    if (!err)
+        err = cairn_deepspeed_files_list(&checkpoint->place, folder, &files, complaint);
+    state.stage3 = files.model_by_rank;
+    if (!err)
+        err = cairn_deepspeed_model_read(checkpoint, &state, files.models[0], 0, complaint);
+    if (!err)
+        err = check_counts(checkpoint, &files, &state, complaint);
+    for (uint32_t i = 1; i < files.model_count && !err; i++)
+        err = cairn_deepspeed_model_read(checkpoint, &state, files.models[i], i, complaint);
+    for (uint32_t i = 0; i < files.optim_count && !err; i++)
+        err = cairn_deepspeed_optim_read(checkpoint, &state, files.optims[i], i, complaint);
+    if (!err)
+        err = cairn_deepspeed_state_end(checkpoint, &state, complaint);
+    if (!err && files.bf16) /* what the loader looks for first, where the job trains in bf16 */
+        err = cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_PREFIX, "bf16_", 5, complaint);
+    cairn_deepspeed_files_fini(&files);
+    cairn_deepspeed_state_fini(&state);
+    return err;
+}
+
+const struct cairn_format cairn_format_deepspeed = {
+    .name = "deepspeed",
+    .about = "DeepSpeed's checkpoint: ZeRO 0 to 3, a folder per step with files per rank",
+    .reads = true,
+    .writes = true,
+    .probe = probe,
+    .read = read_all,
+    .plan = cairn_deepspeed_plan,
+    .finish = cairn_deepspeed_finish,
+    .release = cairn_deepspeed_release,
+};
