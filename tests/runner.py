@@ -14,6 +14,7 @@ import concurrent.futures
 import glob
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
