@@ -91,7 +91,7 @@ def test_what_shows_itself_later(status, what, kind, name, reason):
     assert name in run.errors()
 
 
-@pytest.mark.parametrize("what, reason", [("lbfgs", "holds no moments"), ("raise", "OSError: the disk of the universe is full")])
+@pytest.mark.parametrize("what, reason", [("lbfgs", "LBFGS keeps the state of all its parameters as one"), ("raise", "OSError: the disk of the universe is full")])
 def test_no_snapshots_at_all(status, cluster, what, reason):  # noqa: F811
     """The session stays, so that the reason is there for as long as the job trains."""
     found, run = status(what, lambda coverage: coverage["ranks_refusing"])
