@@ -30,9 +30,9 @@ enum {
      * follows so many streams badly. Where its AVX-512 kernels compute faster than memory delivers
      * (AMD Zen 5), asking for lines 512 bytes ahead, in steps of 256 bytes, encoded cold data 1.04
      * to 1.7 times as fast, and warm data within 4 % of as fast. Its AVX2 kernels (AMD Zen 3) are
-     * bound by their own work, and such steps cost them up to a quarter. Fewer sources than four do not
-     * need it, and more than twelve at equal distances fall into the same sets of a first-level
-     * cache.
+     * bound by their own work, and such steps cost them up to a quarter. Fewer sources than four
+     * do not need it, and more than twelve at equal distances fall into the same sets of a
+     * first-level cache.
      */
     STEP_BYTES = 256,
     AHEAD_BYTES = 512,
