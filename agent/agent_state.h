@@ -68,15 +68,19 @@ struct mailbox {
     bool alive; /* its heartbeats arrived, when they were last looked at */
 };
 
+/* A shard that is decoded from where it came: a buffer of the transport, or this node's own memory. */
+struct kept_payload {
+    uint8_t *bytes;
+    uint64_t buffer;  /* of the transport; 0: none */
+    uint32_t holding; /* whose memory is held; UINT32_MAX: none */
+};
+
 /* What is gathered for one repair item. */
 struct scratch {
     struct space *space; /* NULL before the first shard */
     uint64_t staged;     /* shards that hold something */
-    uint64_t kept;       /* of them, those that lie in a buffer of the transport instead */
-    struct kept_buffer {
-        uint8_t *payload;
-        uint64_t buffer;
-    } buffers[CAIRN_SHARDS_MAX];
+    uint64_t kept;       /* of them, those that lie where they came from instead */
+    struct kept_payload payloads[CAIRN_SHARDS_MAX];
 };
 
 /*
@@ -167,7 +171,8 @@ struct cairn_agent {
     struct space *unused_spaces;
     uint32_t arriving_from;   /* the message being delivered came from this node, */
     uint64_t arriving_buffer; /* its payload lies in this buffer; 0: none, or it is kept */
-    uint32_t kept_buffers;    /* until what is in them is decoded */
+    uint32_t arriving_holding; /* its payload lies in this node's own memory; UINT32_MAX: it does not */
+    uint32_t kept_buffers;    /* of the transport, until what is in them is decoded */
     struct cairn_code *codes[CAIRN_SHARDS_MAX + 1][CAIRN_SHARDS_MAX + 1]; /* by k and m, made when needed */
     bool stepping; /* actions are being carried out */
     struct queued_event *events_head, *events_tail;
@@ -229,15 +234,16 @@ void keeping_close(struct cairn_agent *agent);
 /* Where a shard of an item goes, which counts as staged from now on; NULL without memory. */
 uint8_t *scratch_stage(struct cairn_agent *agent, uint32_t item, uint32_t shard);
 /*
- * Keeps the payload that is arriving as a shard of an item, where the transport put it. False, and nothing is done, when it
- * came from this node or so many are kept that others would not find room: then it is to be copied.
+ * Keeps the payload that is arriving as a shard of an item where it is: where the transport put it, or in this node's own memory.
+ * False, and nothing is done, when so many buffers of the transport are kept that others would not find room: then it is to be copied.
  */
 bool scratch_keep(struct cairn_agent *agent, uint32_t item, uint32_t shard, const uint8_t *payload);
 /* Where a staged shard is. */
 uint8_t *scratch_shard(struct cairn_agent *agent, uint32_t item, uint32_t shard);
-/* Hands the kept buffers over to the caller: buffers[CAIRN_SHARDS_MAX]; returns how many. Then gives them to the transport. */
-uint32_t scratch_take_kept(struct cairn_agent *agent, uint32_t item, uint64_t *buffers);
-void scratch_give_back(struct cairn_agent *agent, const uint64_t *buffers, uint32_t count);
+/* Hands what is kept over to the caller: payloads[CAIRN_SHARDS_MAX]; returns how many. */
+uint32_t scratch_take_kept(struct cairn_agent *agent, uint32_t item, struct kept_payload *payloads);
+/* Gives buffers back to the transport, and lets go of memory. */
+void scratch_give_back(struct cairn_agent *agent, const struct kept_payload *payloads, uint32_t count);
 /* The item is free again. */
 void scratch_release(struct cairn_agent *agent, uint32_t item);
 /* Frees all space; nobody uses any. */

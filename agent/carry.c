@@ -124,10 +124,7 @@ carry_stage(struct cairn_agent *agent, const struct cairn_action *action,
     const uint8_t *source = arrival ? arrival->payload : NULL;
     uint8_t *shard;
 
-    if (action->local)
-        source = blocks_at(agent, action->holding, action->area, action->row, action->first_block,
-                           action->count);
-    else if (source && scratch_keep(agent, action->item, action->source, source))
+    if (source && scratch_keep(agent, action->item, action->source, source))
         return;
     shard = scratch_stage(agent, action->item, action->source);
     if (!shard || !source) {
@@ -149,8 +146,8 @@ struct decode_job {
     const struct cairn_code *code;
     uint8_t *shards[CAIRN_SHARDS_MAX];
     struct space *space; /* held, as the buffers are: the item may be released meanwhile */
-    uint32_t buffer_count;
-    uint64_t buffers[CAIRN_SHARDS_MAX];
+    uint32_t payload_count; /* so are its sources */
+    struct kept_payload payloads[CAIRN_SHARDS_MAX];
     cairn_err err;
 };
 
@@ -178,7 +175,7 @@ decode_done(struct cairn_job *job)
     bool released = agent->scratch[decode->item].space != decode->space; /* nobody waits for it */
 
     space_drop(agent, decode->space);
-    scratch_give_back(agent, decode->buffers, decode->buffer_count);
+    scratch_give_back(agent, decode->payloads, decode->payload_count);
     if (decode->err)
         CAIRN_LOG_AT(ERROR, "rebuild: decode failed: %s", cairn_err_text(decode->err));
     else if (!released)
@@ -219,7 +216,7 @@ carry_decode(struct cairn_agent *agent, const struct cairn_action *action)
     for (uint32_t s = 0; s < shards; s++)
         if (((scratch->staged | action->lost) >> s) & 1) /* a source that is not staged is zeros */
             decode->shards[s] = scratch_shard(agent, action->item, s);
-    decode->buffer_count = scratch_take_kept(agent, action->item, decode->buffers);
+    decode->payload_count = scratch_take_kept(agent, action->item, decode->payloads);
     decode->space = scratch->space;
     space_hold(decode->space);
     submit(agent, &decode->job);

@@ -130,8 +130,8 @@ enum cairn_action_type {
     CAIRN_ACTION_FOLD,  /* payload of the event, from its block `skip` on → parity of (holding,
                            stripe, row): source, first_block, count, fresh */
     CAIRN_ACTION_WRITE, /* payload of the event → (holding, area, stripe, first_block, count) */
-    CAIRN_ACTION_STAGE, /* payload of the event, or own blocks → scratch of item at shard `source`
-                         */
+    CAIRN_ACTION_STAGE, /* payload of the event → item's shard `source`. Of an agent's own blocks it may stay
+                           where it is: the core releases the item before it closes that holding */
     CAIRN_ACTION_DECODE,  /* item: rebuild shards `lost` of `count` blocks from shards `sources`;
                              answer DECODED */
     CAIRN_ACTION_RELEASE, /* item: its scratch is free again */
@@ -175,7 +175,6 @@ struct cairn_action {
     uint32_t source; /* data index (FOLD) or shard index (STAGE) */
     uint32_t skip;   /* FOLD: blocks of the payload that are folded already */
     bool fresh;      /* FOLD: overwrite instead of add */
-    bool local;      /* STAGE: always false: own blocks are READ like all others, and so compared */
     bool restart;    /* ACTIVATED */
     uint64_t first_block;
     uint32_t count;

@@ -276,8 +276,10 @@ mail_deliver_self(struct cairn_agent *agent)
         agent->self_head = letter->next;
         if (!agent->self_head)
             agent->self_tail = NULL;
+        agent->arriving_holding = letter->holding;
         take_body(agent, agent->config.node, letter->body, letter->body_len, letter->payload,
                   letter->payload_len);
+        agent->arriving_holding = UINT32_MAX;
         letter_free(agent, letter);
     }
     agent->delivering_self = false;
@@ -424,6 +426,7 @@ mail_open(struct cairn_agent *agent)
                                               .context = agent};
     cairn_err err = CAIRN_NOMEM;
 
+    agent->arriving_holding = UINT32_MAX;
     agent->mailboxes = calloc(config->node_count, sizeof *agent->mailboxes);
     if (!addresses || !agent->mailboxes)
         goto done;

@@ -6,9 +6,10 @@
  * while others still use its space leaves the space to them and gets another one next time; a space without users waits in a
  * list to be used again, so that its pages stay mapped. Pages are touched as far as shards are used.
  *
- * A shard that came from a peer is not copied there: its buffer of the transport is kept until it is decoded. Half of all
- * buffers and half of one peer's window at most are kept, so that there is always room for what else is sent, and no item waits
- * for a payload that has no room because of those of other waiting items; what comes beyond is copied.
+ * A shard is not copied there but decoded from where it came. That of a peer lies in a buffer of the transport, which is kept until
+ * then. Half of all buffers and half of one peer's window at most are kept, so that there is always room for what else is sent,
+ * and no item waits for a payload that has no room because of those of other waiting items; what comes beyond is copied. A shard
+ * of this node lies in its own memory, which is held; the core releases the item before it gives that memory up.
  */
 #include "agent/agent_state.h"
 
@@ -76,15 +77,22 @@ scratch_keep(struct cairn_agent *agent, uint32_t item, uint32_t shard, const uin
     struct scratch *scratch = &agent->scratch[item];
     struct cairn_transport_peer peer;
 
-    if (agent->arriving_buffer == 0 || agent->kept_buffers >= KEPT_MAX)
-        return false;
-    cairn_transport_peer_read(agent->transport, agent->arriving_from, &peer);
-    if (peer.buffers_held > KEPT_PER_PEER_MAX || !scratch_stage(agent, item, shard))
-        return false;
+    if (agent->arriving_holding != UINT32_MAX) {
+        if (!scratch_stage(agent, item, shard))
+            return false;
+        cairn_memory_hold(agent->memory, agent->arriving_holding);
+    } else {
+        if (agent->arriving_buffer == 0 || agent->kept_buffers >= KEPT_MAX)
+            return false;
+        cairn_transport_peer_read(agent->transport, agent->arriving_from, &peer);
+        if (peer.buffers_held > KEPT_PER_PEER_MAX || !scratch_stage(agent, item, shard))
+            return false;
+        agent->kept_buffers++;
+    }
     scratch->kept |= UINT64_C(1) << shard;
-    scratch->buffers[shard] = (struct kept_buffer){(uint8_t *)(uintptr_t)payload, agent->arriving_buffer};
+    scratch->payloads[shard] = (struct kept_payload){(uint8_t *)(uintptr_t)payload, agent->arriving_buffer,
+                                                     agent->arriving_holding};
     agent->arriving_buffer = 0;
-    agent->kept_buffers++;
     return true;
 }
 
@@ -93,40 +101,45 @@ scratch_shard(struct cairn_agent *agent, uint32_t item, uint32_t shard)
 {
     const struct scratch *scratch = &agent->scratch[item];
 
-    return (scratch->kept >> shard) & 1 ? scratch->buffers[shard].payload
+    return (scratch->kept >> shard) & 1 ? scratch->payloads[shard].bytes
                                         : space_shard(scratch->space, shard);
 }
 
 uint32_t
-scratch_take_kept(struct cairn_agent *agent, uint32_t item, uint64_t *buffers)
+scratch_take_kept(struct cairn_agent *agent, uint32_t item, struct kept_payload *payloads)
 {
     struct scratch *scratch = &agent->scratch[item];
     uint32_t count = 0;
 
     for (uint32_t s = 0; s < CAIRN_SHARDS_MAX; s++)
         if ((scratch->kept >> s) & 1)
-            buffers[count++] = scratch->buffers[s].buffer;
+            payloads[count++] = scratch->payloads[s];
     scratch->kept = 0;
     return count;
 }
 
 void
-scratch_give_back(struct cairn_agent *agent, const uint64_t *buffers, uint32_t count)
+scratch_give_back(struct cairn_agent *agent, const struct kept_payload *payloads, uint32_t count)
 {
-    CAIRN_ASSERT(count <= agent->kept_buffers);
-    for (uint32_t i = 0; i < count; i++)
-        cairn_transport_release(agent->transport, buffers[i]);
-    agent->kept_buffers -= count;
+    for (uint32_t i = 0; i < count; i++) {
+        if (payloads[i].holding != UINT32_MAX) {
+            cairn_memory_unhold(agent->memory, payloads[i].holding);
+            continue;
+        }
+        CAIRN_ASSERT(agent->kept_buffers > 0);
+        cairn_transport_release(agent->transport, payloads[i].buffer);
+        agent->kept_buffers--;
+    }
 }
 
 void
 scratch_release(struct cairn_agent *agent, uint32_t item)
 {
     struct scratch *scratch = &agent->scratch[item];
-    uint64_t buffers[CAIRN_SHARDS_MAX];
+    struct kept_payload payloads[CAIRN_SHARDS_MAX];
 
     CAIRN_ASSERT(item < SCRATCH_ITEMS_MAX);
-    scratch_give_back(agent, buffers, scratch_take_kept(agent, item, buffers));
+    scratch_give_back(agent, payloads, scratch_take_kept(agent, item, payloads));
     scratch->staged = 0;
     if (scratch->space && scratch->space->users > 1) {
         space_drop(agent, scratch->space);

@@ -53,6 +53,8 @@ scratch_clear(struct scratch *scratch)
     scratch->used = false;
     scratch->staged = 0;
     scratch->request = 0;
+    scratch->read_in_place = 0;
+    scratch->spoiled = false;
 }
 
 static void
@@ -222,28 +224,41 @@ scratch_of(struct world *world, struct node *node, uint32_t item)
     return scratch;
 }
 
+/* An agent decodes its own blocks where they are. */
+static void
+note_read_in_place(struct node *node, struct scratch *scratch, const struct cairn_message *message)
+{
+    for (uint32_t i = 0; i < CAIRN_HOLDINGS_MAX; i++) {
+        struct cairn_holding_view view;
+
+        if (cairn_core_look_holding(node->core, i, &view) && view.member == message->member &&
+            cairn_generation_compare(view.generation, message->generation) == 0)
+            scratch->read_in_place |= UINT64_C(1) << i;
+    }
+}
+
 static void
 do_stage(struct world *world, struct node *node, const struct cairn_action *action,
-         const uint8_t *payload)
+         const struct cairn_event *event, const uint8_t *payload)
 {
     struct scratch *scratch = scratch_of(world, node, action->item);
-    uint8_t *target;
 
     if (!scratch || action->source >= CAIRN_SHARDS_MAX || action->count > CAIRN_MESSAGE_BLOCKS_MAX)
         return;
-    target = scratch->shards + (size_t)action->source * CAIRN_MESSAGE_BLOCKS_MAX * BLOCK_BYTES;
     scratch->staged |= UINT64_C(1) << action->source;
-    for (uint32_t i = 0; i < action->count; i++) {
-        const uint8_t *block = action->local ? memory_block(node, action->holding, action->area,
-                                                            action->row, action->first_block + i)
-                                             : payload + (size_t)i * BLOCK_BYTES;
+    memcpy(scratch->shards + (size_t)action->source * CAIRN_MESSAGE_BLOCKS_MAX * BLOCK_BYTES,
+           payload, (size_t)action->count * BLOCK_BYTES);
+    if (event->message->from == node->number)
+        note_read_in_place(node, scratch, event->message);
+}
 
-        if (!block) {
-            judge_fail(world, VERDICT_OTHER, "agent %u stages what it has not", node->number);
-            return;
-        }
-        memcpy(target + (size_t)i * BLOCK_BYTES, block, BLOCK_BYTES);
-    }
+static void
+do_close(struct world *world, struct node *node, uint32_t holding)
+{
+    for (uint32_t i = 0; i < ITEMS_MAX; i++)
+        node->scratch[i].spoiled |= (node->scratch[i].read_in_place >> holding) & 1;
+    if (holding >= world->setup.slots)
+        memory_close(&node->memory[holding]);
 }
 
 static void
@@ -338,7 +353,7 @@ do_store(struct world *world, struct node *node, const struct cairn_action *acti
 /* False: the agent has stopped. */
 static bool
 carry_out(struct world *world, struct node *node, const struct cairn_action *action,
-          const uint8_t *payload)
+          const struct cairn_event *event, const uint8_t *payload)
 {
     struct answer answer = {.generation = action->generation,
                             .holding = action->holding,
@@ -357,7 +372,7 @@ carry_out(struct world *world, struct node *node, const struct cairn_action *act
         do_write(world, node, action, payload);
         return true;
     case CAIRN_ACTION_STAGE:
-        do_stage(world, node, action, payload);
+        do_stage(world, node, action, event, payload);
         return true;
     case CAIRN_ACTION_RELEASE:
         if (action->item < ITEMS_MAX)
@@ -378,8 +393,7 @@ carry_out(struct world *world, struct node *node, const struct cairn_action *act
         do_store(world, node, action);
         return true;
     case CAIRN_ACTION_CLOSE:
-        if (action->holding >= world->setup.slots)
-            memory_close(&node->memory[action->holding]);
+        do_close(world, node, action->holding);
         return true;
     case CAIRN_ACTION_OPEN:
         do_open(world, node, action, &answer);
@@ -444,7 +458,7 @@ node_event(struct world *world, struct node *node, struct cairn_event *event,
         dies = true;
     }
     for (size_t i = 0; i < until && !world->over; i++)
-        if (!carry_out(world, node, &actions->list[i], payload)) {
+        if (!carry_out(world, node, &actions->list[i], event, payload)) {
             dies = true;
             break;
         }
@@ -488,8 +502,12 @@ node_answer(struct world *world, struct sim_event *sim_event)
     } else if (answer->type == CAIRN_EVENT_DECODED) {
         struct scratch *scratch = &node->scratch[answer->item];
 
-        if (scratch->used && scratch->request == answer->request)
+        if (scratch->used && scratch->request == answer->request) {
+            if (scratch->spoiled)
+                judge_fail(world, VERDICT_OTHER, "agent %u decodes from memory that it gave up",
+                           node->number);
             memory_decode(world, scratch);
+        }
     }
     node_event(world, node, &event, NULL);
 }

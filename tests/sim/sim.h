@@ -210,7 +210,9 @@ struct scratch {
     uint64_t lost;
     uint64_t sources;
     uint32_t count;
-    uint64_t request; /* of the DECODE */
+    uint64_t request;       /* of the DECODE */
+    uint64_t read_in_place; /* holdings of the agent itself whose blocks were staged, as bits */
+    bool spoiled;           /* one of them was closed since */
 };
 
 enum rank_phase { RANK_DEAD = 0, RANK_COMPUTING, RANK_FENCED, RANK_ARRIVED };
