@@ -23,7 +23,9 @@ from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, Sha
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
 import cairn
+import forking
 
+forking.become_a_rank()
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 PAUSE_S = float(os.environ.get("TRAINER_PAUSE_S", "0"))
 STRATEGIES = {"grad_op": ShardingStrategy.SHARD_GRAD_OP, "no_shard": ShardingStrategy.NO_SHARD,

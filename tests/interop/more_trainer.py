@@ -20,7 +20,9 @@ import torch.nn.functional as F
 from torch.distributed.device_mesh import init_device_mesh
 
 import cairn
+import forking
 
+forking.become_a_rank()
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 PAUSE_S = float(os.environ.get("TRAINER_PAUSE_S", "0"))
 EXPERTS_OF = (3, 1)  # by rank

@@ -11,7 +11,7 @@ DeepSpeed has a virtual environment of its own beside that of the other programs
 `make interop` does that: one minute, 49 MB; nothing is compiled. Where it is not there, everything here is skipped.
 """
 
-import json
+import multiprocessing
 import os
 import pathlib
 import shutil
@@ -26,11 +26,13 @@ import torch
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CAIRN = ROOT / "build" / "plain" / "cairn"
 PYTHON = ROOT / "build" / "venv-deepspeed" / "bin" / "python"
-TRAINER = ROOT / "tests" / "interop" / "deepspeed_trainer.py"
 
 # torch.load of DeepSpeed's files imports its classes
 sys.path += map(str, (ROOT / "build" / "venv-deepspeed" / "lib").glob("python3*/site-packages"))
 os.environ["DS_ACCELERATOR"] = "cpu"
+os.environ["OMP_NUM_THREADS"] = "1"
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["deepspeed_trainer"])
 
 pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason="DeepSpeed is not installed in build/venv-deepspeed (see this file)")
 
@@ -43,21 +45,23 @@ def free_port() -> int:
 
 def run_job(mode: str, ranks: int, folder: pathlib.Path, truth: pathlib.Path, **job: Any) -> dict[str, Any]:
     """Runs a DeepSpeed job of `ranks` processes that saves into, or loads from, `folder`; gives what it then held."""
-    text = json.dumps({"dtype": "bf16", "steps": 3, **job, "dir": str(folder), "truth": str(truth)})
-    port = str(free_port())
-    processes = []
-    for rank in range(ranks):
-        env = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_SIZE=str(ranks),
-                   MASTER_ADDR="127.0.0.1", MASTER_PORT=port, OMP_NUM_THREADS="1", DS_ACCELERATOR="cpu")
-        processes.append(subprocess.Popen([str(PYTHON), str(TRAINER), mode, text], env=env, text=True, stdout=subprocess.PIPE,
-                                          stderr=subprocess.STDOUT))
+    import deepspeed_trainer
+
+    whole = {"mode": mode, "dtype": "bf16", "steps": 3, **job, "dir": str(folder), "truth": str(truth)}
+    port = free_port()
+    outputs = [truth.with_suffix(f".out{rank}") for rank in range(ranks)]
+    processes = [PROCESSES.Process(target=deepspeed_trainer.run_rank, args=(rank, ranks, port, str(output), whole))
+                 for rank, output in enumerate(outputs)]
+    for process in processes:
+        process.start()
     try:
-        outputs = [process.communicate(timeout=600)[0] for process in processes]
+        for process in processes:
+            process.join(timeout=600)
     finally:
         for process in processes:
             process.kill()
     for process, output in zip(processes, outputs):
-        assert process.returncode == 0, output[-4000:]
+        assert process.exitcode == 0, output.read_text(errors="replace")[-4000:]
     return torch.load(truth, weights_only=False)
 
 

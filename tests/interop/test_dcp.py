@@ -11,7 +11,7 @@ SCRIPT = str(ROOT / "tests" / "interop" / "dcp_trainer.py")
 
 class Dcp(Run):
     def __init__(self, folder, words, world=1, wrapper=(), env=None):
-        super().__init__(folder, words.split(), world, wrapper, env, script=SCRIPT)
+        super().__init__(folder, words.split(), world, wrapper, env, script=SCRIPT, forked=True)
 
     def said(self, word, rank=0):
         return re.findall(rf"^{word} (.*)$", self.text(rank), re.M)

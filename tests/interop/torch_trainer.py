@@ -18,6 +18,9 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+import forking
+
+forking.become_a_rank()
 RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 PAUSE_S = float(os.environ.get("TRAINER_PAUSE_S", "0"))  # in each step, as if the model were larger
 SCALER = torch.amp.GradScaler("cpu", init_scale=2.0**126, growth_interval=3)  # of kind scaler: overflows every few steps
