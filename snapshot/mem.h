@@ -90,7 +90,11 @@ CAIRN_MUST_CHECK cairn_err cairn_mem_pin(struct cairn_mem *mem, void *host, size
 /* Undoes a pin of exactly this address; waits for running copies. Unknown addresses are ignored. */
 void cairn_mem_unpin(struct cairn_mem *mem, void *host);
 
-/* Later copies wait for the work issued so far on `stream` (a CUstream, NULL: the default one). */
+/*
+ * Later copies wait for the work issued so far on `stream` (a CUstream of this device, NULL: the
+ * default one). From the thread that issues that work. CAIRN_AGAIN: the stream is being captured into
+ * a graph, what it is given does not run now; CAIRN_DEVICE.
+ */
 CAIRN_MUST_CHECK cairn_err cairn_mem_after(struct cairn_mem *mem, void *stream);
 
 /*

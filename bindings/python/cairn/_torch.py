@@ -14,7 +14,7 @@ import random
 import sys
 import threading
 from array import array
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 from torch.optim import Optimizer
@@ -139,8 +139,13 @@ def storages(here: Sequence[Tensor]) -> List[Any]:
 
 
 def addresses(here: Sequence[Tensor]) -> List[int]:
-    """Where local tensors begin."""
+    """Where local tensors begin, in the memory that `ordinal` names."""
     return list(map(Tensor.data_ptr, here))
+
+
+def ordinal(tensor: Tensor) -> int:
+    """The CUDA device of a local tensor, as the driver counts them; -1 on the host."""
+    return int(tensor.device.index) if tensor.is_cuda else -1
 
 
 def memory_order(tensor: Tensor) -> Optional[Tuple[int, ...]]:
@@ -158,6 +163,8 @@ def uncovered(tensor: Tensor) -> Optional[str]:
         return "it is on the meta device"
     if here.device.type not in ("cpu", "cuda"):
         return f"it is on {here.device.type}"
+    if here.is_cuda and torch.version.hip:
+        return "it is on a ROCm device"
     if here.layout is not torch.strided:
         return f"its layout is {here.layout}"
     if here.dtype not in DTYPES:
@@ -252,8 +259,15 @@ def is_training() -> bool:
     return torch.is_grad_enabled()
 
 
-def current_stream() -> Optional[int]:
-    return torch.cuda.current_stream().cuda_stream if torch.cuda.is_available() and torch.cuda.is_initialized() else None
+def set_streams(client: _lib.Client, devices: Iterable[int]) -> None:
+    """Has the next snapshot and restore wait for what this thread has issued on its current stream of each of these devices."""
+    for device in devices:
+        client.set_stream(device, torch.cuda.current_stream(device).cuda_stream)
+
+
+def is_recording_a_graph() -> bool:
+    """What this thread issues on a device goes into a CUDA graph, and does not run now."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 # ---- modules ----
@@ -374,8 +388,8 @@ def random_state() -> Dict[str, Any]:
     """The states of all generators that this process has used: torch's, Python's, numpy's where it is loaded."""
     kind, words, gauss = random.getstate()
     state: Dict[str, Any] = {"cpu": torch.get_rng_state(), "python": (kind, array("Q", words).tobytes(), gauss)}
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        state["cuda"] = torch.cuda.get_rng_state()
+    if torch.cuda.is_initialized():
+        state["cuda"] = torch.cuda.get_rng_state_all()  # they are kept on the host: nothing waits for a device
     numpy = sys.modules.get("numpy")
     if numpy is not None and hasattr(numpy, "random"):
         name, keys, *rest = numpy.random.get_state()
@@ -389,7 +403,8 @@ def set_random_state(state: Mapping[str, Any]) -> None:
     kind, words, gauss = state["python"]
     random.setstate((kind, tuple(array("Q", words)), gauss))
     if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"])
+        for device, each in enumerate(state["cuda"][: torch.cuda.device_count()]):
+            torch.cuda.set_rng_state(each, device)
     if "numpy" in state:
         import numpy
 
@@ -506,7 +521,7 @@ def _span(tensor: Tensor) -> Optional[Tuple[int, int]]:
     here = local(tensor)
     if type(here) not in (Tensor, torch.nn.Parameter) or here.layout is not torch.strided:
         return None
-    begin = here.data_ptr()
+    begin = addresses((here,))[0]
     if here.is_contiguous():
         return begin, begin + here.nbytes
     if here.numel() == 0:
