@@ -279,22 +279,26 @@ finish_span(struct cairn_walk *walk)
  * After an error: waits until no device copy of this capture is in flight, so that sources and
  * region are at rest. A device that failed is closed, which waits for its stream; the next prepare
  * opens it anew. One that is silent for DRAIN_NS is hung, and with it all that the trainer runs on
- * it: waiting longer would only hide that.
+ * it: waiting longer would only hide that. Devices are closed when all are at rest: the pin that one
+ * of them undoes may be what the copies of another go through.
  */
 static void
 drain(struct cairn_walk *walk)
 {
     uint64_t deadline_ns = now_ns() + DRAIN_NS;
+    bool failed[CAIRN_WALK_DEVICES_MAX] = {false};
 
-    for (uint32_t i = 0; i < walk->device_count; i++) {
-        struct cairn_walk_device *device = &walk->devices[i];
+    for (uint32_t i = 0; i < walk->device_count; i++)
+        failed[i] = walk->devices[i].mem &&
+                    cairn_mem_wait(walk->devices[i].mem, walk->devices[i].last_ticket,
+                                   deadline_ns) == CAIRN_DEVICE;
+    for (uint32_t i = 0; i < walk->device_count; i++)
+        if (failed[i]) {
+            struct cairn_walk_device *device = &walk->devices[i];
 
-        if (device->mem &&
-            cairn_mem_wait(device->mem, device->last_ticket, deadline_ns) == CAIRN_DEVICE) {
             cairn_mem_close(device->mem);
             *device = (struct cairn_walk_device){.index = device->index};
         }
-    }
 }
 
 cairn_err

@@ -26,7 +26,7 @@ JOBS = os.cpu_count() or 2
 ORDER = ["style", "unit", "fault", "gpu", "asan", "tsan", "fuzz", "sim", "cluster", "interop"]
 # Programs with threads, run under ThreadSanitizer.
 THREADED = ["base/test_loop", "base/test_worker", "base/test_ring", "snapshot/test_capture",
-            "snapshot/test_spill", "client/test_client", "client/test_fence", "client/test_restore", "tools/test_conversion"]
+            "snapshot/test_spill", "client/test_client", "client/test_device", "client/test_fence", "client/test_restore", "tools/test_conversion"]
 # Of interop, where each program starts several processes of its own.
 INTEROP_JOBS_MAX = 2
 LONGEST_FIRST = ["test_torch.py", "test_fsdp1.py", "test_dcp.py", "test_torch_fence.py", "test_torch_more.py",
