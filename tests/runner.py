@@ -271,7 +271,8 @@ def suite_environment():
 
 def suite_interop():
     """Stock tools read what we write, and PyTorch trains with us."""
-    status, output = make(["all", "build/plain/tests/unit/snapshot/test_universal", "build/plain/libcairn_gated.so"])
+    status, output = make(["all", "build/plain/tests/unit/snapshot/test_universal", "build/plain/libcairn_gated.so",
+                           "build/plain/libfakecuda.so"])
     if status != 0:
         return [Result("interop: build", failed=1, output=output)]
     python, missing = interop_environment()
