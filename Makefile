@@ -77,7 +77,7 @@ $(BUILD)/gpt: $(GPT_OBJ) $(BUILD)/libcairn.so
 SUPPORT_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/support/*.c))
 $(BUILD)/libfakecuda.so: $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/support/fakecuda/*.c))
 	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $^
-$(addprefix $(BUILD)/tests/unit/,snapshot/test_mem snapshot/test_capture client/test_device): | $(BUILD)/libfakecuda.so
+$(addprefix $(BUILD)/tests/unit/,snapshot/test_mem snapshot/test_capture client/test_device tools/test_bench_device): | $(BUILD)/libfakecuda.so
 UNIT_SRC  := $(wildcard tests/unit/*/test_*.c)
 FAULT_SRC := $(wildcard tests/fault/test_*.c)
 UNIT_BIN  := $(patsubst %.c,$(BUILD)/%,$(UNIT_SRC))

@@ -143,6 +143,7 @@ cairn_capture_create(const struct cairn_capture_options *options, struct cairn_c
     if (options) {
         capture->mem_options.log = options->log;
         capture->mem_options.log_context = options->log_context;
+        capture->mem_options.never_pin = options->never_pin;
     }
     capture->walk.landed = move_watermark;
     capture->walk.landed_context = capture;

@@ -28,6 +28,7 @@ struct cairn_capture_options {
     const char *driver_path; /* of the CUDA driver; NULL: "libcuda.so.1" */
     cairn_log_fn *log;       /* NULL: silent */
     void *log_context;
+    bool never_pin; /* devices: copies go through the ring always, to measure it */
 };
 
 struct cairn_capture_run {

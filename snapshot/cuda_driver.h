@@ -23,6 +23,7 @@ enum {
     CU_SUCCESS = 0,
     CU_NOT_READY = 600,
     CU_ALREADY_REGISTERED = 712,
+    CU_NOT_PERMITTED = 800,
     CU_CAPTURE_IMPLICIT = 906, /* the default stream, while one that waits for it is captured */
     CU_CAPTURE_NONE = 0,       /* CUstreamCaptureStatus */
     CU_CAPTURE_MODE_RELAXED = 2,

@@ -34,6 +34,7 @@ struct cairn_mem_options {
     const char *driver_path; /* of the CUDA driver; NULL: "libcuda.so.1" */
     cairn_log_fn *log;       /* NULL: silent */
     void *log_context;
+    bool never_pin; /* devices: copies go through the ring always, to measure it */
 };
 
 /* One run of bytes. `region` is the trainer's address, on the device for cuda. */

@@ -57,6 +57,7 @@ struct cuda_mem {
     uint8_t *ring;
     bool retained;
     bool broken;
+    bool never_pin;
     bool said_unpinned;
     uint64_t issued; /* tickets: flights 1 … issued */
     uint64_t landed;
@@ -217,6 +218,7 @@ cuda_open(int device_index, const struct cairn_mem_options *options, struct cair
     cuda->mem.ops = &cairn_mem_cuda_ops;
     cuda->log = options->log;
     cuda->log_context = options->log_context;
+    cuda->never_pin = options->never_pin;
     cuda->device_index = device_index;
     err = load_driver(cuda, options->driver_path);
     if (!err)
@@ -353,14 +355,15 @@ cuda_pin(struct cairn_mem *mem, void *host, size_t bytes)
     err = enter(cuda, &caller);
     if (err)
         return err;
-    result = cuda->driver.host_register(host, bytes, CU_HOST_PORTABLE);
+    result = cuda->never_pin ? CU_NOT_PERMITTED
+                             : cuda->driver.host_register(host, bytes, CU_HOST_PORTABLE);
     pin.registered = result == CU_SUCCESS;
     pin.direct = pin.registered || result == CU_ALREADY_REGISTERED;
     if (!pin.direct)
         err = make_ring(cuda);
     if (!err)
         cuda->pins[cuda->pin_count++] = pin;
-    if (!pin.direct && !cuda->said_unpinned) {
+    if (!pin.direct && !cuda->said_unpinned && !cuda->never_pin) {
         cuda->said_unpinned = true;
         if (cuda->driver.error_name(result, &name) || !name)
             name = "unknown";

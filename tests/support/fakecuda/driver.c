@@ -92,19 +92,6 @@ DRIVER(cuDeviceGet, int *device, int ordinal)
     return 0;
 }
 
-DRIVER(cuDeviceGetName, char *name, int name_bytes, int device)
-{
-    static const char text[] = "fake device";
-
-    if (!atomic_load(&initialized))
-        return NOT_INITIALIZED;
-    if (device < 0 || device >= FAKE_DEVICES || name_bytes < (int)sizeof text)
-        return INVALID_VALUE;
-    for (size_t i = 0; i < sizeof text; i++)
-        name[i] = text[i];
-    return 0;
-}
-
 /* ---- contexts ---- */
 
 DRIVER(cuDevicePrimaryCtxRetain, struct fake_context **context, int device)
