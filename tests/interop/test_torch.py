@@ -43,7 +43,7 @@ def cluster():
 class Run:
     """A job of `world` ranks in a process group of its own; `wrapper` goes before the shell that starts them."""
 
-    def __init__(self, folder, words, world=1, wrapper=(), env=None, distributed=False, script=SCRIPT):
+    def __init__(self, folder, words, world=1, wrapper=(), env=None, distributed=False, script=SCRIPT, python=PYTHON):
         self.world = world
         self.number = len(os.listdir(folder))
         self.out = [os.path.join(folder, f"run{self.number}-{rank}.out") for rank in range(world)]
@@ -51,7 +51,7 @@ class Run:
         distributed = distributed or world > 1
         port = harness.free_ports(1)[0] if distributed else 0
         ranks = f"MASTER_ADDR=127.0.0.1 MASTER_PORT={port} WORLD_SIZE={world} LOCAL_WORLD_SIZE={world}"
-        line = " ".join([PYTHON, "-u", script, *map(str, words)])
+        line = " ".join([python, "-u", script, *map(str, words)])
         if not distributed:
             shell = f"exec {line} > {self.out[0]}"
         else:

@@ -21,17 +21,19 @@ from torch.optim import Optimizer
 from torch.optim import optimizer as optimizer_module
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import _job, _lib
 from ._fence import Fence
 from ._fsdp1 import Part
 from ._job import Job, Place
 
+# Private names, for watching what an update writes to. A version that lacks one has updates wait for the whole copy.
 try:
     from torch._C._dynamo.eval_frame import get_eval_frame_callback as compiling_callback
+    from torch.utils._python_dispatch import _get_current_dispatch_mode, _get_current_dispatch_mode_stack
 except ImportError:
-    compiling_callback = None
+    compiling_callback = _get_current_dispatch_mode = _get_current_dispatch_mode_stack = None
 
 Tensor = torch.Tensor
 
@@ -489,13 +491,13 @@ def writes_are_known(optimizer: Optimizer) -> bool:
     nobody knows what a hook of the script does.
     """
     steps = getattr(_guarded, "steps", None)
-    if not _is_torchs_own(type(optimizer)) or not steps or steps[-1] is not optimizer:
+    if compiling_callback is None or not _is_torchs_own(type(optimizer)) or not steps or steps[-1] is not optimizer:
         return False
-    hooks = len(optimizer_module._global_optimizer_pre_hooks) + len(optimizer_module._global_optimizer_post_hooks)
-    if hooks > 2 or optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+    hooks = [getattr(optimizer_module, f"_global_optimizer_{when}_hooks", None) for when in ("pre", "post")]
+    if None in hooks or sum(map(len, hooks)) > 2 or optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
         return False
     # The first is true where this very function is being compiled, the second where what it returns to may be.
-    return not torch.compiler.is_compiling() and compiling_callback is not None and compiling_callback() is None
+    return not torch.compiler.is_compiling() and compiling_callback() is None
 
 
 _written: Dict[Any, Optional[Tuple[Tuple[int, str], ...]]] = {}
@@ -557,7 +559,7 @@ def watch(fence: Fence) -> None:
 
 def unwatch() -> None:
     """Ends it; where nothing is watched it does nothing."""
-    if _watch in _get_current_dispatch_mode_stack():
+    if compiling_callback is not None and _watch in _get_current_dispatch_mode_stack():
         _watch.fence = None
         if _get_current_dispatch_mode() is _watch:
             _watch.__exit__(None, None, None)
