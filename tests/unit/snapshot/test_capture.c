@@ -695,6 +695,44 @@ test_order(void **state)
     assert_int_equal(release(0), 0);
 }
 
+static _Atomic uint64_t slow_blocks;
+
+static void
+report_slowly(void *context, uint64_t first_block, uint32_t count, const uint64_t *crcs)
+{
+    (void)context, (void)crcs;
+    usleep(15000);
+    atomic_store(&slow_blocks, first_block + count);
+}
+
+/* What waits for a device's copies does not wait for their checksums and reports. */
+static void
+test_reports_do_not_hold_copies(void **state)
+{
+    enum { MANY = 1024 };
+    uint8_t *large = map((size_t)MANY * BLOCK);
+    struct cairn_capture_run run = {.bytes = (uint64_t)MANY * BLOCK};
+    struct cairn_capture_job job = {.runs = &run,
+                                    .run_count = 1,
+                                    .region = large,
+                                    .region_bytes = run.bytes,
+                                    .on_blocks = report_slowly};
+    uint64_t tensor;
+
+    (void)state;
+    assert_int_equal(fake_alloc(0, &tensor, run.bytes), 0);
+    run.source = (const void *)(uintptr_t)tensor;
+    assert_int_equal(cairn_capture_prepare(capture, 0, large, run.bytes), CAIRN_OK);
+    assert_int_equal(cairn_capture_start(capture, &job), CAIRN_OK);
+    assert_int_equal(cairn_capture_wait(capture, UINT64_MAX, UINT64_MAX), CAIRN_OK);
+    assert_true(atomic_load(&slow_blocks) < MANY * 3 / 4);
+    assert_int_equal(cairn_capture_finish(capture, UINT64_MAX), CAIRN_OK);
+    assert_int_equal(atomic_load(&slow_blocks), MANY);
+    cairn_capture_forget(capture, large);
+    assert_int_equal(fake_free(tensor), 0);
+    munmap(large, run.bytes);
+}
+
 static void
 test_lost_event(void **state)
 {
@@ -816,6 +854,7 @@ main(void)
                                        FRESH(test_destroy_cancels),
                                        FRESH(test_order),
                                        FRESH(test_device_error),
+                                       FRESH(test_reports_do_not_hold_copies),
                                        FRESH(test_lost_event),
                                        FRESH(test_no_driver),
                                        FRESH(test_stats),
