@@ -26,7 +26,7 @@ def version():
     assert asked.stdout.startswith(OLDEST + "."), f"{PYTHON} has PyTorch {asked.stdout}"
 
 
-@pytest.mark.parametrize("kind, world", [("mlp", 1), ("fsdp", 2)])
+@pytest.mark.parametrize("kind, world", [("mlp", 1), ("ddp", 2)])  # FSDP2 of 2.6 does not run on the CPU by itself
 def test_killed_and_resumed(cluster, tmp_path, kind, world):  # noqa: F811
     whole = Run(tmp_path, [kind, STEPS], world, python=PYTHON)
     run = Run(tmp_path, [kind, STEPS], world, under(cluster), python=PYTHON)

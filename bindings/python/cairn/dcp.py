@@ -46,6 +46,7 @@ _storage, _planner, _metadata = _checkpoint.storage, _checkpoint.planner, _check
 __all__ = ["Reader", "Writer"]
 
 METADATA = "cairn.dcp"       # the tensor of a generation that holds DCP's metadata
+NOT_GIVEN = _lib.Uncovered(_lib.OPAQUE, "what dcp.save is not given", "cairn.dcp captures the state that a script gives it")
 LENGTH_BYTES = 8             # before the metadata, which seldom fill their tensor
 DUE_S = 1.0                  # after which a snapshot that has not begun is asked whether it ever will
 CAPTURE_S = 600.0            # the longest wait for a slot and the copy
@@ -109,6 +110,14 @@ def _register(client: _lib.Client, pieces: Sequence[_lib.Piece]) -> None:
         raise RuntimeError(f"cairn.dcp: the agent does not take this rank's {len(pieces)} tensors of {needed / 1048576:.1f} MiB: "
                            f"{error}; the line before this one says why") from error
     _torch.set_streams(client, devices_of(pieces))
+
+
+def _report(client: _lib.Client, problem: str) -> None:
+    """For `cairn status`: what the last save has not got; a problem is why it has nothing."""
+    try:
+        client.report_coverage(problem, [] if problem else [NOT_GIVEN])
+    except _lib.CairnError:
+        pass  # no memory, which nothing but the report needs
 
 
 def _held(client: _lib.Client) -> Tuple[int, Dict[str, _lib.Listed]]:
@@ -281,6 +290,7 @@ class Writer(_storage.StorageWriter):  # type: ignore[misc]
                 _register(client, self._pieces(plan, planner, note["metadata_bytes"], results))
             except Exception as error:  # the others must hear of it
                 problem = str(error) or type(error).__name__
+            _report(client, problem)
             self._meet(note["save"], problem, place)
             if not self._is_coordinator:
                 _capture(client, note["step"])
