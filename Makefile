@@ -75,10 +75,10 @@ $(BUILD)/gpt: $(GPT_OBJ) $(BUILD)/libcairn.so
 
 # ---- unit and fault tests: tests/unit/<module>/test_<noun>.c, tests/fault/test_<noun>.c ----
 # The fake CUDA driver is a library that the code under test opens by path.
-SUPPORT_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/fakecuda.c,$(wildcard tests/support/*.c)))
-$(BUILD)/libfakecuda.so: $(BUILD)/tests/support/fakecuda.o
-	$(Q)$(CC) $(LDFLAGS) -shared -o $@ $<
-$(BUILD)/tests/unit/snapshot/test_mem $(BUILD)/tests/unit/snapshot/test_capture: | $(BUILD)/libfakecuda.so
+SUPPORT_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/support/*.c))
+$(BUILD)/libfakecuda.so: $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/support/fakecuda/*.c))
+	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $^
+$(addprefix $(BUILD)/tests/unit/,snapshot/test_mem snapshot/test_capture client/test_device tools/test_bench_device): | $(BUILD)/libfakecuda.so
 UNIT_SRC  := $(wildcard tests/unit/*/test_*.c)
 FAULT_SRC := $(wildcard tests/fault/test_*.c)
 UNIT_BIN  := $(patsubst %.c,$(BUILD)/%,$(UNIT_SRC))

@@ -239,6 +239,16 @@ init_empty(struct cairn_client *client)
     cairn_session_writer_init(&client->writer, CLIENT_QUEUE_BYTES);
 }
 
+/* What the engine says: of a device that has failed already nothing more. */
+static void
+say_of_engine(void *context, enum cairn_log_level level, const char *line)
+{
+    const struct cairn_client *client = context;
+
+    if (!atomic_load(&client->devices_are_silent))
+        client_say(client, level, "%s", line);
+}
+
 cairn_err
 cairn_client_open(const struct cairn_client_options *options, struct cairn_client **out)
 {
@@ -267,8 +277,8 @@ cairn_client_open(const struct cairn_client_options *options, struct cairn_clien
         err = CAIRN_NOMEM;
         goto done;
     }
-    capture_options.log = client->log;
-    capture_options.log_context = client->log_context;
+    capture_options.log = say_of_engine;
+    capture_options.log_context = client;
     if (client->link == CLIENT_LINK_NONE) {
         client_say(client, CAIRN_LOG_WARN,
                    "client: no agent is configured (CAIRN_AGENT is not set): training goes on "
@@ -306,17 +316,6 @@ cairn_client_close(struct cairn_client *client)
         client_give_up(client, CAIRN_TIMEOUT, CAIRN_REASON_CLOSING);
     pthread_mutex_unlock(&client->lock);
     destroy(client, true, client->path[0] != '\0');
-}
-
-cairn_err
-cairn_client_set_stream(struct cairn_client *client, void *stream)
-{
-    if (!client_usable(client))
-        return CAIRN_INVAL;
-    pthread_mutex_lock(&client->lock);
-    client->stream = stream;
-    pthread_mutex_unlock(&client->lock);
-    return CAIRN_OK;
 }
 
 static int

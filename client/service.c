@@ -221,6 +221,8 @@ take_registered(struct cairn_client *client, struct cairn_session_frame *frame)
     client_slots_unmap(client);
     err = client_slots_map(client, &registered, frame);
     pthread_mutex_lock(&client->lock);
+    if (!err)
+        client->device_failed = false;
     if (client->registration == CLIENT_REGISTER_SENT) {
         client->registration = err ? CLIENT_REGISTER_FAILED : CLIENT_REGISTER_DONE;
         client->registration_err = err;
@@ -434,6 +436,7 @@ turn(struct cairn_client *client, uint64_t *stop_until_ns)
 
     if (client->link == CLIENT_LINK_WAITING && now_ns >= client->retry_at_ns)
         greet(client, now_ns);
+    client_devices_retry(client);
     if (stats_due) {
         client_stats_copy(client, &stats);
         client->stats_at_ns = now_ns + STATS_NS;

@@ -55,7 +55,10 @@ open_device(struct client_sink *sink, const struct cairn_client *client, int32_t
         return CAIRN_NOMEM;
     device->ordinal = ordinal;
     err = cairn_mem_open(ordinal, &options, &device->mem);
+    if (!err) /* the trainer may have given it work that initialises what is written here */
+        err = cairn_mem_after(device->mem, client_stream_of(client, ordinal));
     if (err) {
+        cairn_mem_close(device->mem);
         free(device);
         return err;
     }

@@ -12,8 +12,9 @@
 
 struct client_sink;
 
-/* Opens every device that the slices name. slices[count] are borrowed until close. CAIRN_NOMEM,
- * CAIRN_DEVICE. */
+/* Opens every device that the slices name; writes there wait for what its stream has been given by now.
+ * slices[count] are borrowed until close. CAIRN_NOMEM, CAIRN_DEVICE; CAIRN_AGAIN while a stream is
+ * captured into a CUDA graph. */
 CAIRN_MUST_CHECK cairn_err client_sink_open(const struct cairn_client *client,
                                             const struct cairn_slice *slices, uint32_t count,
                                             uint64_t deadline_ns, struct client_sink **out);

@@ -90,13 +90,18 @@ capture_ended(void *context, cairn_err err)
     struct cairn_client *client = context;
     struct client_snapshot *snapshot = &client->snapshot;
     struct client_report *report = &client->report;
+    bool say_failed = false, say_works = false;
 
     pthread_mutex_lock(&client->lock);
     client->engine_busy = false;
+    if (err == CAIRN_DEVICE && client->tensors->device_count)
+        say_failed = client_devices_fail(client);
     if (err == CAIRN_OK && report->ready_blocks != client->tensors->block_count)
         err = CAIRN_INTERNAL;
     if (snapshot->stop_err) /* the copy may have reached its end all the same: it was given up */
         err = snapshot->stop_err;
+    if (err == CAIRN_OK && client->tensors->device_count)
+        say_works = client_devices_work(client);
     if (err == CAIRN_OK)
         client->stats.capture_ns += client_now_ns() - client->capture_start_ns;
     report->ended = true;
@@ -108,6 +113,10 @@ capture_ended(void *context, cairn_err err)
         pthread_cond_broadcast(&client->changed);
     client_wake(client);
     pthread_mutex_unlock(&client->lock);
+    if (say_failed)
+        client_devices_say_failed(client);
+    if (say_works)
+        client_say(client, CAIRN_LOG_WARN, "client: the device answers again, and a snapshot was copied");
 }
 
 /* ---- what the agent hears. Lock held, attached ---- */
@@ -213,12 +222,6 @@ accept_grant(struct cairn_client *client, const struct cairn_session_grant *gran
     memset(job, 0, sizeof *job);
     job->runs = tensors->runs;
     job->run_count = tensors->run_count;
-    job->stream = client->stream;
-    for (uint32_t i = 0; i < tensors->run_count; i++)
-        if (tensors->runs[i].device >= 0) {
-            job->stream_device = tensors->runs[i].device;
-            break;
-        }
     job->region = client->slots[grant->slot].region;
     job->region_is_new = !client->slots[grant->slot].is_written;
     client->slots[grant->slot].is_written = true;
@@ -252,7 +255,8 @@ client_take_grant(struct cairn_client *client, const struct cairn_session_grant 
     if (err != CAIRN_TIMEOUT)
         err = cairn_capture_start(client->capture, &job);
     if (err) {
-        client_say(client, CAIRN_LOG_WARN, "client: capture of step=%llu could not start: %s",
+        client_say(client, err == CAIRN_DEVICE ? CAIRN_LOG_DEBUG : CAIRN_LOG_WARN,
+                   "client: capture of step=%llu could not start: %s",
                    (unsigned long long)grant->step, cairn_err_text(err));
         capture_ended(client, err == CAIRN_TIMEOUT ? CAIRN_TIMEOUT : CAIRN_DEVICE);
         return CAIRN_OK;
@@ -346,11 +350,23 @@ is_held_copy(const struct client_report *report)
     return report->active && report->held && report->ended && report->result == CAIRN_OK;
 }
 
+/* The snapshot before needs nothing any more, and there is somebody to take one. Lock held. */
+static bool
+may_begin(const struct cairn_client *client)
+{
+    enum client_snapshot_state state = client->snapshot.state;
+
+    return state != CLIENT_SNAPSHOT_ASKED && state != CLIENT_SNAPSHOT_COPYING &&
+           !client->engine_busy && client->link == CLIENT_LINK_ATTACHED &&
+           client->registration == CLIENT_REGISTER_DONE && !client->device_failed;
+}
+
 static cairn_err
 begin(struct cairn_client *client, uint64_t step, bool held)
 {
     struct client_snapshot *snapshot;
-    cairn_err err = CAIRN_AGAIN;
+    cairn_err ordered = CAIRN_OK, err = CAIRN_AGAIN;
+    bool say_failed = false;
 
     if (!client_usable(client))
         return CAIRN_INVAL;
@@ -358,11 +374,16 @@ begin(struct cairn_client *client, uint64_t step, bool held)
     pthread_mutex_lock(&client->lock);
     if (is_held_copy(&client->report))
         refuse_copied(client);
+    if (may_begin(client) && client->tensors->device_count) {
+        pthread_mutex_unlock(&client->lock); /* no copy can start before this thread's begin */
+        ordered = client_devices_order(client);
+        pthread_mutex_lock(&client->lock);
+        say_failed = ordered == CAIRN_DEVICE && client_devices_fail(client);
+    }
     if (snapshot->state == CLIENT_SNAPSHOT_ASKED || snapshot->state == CLIENT_SNAPSHOT_COPYING ||
         client->engine_busy) {
         /* not fenced: the one before goes on */
-    } else if (client->link != CLIENT_LINK_ATTACHED ||
-               client->registration != CLIENT_REGISTER_DONE) {
+    } else if (ordered || !may_begin(client)) {
         snapshot->state = CLIENT_SNAPSHOT_NONE;
         client->stats.snapshots_skipped++;
     } else {
@@ -377,6 +398,8 @@ begin(struct cairn_client *client, uint64_t step, bool held)
         err = CAIRN_OK;
     }
     pthread_mutex_unlock(&client->lock);
+    if (say_failed)
+        client_devices_say_failed(client);
     return err;
 }
 

@@ -68,6 +68,12 @@ enum client_registration {
     CLIENT_REGISTER_FAILED /* registration_err */
 };
 
+/* What the copies of a device wait for. The trainer's thread's own. */
+struct client_stream {
+    int32_t device;
+    void *stream;
+};
+
 /* A slot of the agent's memory, owned by the service thread; fd is read under the lock by a
  * restore. */
 struct client_slot {
@@ -134,7 +140,11 @@ struct cairn_client {
     void *log_context;
     pthread_t service;
     int wake;
-    struct cairn_capture *capture; /* the service thread's */
+    struct cairn_capture *capture; /* the service thread's, but for cairn_capture_order */
+
+    /* the trainer's thread's */
+    struct client_stream streams[CAIRN_RANKS_PER_NODE_MAX];
+    uint32_t stream_count;
 
     /* the service thread's */
     struct cairn_session_reader reader;
@@ -165,7 +175,10 @@ struct cairn_client {
     uint64_t capture_start_ns;
     bool said_silent; /* that the agent does not answer */
     bool said_refused; /* that the agent will not protect this trainer; said once per attachment */
-    void *stream;
+    bool device_failed;          /* the service thread opens the devices anew … */
+    uint64_t device_retry_at_ns; /* … from here on */
+    uint64_t device_retry_ns;
+    atomic_bool devices_are_silent; /* what their failures say is known by now */
     struct client_mail mail;
     uint32_t next_request;
     struct cairn_session_coverage *coverage; /* NULL: nothing was told */
@@ -200,6 +213,20 @@ cairn_err client_slots_map(struct cairn_client *client,
                            const struct cairn_session_registered *value,
                            struct cairn_session_frame *frame);
 void client_slots_unmap(struct cairn_client *client);
+
+/* device.c */
+/* The stream of a device, NULL: its default one. The trainer's thread. */
+void *client_stream_of(const struct cairn_client *client, int32_t device);
+/* Has the next copies wait for what the devices' streams were given by now. The trainer's thread, tensors
+ * registered, no copy running, lock not held. Errors of cairn_capture_order. */
+cairn_err client_devices_order(struct cairn_client *client);
+/* A device has failed: no snapshots before it was opened anew. True: it is to be said. Lock held. */
+bool client_devices_fail(struct cairn_client *client);
+void client_devices_say_failed(const struct cairn_client *client); /* lock not held */
+/* A snapshot was copied. True: of a device that had failed. Lock held. */
+bool client_devices_work(struct cairn_client *client);
+/* Opens them anew when that is due and no copy runs. Service thread, lock not held. */
+void client_devices_retry(struct cairn_client *client);
 
 /* service.c: the thread's main function; argument and result as pthread_create has them. */
 void *client_service(void *client);

@@ -12,7 +12,7 @@
  *
  * Lock: one mutex guards `running`, `result`, `stop`, the counters and the conditions. The
  * watermark and `cancelled` are atomics. Waiters are woken at the end of each span, when there are
- * any.
+ * any. A second mutex guards the devices between captures.
  */
 #include "snapshot/capture.h"
 
@@ -30,6 +30,7 @@ struct cairn_capture {
     pthread_mutex_t lock;
     pthread_cond_t work;     /* to the thread: a job, or stop */
     pthread_cond_t progress; /* to waiters: watermark moved, or the capture ended */
+    pthread_mutex_t devices_lock; /* walk.devices, between captures: order against prepare and forget */
     bool running, stop, ever;
     cairn_err result;
     struct cairn_capture_stats stats;
@@ -142,10 +143,12 @@ cairn_capture_create(const struct cairn_capture_options *options, struct cairn_c
     if (options) {
         capture->mem_options.log = options->log;
         capture->mem_options.log_context = options->log_context;
+        capture->mem_options.never_pin = options->never_pin;
     }
     capture->walk.landed = move_watermark;
     capture->walk.landed_context = capture;
     pthread_mutex_init(&capture->lock, NULL);
+    pthread_mutex_init(&capture->devices_lock, NULL);
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_cond_init(&capture->work, NULL);
@@ -176,6 +179,7 @@ cairn_capture_destroy(struct cairn_capture *capture)
     pthread_cond_destroy(&capture->work);
     pthread_cond_destroy(&capture->progress);
     pthread_mutex_destroy(&capture->lock);
+    pthread_mutex_destroy(&capture->devices_lock);
     free(capture);
 }
 
@@ -222,17 +226,19 @@ cairn_capture_prepare(struct cairn_capture *capture, int32_t device, void *memor
         return CAIRN_OK;
     if (cairn_capture_running(capture))
         return CAIRN_AGAIN;
+    pthread_mutex_lock(&capture->devices_lock);
     /* Twice: a device that failed since it was opened is opened anew. */
     for (int attempt = 0; attempt < 2 && err == CAIRN_DEVICE; attempt++) {
         err = open_device(capture, device, &opened);
         if (err)
-            return err;
+            break;
         err = cairn_mem_pin(opened->mem, memory, bytes);
         if (err == CAIRN_DEVICE) {
             cairn_mem_close(opened->mem);
             *opened = (struct cairn_walk_device){.index = device};
         }
     }
+    pthread_mutex_unlock(&capture->devices_lock);
     return err;
 }
 
@@ -240,9 +246,11 @@ void
 cairn_capture_forget(struct cairn_capture *capture, void *memory)
 {
     cairn_capture_cancel(capture);
+    pthread_mutex_lock(&capture->devices_lock);
     for (uint32_t i = 0; i < capture->walk.device_count; i++)
         if (capture->walk.devices[i].mem)
             cairn_mem_unpin(capture->walk.devices[i].mem, memory);
+    pthread_mutex_unlock(&capture->devices_lock);
 }
 
 static cairn_err
@@ -267,28 +275,32 @@ check_job(struct cairn_capture *capture, const struct cairn_capture_job *job)
     return CAIRN_OK;
 }
 
-/* Orders the copies of every device that has runs after the trainer's work. */
-static cairn_err
-order_devices(struct cairn_capture *capture, const struct cairn_capture_job *job)
+cairn_err
+cairn_capture_order(struct cairn_capture *capture, int32_t index, void *stream)
 {
-    bool used[CAIRN_WALK_DEVICES_MAX] = {false};
-    cairn_err err = CAIRN_OK;
+    struct cairn_walk_device *device;
+    cairn_err err = CAIRN_DEVICE;
 
-    for (uint32_t i = 0; i < job->run_count; i++)
-        if (job->runs[i].device >= 0 && job->runs[i].bytes > 0)
-            used[cairn_walk_device_find(&capture->walk, job->runs[i].device) -
-                 capture->walk.devices] = true;
-    for (uint32_t i = 0; !err && i < capture->walk.device_count; i++) {
-        struct cairn_walk_device *device = &capture->walk.devices[i];
-
-        if (used[i] && !device->mem)
-            err = CAIRN_DEVICE;
-        else if (used[i])
-            err = cairn_mem_after(device->mem, job->stream && device->index == job->stream_device
-                                                   ? job->stream
-                                                   : NULL);
-    }
+    if (pthread_mutex_trylock(&capture->devices_lock) != 0)
+        return CAIRN_AGAIN; /* pinning takes long, and the trainer must not wait for it */
+    device = cairn_walk_device_find(&capture->walk, index);
+    if (!device)
+        err = CAIRN_INVAL;
+    else if (device->mem)
+        err = cairn_mem_after(device->mem, stream);
+    pthread_mutex_unlock(&capture->devices_lock);
     return err;
+}
+
+/* A device that failed and was closed cannot be read. */
+static cairn_err
+check_devices(struct cairn_capture *capture, const struct cairn_capture_job *job)
+{
+    for (uint32_t i = 0; i < job->run_count; i++)
+        if (job->runs[i].device >= 0 && job->runs[i].bytes > 0 &&
+            !cairn_walk_device_find(&capture->walk, job->runs[i].device)->mem)
+            return CAIRN_DEVICE;
+    return CAIRN_OK;
 }
 
 cairn_err
@@ -300,7 +312,7 @@ cairn_capture_start(struct cairn_capture *capture, const struct cairn_capture_jo
         return CAIRN_AGAIN;
     err = check_job(capture, job);
     if (!err)
-        err = order_devices(capture, job);
+        err = check_devices(capture, job);
     if (err)
         return err;
     capture->walk.job = *job;

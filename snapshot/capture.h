@@ -9,7 +9,7 @@
  * release, so a trainer that waits for its bytes before it writes has no data race with the copy.
  *
  * One capture at a time per engine. start, wait, cancel, prepare, forget and destroy belong to one
- * trainer thread; the callbacks run on the engine's own thread (all signals blocked there). Nothing
+ * trainer thread, order may come from another; the callbacks run on the engine's own thread (all signals blocked there). Nothing
  * here prints or aborts; between prepare and forget nothing is allocated.
  */
 #ifndef CAIRN_SNAPSHOT_CAPTURE_H
@@ -28,6 +28,7 @@ struct cairn_capture_options {
     const char *driver_path; /* of the CUDA driver; NULL: "libcuda.so.1" */
     cairn_log_fn *log;       /* NULL: silent */
     void *log_context;
+    bool never_pin; /* devices: copies go through the ring always, to measure it */
 };
 
 struct cairn_capture_run {
@@ -50,8 +51,6 @@ typedef void cairn_capture_done_fn(void *context, cairn_err err);
 struct cairn_capture_job {
     const struct cairn_capture_run *runs; /* borrowed until the capture has ended */
     uint32_t run_count;
-    int32_t stream_device; /* of `stream`; ignored when stream is NULL */
-    void *stream;    /* device runs wait for the work issued on it; NULL: each default stream */
     uint8_t *region; /* 64-byte aligned, borrowed until the capture has ended */
     uint64_t region_bytes;              /* a multiple of CAIRN_BLOCK_BYTES, > 0 */
     bool region_is_new;                 /* not written through this mapping yet: mapped ahead */
@@ -88,10 +87,20 @@ CAIRN_MUST_CHECK cairn_err cairn_capture_prepare(struct cairn_capture *capture, 
 void cairn_capture_forget(struct cairn_capture *capture, void *memory);
 
 /*
+ * The copies of the next captures of a device wait for the work issued so far on `stream` (a CUstream
+ * of that device, NULL: its default one). To be called by the thread that issues that work, at the
+ * instant whose state is wanted, and not while a capture runs; apart from that at any time. Never
+ * blocks for the work. CAIRN_AGAIN: the stream is being captured into a graph, or the devices are being
+ * opened or let go of; CAIRN_INVAL: a device that was not prepared; CAIRN_DEVICE: the device failed,
+ * now or before, and was not prepared again.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_capture_order(struct cairn_capture *capture, int32_t device,
+                                               void *stream);
+
+/*
  * Begins a capture and returns at once. CAIRN_AGAIN: one is running; CAIRN_INVAL: the job breaks a
  * rule above (runs unsorted, overlapping, past the region; a device that was not prepared);
- * CAIRN_DEVICE: the stream cannot be waited for, or the device failed before and was not prepared
- * again. After an error no callback comes.
+ * CAIRN_DEVICE: a device failed before and was not prepared again. After an error no callback comes.
  */
 CAIRN_MUST_CHECK cairn_err cairn_capture_start(struct cairn_capture *capture,
                                                const struct cairn_capture_job *job);

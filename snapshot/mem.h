@@ -34,6 +34,7 @@ struct cairn_mem_options {
     const char *driver_path; /* of the CUDA driver; NULL: "libcuda.so.1" */
     cairn_log_fn *log;       /* NULL: silent */
     void *log_context;
+    bool never_pin; /* devices: copies go through the ring always, to measure it */
 };
 
 /* One run of bytes. `region` is the trainer's address, on the device for cuda. */
@@ -90,7 +91,11 @@ CAIRN_MUST_CHECK cairn_err cairn_mem_pin(struct cairn_mem *mem, void *host, size
 /* Undoes a pin of exactly this address; waits for running copies. Unknown addresses are ignored. */
 void cairn_mem_unpin(struct cairn_mem *mem, void *host);
 
-/* Later copies wait for the work issued so far on `stream` (a CUstream, NULL: the default one). */
+/*
+ * Later copies wait for the work issued so far on `stream` (a CUstream of this device, NULL: the
+ * default one). From the thread that issues that work. CAIRN_AGAIN: the stream is being captured into
+ * a graph, what it is given does not run now; CAIRN_DEVICE.
+ */
 CAIRN_MUST_CHECK cairn_err cairn_mem_after(struct cairn_mem *mem, void *stream);
 
 /*

@@ -1,9 +1,6 @@
 /*
  * snapshot/mem_cuda.c - device memory, through the CUDA driver opened at run time.
  *
- * No CUDA header is needed and none is linked: the prototypes below are declared from the driver's
- * stable ABI, with the versioned symbol names (dlsym of a plain name gives the ABI of CUDA 2).
- *
  * A batch of copies is issued on one stream and followed by one event; it is a `flight`. Flights
  * form a queue of CAIRN_MEM_BATCHES_MAX places and land in order. When the host side is pinned the
  * device writes it directly. When pinning was refused the flight goes through its place's part of a
@@ -13,12 +10,15 @@
  * Invariants:
  *   1. landed <= issued <= landed + CAIRN_MEM_BATCHES_MAX; flight t has place t % BATCHES_MAX.
  *   2. Every entry pushes the primary context and pops it again: the trainer's thread keeps its own.
+ *      Inside, the thread's capture mode is relaxed: a trainer that captures a CUDA graph at this moment
+ *      would otherwise see its capture broken by our queries and pins.
  *   3. The first driver error makes the object broken; every later call fails with CAIRN_DEVICE
  *      without touching the driver, but for close, which waits for the stream and gives all back.
  *
  * A flight whose event is not seen although the stream is idle has landed: a lost event must not
  * stop the trainer.
  */
+#include "snapshot/cuda_driver.h"
 #include "snapshot/mem.h"
 
 #include <dlfcn.h>
@@ -27,59 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef int cu_result; /* CUresult: 0 success, 600 not ready */
-typedef int cu_device;
-typedef struct cu_context *cu_context;
-typedef struct cu_stream *cu_stream;
-typedef struct cu_event *cu_event;
-typedef uint64_t cu_pointer; /* CUdeviceptr: unsigned long long */
-
-enum {
-    SUCCESS = 0,
-    NOT_READY = 600,
-    ALREADY_REGISTERED = 712,
-    STREAM_NON_BLOCKING = 1,
-    EVENT_DISABLE_TIMING = 2,
-    HOST_PORTABLE = 1, /* of cuMemHostRegister and cuMemHostAlloc: pinned for every context */
-    IDLE_CHECK_POLLS = 256
-};
-
-/* X(field, symbol, arguments) */
-#define DRIVER_LIST(X)                                                                             \
-    X(init, "cuInit", (unsigned flags))                                                            \
-    X(error_name, "cuGetErrorName", (cu_result result, const char **text))                         \
-    X(error_string, "cuGetErrorString", (cu_result result, const char **text))                     \
-    X(device_get, "cuDeviceGet", (cu_device * device, int ordinal))                                \
-    X(retain, "cuDevicePrimaryCtxRetain", (cu_context * context, cu_device device))                \
-    X(release, "cuDevicePrimaryCtxRelease_v2", (cu_device device))                                 \
-    X(push, "cuCtxPushCurrent_v2", (cu_context context))                                           \
-    X(pop, "cuCtxPopCurrent_v2", (cu_context * context))                                           \
-    X(priority_range, "cuCtxGetStreamPriorityRange", (int *least, int *greatest))                  \
-    X(stream_create, "cuStreamCreateWithPriority",                                                 \
-      (cu_stream * stream, unsigned flags, int level))                                             \
-    X(stream_destroy, "cuStreamDestroy_v2", (cu_stream stream))                                    \
-    X(stream_wait, "cuStreamWaitEvent", (cu_stream stream, cu_event event, unsigned flags))        \
-    X(stream_query, "cuStreamQuery", (cu_stream stream))                                           \
-    X(stream_finish, "cuStreamSynchronize", (cu_stream stream))                                    \
-    X(event_create, "cuEventCreate", (cu_event * event, unsigned flags))                           \
-    X(event_destroy, "cuEventDestroy_v2", (cu_event event))                                        \
-    X(event_record, "cuEventRecord", (cu_event event, cu_stream stream))                           \
-    X(event_query, "cuEventQuery", (cu_event event))                                               \
-    X(host_register, "cuMemHostRegister_v2", (void *host, size_t bytes, unsigned flags))           \
-    X(host_unregister, "cuMemHostUnregister", (void *host))                                        \
-    X(host_alloc, "cuMemHostAlloc", (void **host, size_t bytes, unsigned flags))                   \
-    X(host_free, "cuMemFreeHost", (void *host))                                                    \
-    X(copy_out, "cuMemcpyDtoHAsync_v2",                                                            \
-      (void *host, cu_pointer region, size_t bytes, cu_stream stream))                             \
-    X(copy_in, "cuMemcpyHtoDAsync_v2",                                                             \
-      (cu_pointer region, const void *host, size_t bytes, cu_stream stream))
-
-struct driver {
-    void *library;
-#define DRIVER_FIELD(field, symbol, arguments) cu_result(*field) arguments;
-    DRIVER_LIST(DRIVER_FIELD)
-#undef DRIVER_FIELD
-};
+enum { IDLE_CHECK_POLLS = 256 };
 
 struct pin {
     uint8_t *host;
@@ -98,7 +46,7 @@ struct flight {
 
 struct cuda_mem {
     struct cairn_mem mem; /* first */
-    struct driver driver;
+    struct cairn_cuda_driver driver;
     cairn_log_fn *log;
     void *log_context;
     int device_index;
@@ -109,6 +57,7 @@ struct cuda_mem {
     uint8_t *ring;
     bool retained;
     bool broken;
+    bool never_pin;
     bool said_unpinned;
     uint64_t issued; /* tickets: flights 1 … issued */
     uint64_t landed;
@@ -138,7 +87,7 @@ check(struct cuda_mem *cuda, const char *call, cu_result result)
 {
     const char *name = NULL, *text = NULL;
 
-    if (result == SUCCESS)
+    if (result == CU_SUCCESS)
         return CAIRN_OK;
     if (cuda->broken)
         return CAIRN_DEVICE;
@@ -155,72 +104,84 @@ check(struct cuda_mem *cuda, const char *call, cu_result result)
 static cairn_err
 load_driver(struct cuda_mem *cuda, const char *path)
 {
-    struct driver *driver = &cuda->driver;
+    char why[384];
+    cairn_err err = cairn_cuda_driver_open(path, &cuda->driver, why, sizeof why);
 
-    path = path ? path : "libcuda.so.1";
-    /* Not unloaded by dlclose: a driver has threads and thread-local state. */
-    driver->library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (!driver->library) {
-        say(cuda, CAIRN_LOG_ERROR, "cuda: no driver path=%s text=\"%s\"", path, dlerror());
-        return CAIRN_DEVICE;
-    }
-#define DRIVER_LOAD(field, symbol, arguments)                                                      \
-    *(void **)(void *)&driver->field = dlsym(driver->library, symbol);                             \
-    if (!driver->field) {                                                                          \
-        say(cuda, CAIRN_LOG_ERROR, "cuda: the driver is too old path=%s lacks=%s", path, symbol);  \
-        return CAIRN_DEVICE;                                                                       \
-    }
-    DRIVER_LIST(DRIVER_LOAD)
-#undef DRIVER_LOAD
-    return CAIRN_OK;
+    if (err)
+        say(cuda, CAIRN_LOG_ERROR, "cuda: %s", why);
+    return err;
 }
 
-static cairn_err
-enter(struct cuda_mem *cuda)
+/* What the calling thread had before `push_context`. */
+struct caller {
+    int capture_mode;
+};
+
+/* Makes the context current and the capture mode relaxed; the driver's result. */
+static cu_result
+push_context(const struct cuda_mem *cuda, struct caller *caller)
 {
-    if (cuda->broken)
-        return CAIRN_DEVICE;
-    return check(cuda, "cuCtxPushCurrent", cuda->driver.push(cuda->context));
+    cu_result result = cuda->driver.push(cuda->context);
+
+    caller->capture_mode = CU_CAPTURE_MODE_RELAXED;
+    if (result == CU_SUCCESS)
+        (void)cuda->driver.exchange_capture_mode(&caller->capture_mode);
+    return result;
 }
 
-static void
-leave(struct cuda_mem *cuda)
+static cu_result
+pop_context(const struct cuda_mem *cuda, struct caller *caller)
 {
     cu_context popped;
 
-    (void)check(cuda, "cuCtxPopCurrent", cuda->driver.pop(&popped));
+    (void)cuda->driver.exchange_capture_mode(&caller->capture_mode);
+    return cuda->driver.pop(&popped);
+}
+
+static cairn_err
+enter(struct cuda_mem *cuda, struct caller *caller)
+{
+    if (cuda->broken)
+        return CAIRN_DEVICE;
+    return check(cuda, "cuCtxPushCurrent", push_context(cuda, caller));
+}
+
+static void
+leave(struct cuda_mem *cuda, struct caller *caller)
+{
+    (void)check(cuda, "cuCtxPopCurrent", pop_context(cuda, caller));
 }
 
 /* Makes stream and events; the context is current. */
 static cairn_err
 make_stream(struct cuda_mem *cuda)
 {
-    struct driver *driver = &cuda->driver;
+    struct cairn_cuda_driver *driver = &cuda->driver;
     int least = 0, greatest = 0;
     cairn_err err;
 
     err = check(cuda, "cuCtxGetStreamPriorityRange", driver->priority_range(&least, &greatest));
     if (!err)
         err = check(cuda, "cuStreamCreateWithPriority",
-                    driver->stream_create(&cuda->stream, STREAM_NON_BLOCKING, least));
+                    driver->stream_create(&cuda->stream, CU_STREAM_NON_BLOCKING, least));
     if (!err)
         err = check(cuda, "cuEventCreate",
-                    driver->event_create(&cuda->order_event, EVENT_DISABLE_TIMING));
+                    driver->event_create(&cuda->order_event, CU_EVENT_DISABLE_TIMING));
     for (int i = 0; !err && i < CAIRN_MEM_BATCHES_MAX; i++)
         err = check(cuda, "cuEventCreate",
-                    driver->event_create(&cuda->flights[i].event, EVENT_DISABLE_TIMING));
+                    driver->event_create(&cuda->flights[i].event, CU_EVENT_DISABLE_TIMING));
     return err;
 }
 
 static void
 release_all(struct cuda_mem *cuda)
 {
-    struct driver *driver = &cuda->driver;
-    cu_context popped;
+    struct cairn_cuda_driver *driver = &cuda->driver;
 
     if (cuda->retained) {
         /* A context that cannot be entered any more: still give back what the driver will take. */
-        bool pushed = driver->push(cuda->context) == SUCCESS;
+        struct caller caller;
+        bool pushed = push_context(cuda, &caller) == CU_SUCCESS;
 
         if (cuda->stream)
             (void)driver->stream_finish(cuda->stream);
@@ -237,7 +198,7 @@ release_all(struct cuda_mem *cuda)
         if (cuda->stream)
             (void)driver->stream_destroy(cuda->stream);
         if (pushed)
-            (void)driver->pop(&popped);
+            (void)pop_context(cuda, &caller);
         (void)driver->release(cuda->device);
     }
     if (driver->library)
@@ -249,6 +210,7 @@ static cairn_err
 cuda_open(int device_index, const struct cairn_mem_options *options, struct cairn_mem **out)
 {
     struct cuda_mem *cuda = calloc(1, sizeof *cuda);
+    struct caller caller;
     cairn_err err;
 
     if (!cuda)
@@ -256,6 +218,7 @@ cuda_open(int device_index, const struct cairn_mem_options *options, struct cair
     cuda->mem.ops = &cairn_mem_cuda_ops;
     cuda->log = options->log;
     cuda->log_context = options->log_context;
+    cuda->never_pin = options->never_pin;
     cuda->device_index = device_index;
     err = load_driver(cuda, options->driver_path);
     if (!err)
@@ -268,11 +231,11 @@ cuda_open(int device_index, const struct cairn_mem_options *options, struct cair
     if (err)
         goto done;
     cuda->retained = true;
-    err = enter(cuda);
+    err = enter(cuda, &caller);
     if (err)
         goto done;
     err = make_stream(cuda);
-    leave(cuda);
+    leave(cuda, &caller);
     if (!err && cuda->broken)
         err = CAIRN_DEVICE;
 done:
@@ -306,11 +269,11 @@ land_finished(struct cuda_mem *cuda)
         struct flight *flight = &cuda->flights[(cuda->landed + 1) % CAIRN_MEM_BATCHES_MAX];
         cu_result result = cuda->driver.event_query(flight->event);
 
-        if (result == NOT_READY && ++cuda->idle_polls >= IDLE_CHECK_POLLS) {
+        if (result == CU_NOT_READY && ++cuda->idle_polls >= IDLE_CHECK_POLLS) {
             cuda->idle_polls = 0;
             result = cuda->driver.stream_query(cuda->stream);
         }
-        if (result == NOT_READY)
+        if (result == CU_NOT_READY)
             return CAIRN_OK;
         cuda->idle_polls = 0;
         if (check(cuda, "waiting for a copy", result))
@@ -325,17 +288,18 @@ static cairn_err
 cuda_poll(struct cairn_mem *mem, uint64_t ticket)
 {
     struct cuda_mem *cuda = (struct cuda_mem *)mem;
+    struct caller caller;
     cairn_err err;
 
     if (ticket > cuda->issued)
         return CAIRN_INVAL;
     if (ticket <= cuda->landed && !cuda->broken)
         return CAIRN_OK;
-    err = enter(cuda);
+    err = enter(cuda, &caller);
     if (err)
         return err;
     err = land_finished(cuda);
-    leave(cuda);
+    leave(cuda, &caller);
     if (err)
         return err;
     if (cuda->broken)
@@ -347,14 +311,15 @@ static void
 cuda_close(struct cairn_mem *mem)
 {
     struct cuda_mem *cuda = (struct cuda_mem *)mem;
+    struct caller caller;
 
     /* Ring flights that were issued are finished too: what was promised to host memory goes there. */
-    if (!cuda->broken && enter(cuda) == CAIRN_OK) {
+    if (!cuda->broken && enter(cuda, &caller) == CAIRN_OK) {
         if (check(cuda, "cuStreamSynchronize", cuda->driver.stream_finish(cuda->stream)) ==
             CAIRN_OK)
             for (; cuda->landed < cuda->issued; cuda->landed++)
                 land(&cuda->flights[(cuda->landed + 1) % CAIRN_MEM_BATCHES_MAX]);
-        leave(cuda);
+        leave(cuda, &caller);
     }
     release_all(cuda);
 }
@@ -367,7 +332,7 @@ make_ring(struct cuda_mem *cuda)
     if (cuda->ring)
         return CAIRN_OK;
     if (cuda->driver.host_alloc(&ring, (size_t)CAIRN_MEM_BATCHES_MAX * CAIRN_MEM_BATCH_BYTES_MAX,
-                                HOST_PORTABLE) != SUCCESS)
+                                CU_HOST_PORTABLE) != CU_SUCCESS)
         return CAIRN_NOMEM;
     cuda->ring = ring;
     for (size_t i = 0; i < CAIRN_MEM_BATCHES_MAX; i++)
@@ -381,22 +346,24 @@ cuda_pin(struct cairn_mem *mem, void *host, size_t bytes)
     struct cuda_mem *cuda = (struct cuda_mem *)mem;
     struct pin pin = {.host = host, .bytes = bytes};
     const char *name = NULL;
+    struct caller caller;
     cu_result result;
     cairn_err err;
 
     if (cuda->pin_count == CAIRN_MEM_PINS_MAX)
         return CAIRN_FULL;
-    err = enter(cuda);
+    err = enter(cuda, &caller);
     if (err)
         return err;
-    result = cuda->driver.host_register(host, bytes, HOST_PORTABLE);
-    pin.registered = result == SUCCESS;
-    pin.direct = pin.registered || result == ALREADY_REGISTERED;
+    result = cuda->never_pin ? CU_NOT_PERMITTED
+                             : cuda->driver.host_register(host, bytes, CU_HOST_PORTABLE);
+    pin.registered = result == CU_SUCCESS;
+    pin.direct = pin.registered || result == CU_ALREADY_REGISTERED;
     if (!pin.direct)
         err = make_ring(cuda);
     if (!err)
         cuda->pins[cuda->pin_count++] = pin;
-    if (!pin.direct && !cuda->said_unpinned) {
+    if (!pin.direct && !cuda->said_unpinned && !cuda->never_pin) {
         cuda->said_unpinned = true;
         if (cuda->driver.error_name(result, &name) || !name)
             name = "unknown";
@@ -407,7 +374,7 @@ cuda_pin(struct cairn_mem *mem, void *host, size_t bytes)
             err ? "no pinned buffer either: this device is not protected"
                 : "copies go through a small pinned buffer");
     }
-    leave(cuda);
+    leave(cuda, &caller);
     return err;
 }
 
@@ -415,40 +382,55 @@ static void
 cuda_unpin(struct cairn_mem *mem, void *host)
 {
     struct cuda_mem *cuda = (struct cuda_mem *)mem;
-    cu_context popped;
 
     for (uint32_t i = 0; i < cuda->pin_count; i++) {
+        struct caller caller;
         bool pushed;
 
         if (cuda->pins[i].host != host)
             continue;
         /* Also when broken: the driver must let go of memory that is about to be unmapped. */
-        pushed = cuda->driver.push(cuda->context) == SUCCESS;
+        pushed = push_context(cuda, &caller) == CU_SUCCESS;
         (void)cuda->driver.stream_finish(cuda->stream);
         if (pushed && !cuda->broken)
             (void)land_finished(cuda);
         if (cuda->pins[i].registered)
             (void)check(cuda, "cuMemHostUnregister", cuda->driver.host_unregister(host));
         if (pushed)
-            (void)cuda->driver.pop(&popped);
+            (void)pop_context(cuda, &caller);
         cuda->pins[i] = cuda->pins[--cuda->pin_count];
         return;
     }
+}
+
+/* A graph that the trainer captures must not hold our event, nor its capture spread to our stream. */
+static cairn_err
+refuse_captured(struct cuda_mem *cuda, void *stream)
+{
+    int status = CU_CAPTURE_NONE;
+    cu_result result = cuda->driver.stream_is_capturing(stream, &status);
+
+    if (result == CU_CAPTURE_IMPLICIT || (result == CU_SUCCESS && status != CU_CAPTURE_NONE))
+        return CAIRN_AGAIN;
+    return check(cuda, "cuStreamIsCapturing", result);
 }
 
 static cairn_err
 cuda_after(struct cairn_mem *mem, void *stream)
 {
     struct cuda_mem *cuda = (struct cuda_mem *)mem;
-    cairn_err err = enter(cuda);
+    struct caller caller;
+    cairn_err err = enter(cuda, &caller);
 
     if (err)
         return err;
-    err = check(cuda, "cuEventRecord", cuda->driver.event_record(cuda->order_event, stream));
+    err = refuse_captured(cuda, stream);
+    if (!err)
+        err = check(cuda, "cuEventRecord", cuda->driver.event_record(cuda->order_event, stream));
     if (!err)
         err = check(cuda, "cuStreamWaitEvent",
                     cuda->driver.stream_wait(cuda->stream, cuda->order_event, 0));
-    leave(cuda);
+    leave(cuda, &caller);
     return cuda->broken ? CAIRN_DEVICE : err;
 }
 
@@ -489,10 +471,11 @@ static cairn_err
 copy_batch(struct cuda_mem *cuda, const struct cairn_mem_copy *copies, uint32_t count, bool out,
            uint64_t *ticket)
 {
-    struct driver *driver = &cuda->driver;
+    struct cairn_cuda_driver *driver = &cuda->driver;
     struct flight *flight = NULL;
+    struct caller caller;
     uint8_t *ring;
-    cairn_err err = enter(cuda);
+    cairn_err err = enter(cuda, &caller);
 
     if (err)
         return err;
@@ -521,7 +504,7 @@ copy_batch(struct cuda_mem *cuda, const struct cairn_mem_copy *copies, uint32_t 
     flight->through_ring = flight->through_ring && out;
     cuda->issued++;
 done:
-    leave(cuda);
+    leave(cuda, &caller);
     if (cuda->broken)
         return CAIRN_DEVICE;
     if (!err)

@@ -5,15 +5,19 @@
  * where bytes come from a device (short copies waste a bus). Per span:
  *
  *     fetch    host runs are copied and checksummed, gaps are zeroed, device runs are issued as
- *              asynchronous batches; up to CAIRN_WALK_SPANS spans are open at a time, so that the
- *              device copies of later spans run while earlier ones are checksummed
+ *              asynchronous batches
  *     land     the span's device batches have arrived: the watermark moves to its end
  *     report   the blocks that device bytes touched are checksummed where they lie; on_blocks gets
  *              up to CAIRN_MESSAGE_BLOCKS_MAX blocks at a time
  *
- * A host span passes through all three at once. Large runs go through the fused kernel. Small ones
- * (a block may hold hundreds of small tensors) are copied, and what lies between two large ones is
- * checksummed at once where it landed, while it is in the cache: no cost per tensor but its copy.
+ * A host span passes through all three at once. Of device spans there are always as many in flight as
+ * the device takes, and what has landed is looked at before each report: the trainer waits for the
+ * copies, whose checksums may lie up to CAIRN_WALK_SPANS spans behind. A device brings more than one
+ * core can checksum.
+ *
+ * Large host runs go through the fused kernel. Small ones (a block may hold hundreds of small tensors)
+ * are copied, and what lies between two large ones is checksummed at once where it landed, while it is
+ * in the cache: no cost per tensor but its copy.
  *
  * `landed` is called only after the sources below it were read for the last time.
  */
@@ -195,9 +199,9 @@ map_ahead(struct cairn_walk *walk)
     walk->mapped_bytes = at + left;
 }
 
-/* Fetches the next span. *has_device: some of its bytes are on their way. */
+/* Fetches the next span. */
 static cairn_err
-fetch_span(struct cairn_walk *walk, bool *has_device)
+fetch_span(struct cairn_walk *walk)
 {
     uint64_t blocks = walk->job.region_bytes / CAIRN_BLOCK_BYTES;
     struct cairn_walk_span *span = &walk->spans[walk->open_next % CAIRN_WALK_SPANS];
@@ -225,76 +229,91 @@ fetch_span(struct cairn_walk *walk, bool *has_device)
     if (err)
         return err;
     walk->open_next++;
-    *has_device = span->device_blocks != 0;
     return CAIRN_OK;
 }
 
-/* Waits until the device copies of the oldest open span have arrived. */
+/* Lands, in order, the spans whose device copies have arrived. */
 static cairn_err
-land_span(struct cairn_walk *walk, const struct cairn_walk_span *span)
+land_spans(struct cairn_walk *walk)
 {
-    for (uint32_t i = 0; i < walk->device_count; i++) {
-        cairn_err err = CAIRN_OK;
+    for (; walk->land_next < walk->open_next; walk->land_next++) {
+        const struct cairn_walk_span *span = &walk->spans[walk->land_next % CAIRN_WALK_SPANS];
 
-        while (span->tickets[i] &&
-               (err = cairn_mem_poll(walk->devices[i].mem, span->tickets[i])) == CAIRN_AGAIN) {
-            if (atomic_load_explicit(&walk->cancelled, memory_order_relaxed))
-                return CAIRN_AGAIN;
-            pause_shortly();
+        for (uint32_t i = 0; i < walk->device_count; i++) {
+            cairn_err err = span->tickets[i]
+                                ? cairn_mem_poll(walk->devices[i].mem, span->tickets[i])
+                                : CAIRN_OK;
+
+            if (err)
+                return err == CAIRN_AGAIN ? CAIRN_OK : err;
         }
-        if (err)
-            return err;
+        walk->landed(walk->landed_context,
+                     (span->first_block + span->block_count) * CAIRN_BLOCK_BYTES);
     }
     return CAIRN_OK;
 }
 
-/* Lands, checksums and reports the oldest open span. */
-static cairn_err
-finish_span(struct cairn_walk *walk)
+/* Checksums and reports what comes next of the oldest open span, which has landed. */
+static void
+report_blocks(struct cairn_walk *walk)
 {
     const struct cairn_capture_job *job = &walk->job;
     struct cairn_walk_span *span = &walk->spans[walk->open_first % CAIRN_WALK_SPANS];
-    cairn_err err = land_span(walk, span);
+    uint32_t from = span->reported_blocks, to = from + CAIRN_MESSAGE_BLOCKS_MAX;
 
-    if (err)
-        return err;
-    walk->landed(walk->landed_context, (span->first_block + span->block_count) * CAIRN_BLOCK_BYTES);
-    for (uint32_t i = 0; i < span->block_count; i++) {
-        uint64_t block = span->first_block + i;
-        uint32_t in_report = i % CAIRN_MESSAGE_BLOCKS_MAX;
-
+    if (to > span->block_count)
+        to = span->block_count;
+    for (uint32_t i = from; i < to; i++)
         if (span->device_blocks >> i & 1)
             span->crcs[i] =
-                cairn_crc64(0, job->region + block * CAIRN_BLOCK_BYTES, CAIRN_BLOCK_BYTES);
-        if (job->on_blocks &&
-            (in_report == CAIRN_MESSAGE_BLOCKS_MAX - 1 || i == span->block_count - 1))
-            job->on_blocks(job->context, block - in_report, in_report + 1,
-                           &span->crcs[i - in_report]);
-    }
-    walk->open_first++;
-    return CAIRN_OK;
+                cairn_crc64(0, job->region + (span->first_block + i) * CAIRN_BLOCK_BYTES,
+                            CAIRN_BLOCK_BYTES);
+    if (job->on_blocks)
+        job->on_blocks(job->context, span->first_block + from, to - from, &span->crcs[from]);
+    span->reported_blocks = to;
+    if (to == span->block_count)
+        walk->open_first++;
+}
+
+/* More can be given to the devices, or nothing else is to be done. */
+static bool
+should_fetch(const struct cairn_walk *walk)
+{
+    uint64_t in_flight = walk->open_next - walk->land_next;
+    const struct cairn_walk_span *last = &walk->spans[(walk->open_next - 1) % CAIRN_WALK_SPANS];
+
+    if (walk->next_block == walk->job.region_bytes / CAIRN_BLOCK_BYTES ||
+        walk->open_next - walk->open_first == CAIRN_WALK_SPANS)
+        return false;
+    if (walk->open_first == walk->open_next)
+        return true;
+    return last->device_blocks != 0 && in_flight < CAIRN_MEM_BATCHES_MAX;
 }
 
 /*
  * After an error: waits until no device copy of this capture is in flight, so that sources and
  * region are at rest. A device that failed is closed, which waits for its stream; the next prepare
  * opens it anew. One that is silent for DRAIN_NS is hung, and with it all that the trainer runs on
- * it: waiting longer would only hide that.
+ * it: waiting longer would only hide that. Devices are closed when all are at rest: the pin that one
+ * of them undoes may be what the copies of another go through.
  */
 static void
 drain(struct cairn_walk *walk)
 {
     uint64_t deadline_ns = now_ns() + DRAIN_NS;
+    bool failed[CAIRN_WALK_DEVICES_MAX] = {false};
 
-    for (uint32_t i = 0; i < walk->device_count; i++) {
-        struct cairn_walk_device *device = &walk->devices[i];
+    for (uint32_t i = 0; i < walk->device_count; i++)
+        failed[i] = walk->devices[i].mem &&
+                    cairn_mem_wait(walk->devices[i].mem, walk->devices[i].last_ticket,
+                                   deadline_ns) == CAIRN_DEVICE;
+    for (uint32_t i = 0; i < walk->device_count; i++)
+        if (failed[i]) {
+            struct cairn_walk_device *device = &walk->devices[i];
 
-        if (device->mem &&
-            cairn_mem_wait(device->mem, device->last_ticket, deadline_ns) == CAIRN_DEVICE) {
             cairn_mem_close(device->mem);
             *device = (struct cairn_walk_device){.index = device->index};
         }
-    }
 }
 
 cairn_err
@@ -305,19 +324,22 @@ cairn_walk_run(struct cairn_walk *walk)
 
     walk->run = 0;
     walk->next_block = walk->open_first = walk->open_next = walk->mapped_bytes = 0;
+    walk->land_next = 0;
     walk->batch.count = 0;
     walk->batch.bytes = 0;
-    while (!err && walk->next_block < blocks) {
-        bool in_flight = false;
-
-        err = fetch_span(walk, &in_flight);
-        /* A span that is in flight stays open while there is room: the next is issued meanwhile. */
-        while (!err && walk->open_first < walk->open_next &&
-               (!in_flight || walk->open_next - walk->open_first == CAIRN_WALK_SPANS))
-            err = finish_span(walk);
+    while (!err && (walk->next_block < blocks || walk->open_first < walk->open_next)) {
+        err = land_spans(walk);
+        if (!err && atomic_load_explicit(&walk->cancelled, memory_order_relaxed))
+            err = CAIRN_AGAIN;
+        if (err)
+            break;
+        if (should_fetch(walk))
+            err = fetch_span(walk);
+        else if (walk->open_first < walk->land_next)
+            report_blocks(walk);
+        else
+            pause_shortly();
     }
-    while (!err && walk->open_first < walk->open_next)
-        err = finish_span(walk);
     if (err)
         drain(walk);
     return err;

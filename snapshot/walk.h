@@ -14,8 +14,8 @@
 
 enum {
     CAIRN_WALK_DEVICES_MAX = 16,
-    CAIRN_WALK_SPANS = CAIRN_MEM_BATCHES_MAX, /* open at a time */
-    CAIRN_WALK_SPAN_BLOCKS_MAX = 64           /* 4 MiB, and a bit each in a word */
+    CAIRN_WALK_SPANS = 256,         /* open at a time: 1 GiB that checksums may lie behind */
+    CAIRN_WALK_SPAN_BLOCKS_MAX = 64 /* 4 MiB, and a bit each in a word */
 };
 
 struct cairn_walk_device {
@@ -28,6 +28,7 @@ struct cairn_walk_span {
     uint64_t first_block;
     uint64_t device_blocks; /* bit per block: holds device bytes, checksum when landed */
     uint32_t block_count;
+    uint32_t reported_blocks;
     uint64_t crcs[CAIRN_WALK_SPAN_BLOCKS_MAX];
     uint64_t tickets[CAIRN_WALK_DEVICES_MAX]; /* 0: none of this device */
 };
@@ -51,7 +52,8 @@ struct cairn_walk {
     uint32_t run;        /* first run that does not end before the block at hand */
     uint64_t next_block; /* first that no span has */
     uint64_t mapped_bytes; /* of the region, from its beginning: mapped ahead */
-    uint64_t open_first; /* spans [open_first, open_next) are fetched and not reported */
+    uint64_t open_first; /* spans [open_first, open_next) are fetched and not wholly reported */
+    uint64_t land_next;  /* the first of them that has not landed */
     uint64_t open_next;
     struct cairn_walk_span spans[CAIRN_WALK_SPANS];
     struct cairn_walk_batch batch;

@@ -26,7 +26,7 @@ JOBS = os.cpu_count() or 2
 ORDER = ["style", "unit", "fault", "gpu", "asan", "tsan", "fuzz", "sim", "cluster", "interop"]
 # Programs with threads, run under ThreadSanitizer.
 THREADED = ["base/test_loop", "base/test_worker", "base/test_ring", "snapshot/test_capture",
-            "snapshot/test_spill", "client/test_client", "client/test_fence", "client/test_restore", "tools/test_conversion"]
+            "snapshot/test_spill", "client/test_client", "client/test_device", "client/test_fence", "client/test_restore", "tools/test_conversion"]
 # Of interop, where each program starts several processes of its own.
 INTEROP_JOBS_MAX = 2
 LONGEST_FIRST = ["test_torch.py", "test_fsdp1.py", "test_dcp.py", "test_torch_fence.py", "test_torch_more.py",
@@ -248,6 +248,28 @@ def install_deepspeed(torch_venv):
     return None
 
 
+def install_oldest_torch():
+    """A virtual environment with the oldest PyTorch that the binding promises, for the CPU, once; the reason where there is none.
+
+    The wheel of the ordinary index is for CUDA: with its libraries 5 GB, more than one short test is worth.
+    """
+    venv = os.path.join(ROOT, "build", "venv-oldest")
+    if os.path.exists(os.path.join(venv, "ready")):
+        return None
+    status, output = run([sys.executable, "-m", "venv", venv], 120)
+    install = [os.path.join(venv, "bin", "python"), "-m", "pip", "install", "-q", "--retries", "0", "--timeout", "20"]
+    for index in ([], ["--index-url", "https://download.pytorch.org/whl/cpu"]):
+        if status == 0 and not os.path.exists(os.path.join(venv, "ready")):
+            failed, output = run([*install, "torch==2.6.0+cpu", "numpy<3", *index], 300)
+            if failed == 0:
+                open(os.path.join(venv, "ready"), "w").close()
+    if os.path.exists(os.path.join(venv, "ready")):
+        return None
+    shutil.rmtree(venv, ignore_errors=True)
+    lines = [line for line in output.strip().splitlines() if "ERROR" in line]
+    return "no PyTorch 2.6 for the CPU (CAIRN_OLDEST_PYTHON names a Python that has it): " + (lines or ["?"])[0]
+
+
 def interop_environment():
     """A virtual environment with the stock tools and PyTorch: (its python or None, why there is none of it or not all)."""
     venv = os.path.join(ROOT, "build", "venv")
@@ -271,12 +293,14 @@ def suite_environment():
 
 def suite_interop():
     """Stock tools read what we write, and PyTorch trains with us."""
-    status, output = make(["all", "build/plain/tests/unit/snapshot/test_universal", "build/plain/libcairn_gated.so"])
+    status, output = make(["all", "build/plain/tests/unit/snapshot/test_universal", "build/plain/libcairn_gated.so",
+                           "build/plain/libfakecuda.so"])
     if status != 0:
         return [Result("interop: build", failed=1, output=output)]
     python, missing = interop_environment()
     if not python:
         return [Result("interop", skipped=1, reasons=[missing])]
+    no_oldest = install_oldest_torch()
     programs = sorted(glob.glob(os.path.join(ROOT, "tests", "interop", "test_*.py")))
     programs.sort(key=lambda p: LONGEST_FIRST.index(os.path.basename(p)) if os.path.basename(p) in LONGEST_FIRST else len(LONGEST_FIRST))
     commands = {f"interop: {os.path.basename(p)}": [python, "-m", "pytest", "-q", "-rs", "--durations=5", p] for p in programs}
@@ -285,7 +309,7 @@ def suite_interop():
         results = list(pool.map(lambda n: run_program(n, commands[n], 900), [n for n in commands if n != alone]))
     results.append(run_program(alone, commands[alone], 600))
     results = again_alone(results, commands, 900)
-    return results + ([Result("interop", skipped=1, reasons=[missing])] if missing else [])
+    return results + [Result("interop", skipped=1, reasons=[reason]) for reason in (missing, no_oldest) if reason]
 
 
 def suite_lint():

@@ -19,6 +19,8 @@
 static const char about[] =
     "Measures one stage next to its floor, both in the same run. Stages:\n"
     "  capture    copy and checksum / the best plain copy of the same bytes\n"
+    "  device     capture from a CUDA device, by a pinned arena and a pinned ring / the driver's own copy;\n"
+    "             a step beside it / the step alone. Says why where there is no device\n"
     "  erasure    encode, fold and rebuild / bare ISA-L on the same buffers\n"
     "  transport  payloads between two processes / bare TCP on loopback\n"
     "  protect    six agents and their trainers, begin to commit: CPU seconds per GiB of state / the\n"
@@ -38,7 +40,8 @@ static const struct stage {
     const char *name;
     cairn_err (*run)(const struct cairn_bench_options *options, struct cairn_bench_report *report);
 } stages[] = {
-    {"capture", cairn_bench_capture}, {"erasure", cairn_bench_erasure},
+    {"capture", cairn_bench_capture}, {"device", cairn_bench_device},
+    {"erasure", cairn_bench_erasure},
     {"transport", cairn_bench_transport}, {"protect", cairn_bench_protect},
     {"restore", cairn_bench_restore}, {"reshard", cairn_bench_reshard},
     {"convert", cairn_bench_convert},
@@ -192,6 +195,10 @@ static void
 write_report(struct cairn_json_writer *writer, const struct cairn_bench_report *report)
 {
     write_text(writer, "stage", report->stage);
+    if (report->skipped) {
+        write_text(writer, "skipped", report->skipped);
+        return;
+    }
     write_case(writer, headline(report));
     cairn_json_write_key(writer, "cases");
     cairn_json_write_array_begin(writer);
@@ -243,8 +250,13 @@ print_json(const struct cairn_bench_report *report, const struct machine *machin
 static void
 print_line(const struct cairn_bench_report *report)
 {
-    const struct cairn_bench_case *value = headline(report);
+    const struct cairn_bench_case *value;
 
+    if (report->skipped) {
+        (void)printf("%-10s skipped: %s\n", report->stage, report->skipped);
+        return;
+    }
+    value = headline(report);
     (void)printf("%-10s %-32s %9.3f %9.3f %-9s %6.3f  %s %.2f  %s\n", report->stage, value->name,
                  value->value, value->floor, value->unit, ratio_of(value),
                  value->at_most ? "<=" : ">=", value->bound,
@@ -326,7 +338,7 @@ measure(const struct stage *stage, const struct cairn_bench_options *options,
 
     report->stage = stage->name;
     err = stage->run(options, report);
-    if (!err && report->case_count == 0)
+    if (!err && report->case_count == 0 && !report->skipped)
         err = CAIRN_INTERNAL;
     if (err)
         cairn_tool_error("bench", "the measurement failed", cairn_err_text(err),
@@ -346,7 +358,10 @@ run_one(const struct stage *stage, const struct cairn_bench_options *options, bo
     read_machine(&machine);
     if (json)
         return print_json(&report, &machine);
-    print_table(&report, &machine);
+    if (report.skipped)
+        print_line(&report);
+    else
+        print_table(&report, &machine);
     return CAIRN_EXIT_OK;
 }
 

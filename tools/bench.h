@@ -50,7 +50,8 @@ struct cairn_bench_detail {
 };
 
 struct cairn_bench_report {
-    const char *stage; /* static */
+    const char *stage;   /* static */
+    const char *skipped; /* static; why this machine cannot measure it: then there are no cases. Or NULL */
     uint32_t case_count;
     struct cairn_bench_case cases[CAIRN_BENCH_CASES_MAX];
     uint32_t detail_count;
@@ -68,6 +69,8 @@ void cairn_bench_note(struct cairn_bench_report *report, const char *name, doubl
  */
 CAIRN_MUST_CHECK cairn_err cairn_bench_capture(const struct cairn_bench_options *options,
                                                struct cairn_bench_report *report);
+CAIRN_MUST_CHECK cairn_err cairn_bench_device(const struct cairn_bench_options *options,
+                                              struct cairn_bench_report *report);
 CAIRN_MUST_CHECK cairn_err cairn_bench_erasure(const struct cairn_bench_options *options,
                                                struct cairn_bench_report *report);
 CAIRN_MUST_CHECK cairn_err cairn_bench_transport(const struct cairn_bench_options *options,

@@ -100,7 +100,7 @@ void cairn_client_close(struct cairn_client *client);
  * order is the order of capture, and should be that in which the update touches them. Checks every
  * slice (CAIRN_INVAL, with the name in the log).
  * CAIRN_NOMEM when the agent's reserved memory is too small: the log says the sum, and training may
- * go on unprotected. Waits for the agent at most connect_timeout_ms; detached it succeeds.
+ * go on unprotected; CAIRN_DEVICE when a device cannot be opened: the log says why, and the same. Waits for the agent at most connect_timeout_ms; detached it succeeds.
  */
 CAIRN_MUST_CHECK cairn_err cairn_client_register(struct cairn_client *client,
                                                  const struct cairn_slice *slices, uint32_t count);
@@ -137,8 +137,10 @@ CAIRN_MUST_CHECK cairn_err cairn_client_list(struct cairn_client *client, cairn_
  * Begins a snapshot of the registered tensors as the state after update `step` (steps grow).
  * Returns at once; the capture thread copies while training goes on. CAIRN_OK when begun;
  * CAIRN_AGAIN when detached or the previous one has not been fenced. Never an error that should
- * stop training. For device tensors the current stream of the calling thread must be passed to
- * cairn_client_set_stream before, or the device be synchronised.
+ * stop training. Device tensors are captured as they are after the work that their device's stream
+ * (cairn_client_set_stream) has been given by now; nothing waits for that work here. CAIRN_AGAIN also
+ * while that stream is captured into a CUDA graph, and while a device cannot be read, which is said
+ * once and ends by itself when the device answers again.
  */
 cairn_err cairn_snapshot_begin(struct cairn_client *client, uint64_t step);
 
@@ -176,10 +178,12 @@ cairn_err cairn_snapshot_fence(struct cairn_client *client, uint32_t slice_index
 uint32_t cairn_snapshot_captured(const struct cairn_client *client);
 
 /*
- * Device tensors: the CUDA stream (a CUstream) after whose work the next snapshots may start to
- * copy. NULL is the default stream.
+ * Device tensors: the CUDA stream (a CUstream of `device`, an ordinal as in struct cairn_slice) after
+ * whose work the next snapshots may start to copy, and the next restores to write. NULL, and what was
+ * never set, is the device's default stream. The stream must live until another is set, or close.
+ * CAIRN_INVAL: device < 0; CAIRN_FULL: more devices than a node has.
  */
-cairn_err cairn_client_set_stream(struct cairn_client *client, void *stream);
+cairn_err cairn_client_set_stream(struct cairn_client *client, int32_t device, void *stream);
 
 /* Something of the job that no snapshot of this rank holds. */
 struct cairn_uncovered {

@@ -171,7 +171,7 @@ run(struct cairn_capture *capture, const struct cairn_capture_run *runs, uint32_
                                     .region_bytes = BYTES,
                                     .on_blocks = keep_crcs};
 
-    if (cairn_capture_start(capture, &job))
+    if (cairn_capture_order(capture, 0, NULL) || cairn_capture_start(capture, &job))
         fail_msg("%s", last_line);
     assert_int_equal(cairn_capture_finish(capture, now_ns() + UINT64_C(60000000000)), CAIRN_OK);
 }

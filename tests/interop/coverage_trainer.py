@@ -4,8 +4,8 @@
 
 WHAT: whole (all is covered), buffer (a buffer of a type that cannot be captured), loose (a parameter of no module), lbfgs (an
 optimizer that keeps one state), extra (an extra that is no plain data), other (an optimizer that cairn.attach was not given),
-between (a parameter is written to behind the optimizer's back), raise (a hook of ours fails in the middle). With `plain-` before
-it the script does not call cairn.attach.
+between (a parameter is written to behind the optimizer's back), raise (a hook of ours fails in the middle), dcp (the script saves
+with torch.distributed.checkpoint and does not attach). With `plain-` before it the script does not call cairn.attach.
 
 Trains until the seconds are over, and then prints `step N`, how many updates that were.
 """
@@ -29,7 +29,7 @@ class Model(nn.Module):
 
 def main():
     what, seconds = sys.argv[1], float(sys.argv[2])
-    attached = not what.startswith("plain-")
+    attached = not what.startswith("plain-") and what != "dcp"
     what = what.removeprefix("plain-")
     torch.set_num_threads(1)
     model = Model(what)
@@ -68,6 +68,12 @@ def main():
         if other is not None:
             other.step()
         step += 1
+        if what == "dcp":
+            import torch.distributed.checkpoint as dcp
+
+            import cairn.dcp
+
+            dcp.save({"model": model.state_dict()}, checkpoint_id=str(step), storage_writer=cairn.dcp.Writer())
         time.sleep(0.01)
     print(f"step {step}", flush=True)
 

@@ -102,6 +102,13 @@ def test_no_snapshots_at_all(status, cluster, what, reason):  # noqa: F811
     assert "uncovered  everything on rank 0, no snapshots are taken: " in text and text.count("\n") <= 24, text
 
 
+def test_dcp(status):
+    """What a script saves with DCP is known by what it gives: the rest of its state is not covered."""
+    found, _ = status("dcp", lambda coverage: coverage["ranks_reporting"])
+    assert list(things(found)) == [("opaque", "what dcp.save is not given")], found["coverage"]
+    assert found["coverage"]["ranks_refusing"] == 0
+
+
 @pytest.mark.parametrize("environment", [{}, {"CAIRN_AGENT": "/nonexistent/agent"}])
 def test_step_without_an_agent(tmp_path, environment):
     """job.step is 0 then, and that is said once; the same where a resumption was asked for."""

@@ -44,7 +44,9 @@ class Run:
     """A job of `world` ranks in a process group of its own; `wrapper` goes before the shell that starts them. `forked`: the ranks
     are forks of one process, which is quicker (forking.py)."""
 
-    def __init__(self, folder, words, world=1, wrapper=(), env=None, distributed=False, script=SCRIPT, forked=False):
+    def __init__(
+        self, folder, words, world=1, wrapper=(), env=None, distributed=False, script=SCRIPT, python=PYTHON, forked=False
+    ):
         self.world = world
         self.number = len(os.listdir(folder))
         self.out = [os.path.join(folder, f"run{self.number}-{rank}.out") for rank in range(world)]
@@ -52,7 +54,7 @@ class Run:
         distributed = distributed or world > 1
         port = harness.free_ports(1)[0] if distributed else 0
         ranks = f"MASTER_ADDR=127.0.0.1 MASTER_PORT={port} WORLD_SIZE={world} LOCAL_WORLD_SIZE={world}"
-        line = " ".join([PYTHON, "-u", script, *map(str, words)])
+        line = " ".join([python, "-u", script, *map(str, words)])
         if not distributed:
             shell = f"exec {line} > {self.out[0]}"
         elif forked:

@@ -49,7 +49,7 @@ class LazyCapture:
         self.pieces, self.running = list(pieces), False
         self.registered.append([piece.name for piece in pieces])
 
-    def set_stream(self, stream):
+    def set_stream(self, device, stream):
         pass
 
     def begin(self, step):

@@ -2,7 +2,12 @@
  * tests/support/fakecuda.h - the control functions of the fake CUDA driver, libfakecuda.so.
  *
  * Tests open the library by path (fakecuda_path) and look these up with dlsym; the code under test
- * opens the same path as its driver.
+ * opens the same path as its driver. The library calls itself libcuda.so.1: a process that has
+ * loaded it by path gets it wherever the driver is opened by that name, so that whole trainers run
+ * with it too.
+ *
+ * It is stricter than hardware where hardware forgives by luck. What would be a bug on a real device
+ * and cannot be answered with an error is counted as a misuse, and said on stderr.
  */
 #ifndef FAKECUDA_H
 #define FAKECUDA_H
@@ -14,6 +19,7 @@
 struct fakecuda_state {
     int64_t contexts, streams, events, registered, host_allocated, device_allocated; /* live */
     uint64_t register_calls, pageable_copies, async_copies, copied_bytes, context_creations;
+    uint64_t misuses;
 };
 
 /* X(name, result, arguments): the library exports fakecuda_<name>. */
@@ -29,8 +35,18 @@ struct fakecuda_state {
     /* cuEventQuery never sees the nth next recorded event. */                                     \
     X(lose_event, void, (uint64_t nth))                                                            \
     X(state, void, (struct fakecuda_state * out))                                                  \
+    /* Memory of a device, without a current context. The result is that of cuMemAlloc. */         \
+    X(alloc, int, (int device, uint64_t *region, size_t bytes))                                    \
+    X(free, int, (uint64_t region))                                                                \
     /* A "kernel": after delay_us, stream (NULL: the default one) fills device memory. */          \
     X(fill, int, (void *stream, uint64_t region, uint8_t value, size_t bytes, uint64_t delay_us))  \
+    /* The same with bytes that are copied now. */                                                 \
+    X(write, int,                                                                                  \
+      (void *stream, uint64_t region, const void *from, size_t bytes, uint64_t delay_us))          \
+    /* Not 0: no stream begins anything more, until 0. */                                          \
+    X(hold, void, (int on))                                                                        \
+    /* Not 0: the stream is being captured into a graph, in the mode that is unsafe for others. */ \
+    X(capture, int, (void *stream, int on))                                                        \
     /* The CPU's view of device memory, which a trainer never has. */                              \
     X(view, uint8_t *, (uint64_t region))                                                          \
     /* Contexts pushed on the calling thread. */                                                   \

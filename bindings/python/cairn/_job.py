@@ -34,7 +34,7 @@ from . import _blob, _lib
 from ._coverage import Coverage
 from ._fence import Fence
 from ._moments import Filling
-from ._state import Entry, Extras, Known, Layout, Place, Problems, collect, few, named
+from ._state import Entry, Extras, Known, Layout, Place, Problems, collect, devices_of, few, named
 
 RESTORE_TRIES = 3
 LAST_GRANT_MS = 500  # that the end of a process waits for the agent,
@@ -43,6 +43,7 @@ LAST_LINGER_MS = 300  # and for the agents to commit it
 NEVER_WITHOUT_ATTACH = "schedulers, data loaders and the script's own state", "the script does not call cairn.attach"
 CHANGED_BEHIND = "something other than the optimizer changes it between two updates: snapshots of such steps are refused"
 ONLY_ATTACHED = "it belongs to no module that was called: it is captured, but comes back only where the script calls cairn.attach"
+STEP_IN_A_GRAPH = "the optimizer's step is recorded into a CUDA graph, and no hook sees when that is replayed"
 COPY_LONGEST_S = 60.0  # a copy that takes longer is not left running behind further updates
 WATCHED_BYTES_MIN = 1 << 20  # per parameter: with less to be captured it is quicker to wait than to look at each write
 ORDERS_LEARNED_MAX = 4
@@ -254,7 +255,12 @@ class Job:
 
     def before_step(self, optimizer: Any, has_closure: bool) -> bool:
         """The step of an optimizer begins. True: before_update is to be called when its closure has returned for the first time."""
+        from . import _torch
+
         if self._ended:
+            return False
+        if _torch.is_recording_a_graph():
+            self.end(STEP_IN_A_GRAPH)
             return False
         if any(each is optimizer for each in self._stepping):
             self._stepping = []  # its last step ended in an exception
@@ -401,7 +407,8 @@ class Job:
         from . import _torch
 
         if self._pending and (self._in_closure or not self._stepping) and _torch.is_training():
-            self._begin()
+            if not _torch.is_recording_a_graph():  # then the next forward will do
+                self._begin()
 
     # ---- capture ----
 
@@ -422,9 +429,7 @@ class Job:
         self._layout.prepare()
         if not self._write_blob(self._layout):
             return
-        stream = _torch.current_stream()
-        if stream is not None:
-            self._client.set_stream(stream)
+        _torch.set_streams(self._client, self._layout.devices)
         assert self._fence is not None
         self._fence.begin(learns=self._orders_learned < ORDERS_LEARNED_MAX)
         self._begun = self._client.begin(self.step)
@@ -657,7 +662,9 @@ class Job:
         blob = layout.blob_to_restore(self._listed, self._place) if first else None
         later = {name for entry, name in todo if entry.kind == _lib.OPTIMIZER and entry.is_on_host()}
         pieces = {name: entry.piece(self._place, as_named=name, into_staged=False) for entry, name in todo}
-        self._send([piece for name, piece in pieces.items() if piece and name not in later] + ([blob[1]] if blob else []))
+        now = [piece for name, piece in pieces.items() if piece and name not in later] + ([blob[1]] if blob else [])
+        self._send(now)
+        _torch.set_streams(self._client, devices_of(now))  # which may still have to initialise what is filled
         self._client_restore()
         for entry, name in todo:
             if name not in later:

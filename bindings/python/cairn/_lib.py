@@ -179,7 +179,7 @@ _SIGNATURES = {
     "cairn_snapshot_confirm": (ctypes.c_int, [_Client, ctypes.c_bool]),
     "cairn_snapshot_fence": (ctypes.c_int, [_Client, ctypes.c_uint32]),
     "cairn_snapshot_captured": (ctypes.c_uint32, [_Client]),
-    "cairn_client_set_stream": (ctypes.c_int, [_Client, ctypes.c_void_p]),
+    "cairn_client_set_stream": (ctypes.c_int, [_Client, ctypes.c_int32, ctypes.c_void_p]),
     "cairn_client_report_coverage": (ctypes.c_int, [_Client, ctypes.c_char_p, ctypes.POINTER(_Uncovered), ctypes.c_uint32]),
     "cairn_client_stats_read": (None, [_Client, ctypes.POINTER(_Stats)]),
     "cairn_timing_open": (ctypes.c_int, [ctypes.c_uint32, ctypes.POINTER(ctypes.c_void_p)]),
@@ -302,9 +302,9 @@ class Client:
         self._check(self._library.cairn_client_restore(self._handle, ctypes.byref(out)))
         return Restored(out.generation.epoch, out.generation.step, out.bytes, out.local_bytes, out.remote_bytes, out.file_bytes)
 
-    def set_stream(self, stream: int) -> None:
-        """The CUDA stream (its address) after whose work the next snapshot may read."""
-        self._library.cairn_client_set_stream(self._handle, stream)
+    def set_stream(self, device: int, stream: int) -> None:
+        """The CUDA stream (its address, 0: the default one) of a device, after whose work snapshots read and restores write."""
+        self._library.cairn_client_set_stream(self._handle, device, stream)
 
     def report_coverage(self, refusal: str, items: Sequence[Uncovered]) -> None:
         """Tells the agent what is not covered, instead of what it was told before; `refusal`: why no snapshots are taken, or "".

@@ -102,7 +102,6 @@ class Entry:
             return None
         if not _torch.is_sharded(self.tensor):
             index, count = self.replica if into_staged else (place.rank, place.world)
-        device = memory.device
         return _lib.Piece(
             as_named or self.name,
             _torch.DTYPES[memory.dtype],
@@ -110,15 +109,17 @@ class Entry:
             shape,
             offset,
             extent,
-            memory.data_ptr(),
-            (device.index or 0) if device.type == "cuda" else -1,
+            _torch.addresses([memory])[0],
+            _torch.ordinal(memory),
             index,
             count,
         )
 
     def is_on_host(self) -> bool:
         """Its memory is the CPU's, and is filled in place."""
-        return self.staged is None and self.memory().device.type == "cpu"
+        from . import _torch
+
+        return self.staged is None and _torch.ordinal(self.memory()) < 0
 
     def _piece_of_part(self, part: Part, name: str) -> Optional[_lib.Piece]:
         from . import _torch
@@ -134,7 +135,7 @@ class Entry:
             (0,) * len(part.shape),
             part.shape,
             self.address(),
-            (memory.device.index or 0) if memory.device.type == "cuda" else -1,
+            _torch.ordinal(memory),
             *part.replica,
             part.begin,
             part.end,
@@ -148,8 +149,10 @@ class Entry:
 
     def address(self) -> int:
         """Where in that it begins."""
+        from . import _torch
+
         memory = self.memory()
-        return int(memory.data_ptr()) + (0 if self.part is None else self.part.at * int(memory.element_size()))
+        return _torch.addresses([memory])[0] + (0 if self.part is None else self.part.at * int(memory.element_size()))
 
     def shape(self) -> Tuple[int, ...]:
         """Of the whole, in the order of its memory."""
@@ -332,6 +335,7 @@ class Layout:
         self.in_place: List[Entry] = []
         self.slices: List[int] = []  # of each entry in place its index among the registered pieces, -1 for none
         self.slice_bytes: List[int] = []  # of each registered piece
+        self.devices: Set[int] = set()  # that registered pieces are on
         self._staged: List[Entry] = []
         self._owners: List[Any] = []  # the optimizers' mappings that hold the tensors of state,
         self._keys: List[str] = []  # under these keys,
@@ -467,6 +471,7 @@ class Layout:
             if piece:
                 pieces.append(piece)
                 self.slice_bytes.append(entry.size_bytes() // piece.replica_count)
+        self.devices = devices_of(pieces)
         return pieces
 
     def blob_to_restore(self, listed: Mapping[str, _lib.Listed], place: Place) -> Optional[Tuple[Any, _lib.Piece]]:
@@ -549,6 +554,11 @@ class Layout:
             f"{kinds[0]} parameters, {kinds[1]} tensors of optimizer state and {kinds[2]} buffers "
             f"({size / 1048576:.1f} MiB on this rank), and random generators"
         )
+
+
+def devices_of(pieces: Iterable[_lib.Piece]) -> Set[int]:
+    """The CUDA devices that pieces are on."""
+    return {piece.device for piece in pieces if piece.device >= 0}
 
 
 def ranks_of(listed: Mapping[str, _lib.Listed]) -> Tuple[int, List[str]]:

@@ -14,24 +14,26 @@ import random
 import sys
 import threading
 from array import array
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 from torch.optim import Optimizer
 from torch.optim import optimizer as optimizer_module
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import _job, _lib
 from ._fence import Fence
 from ._fsdp1 import Part
 from ._job import Job, Place
 
+# Private names, for watching what an update writes to. A version that lacks one has updates wait for the whole copy.
 try:
     from torch._C._dynamo.eval_frame import get_eval_frame_callback as compiling_callback
+    from torch.utils._python_dispatch import _get_current_dispatch_mode, _get_current_dispatch_mode_stack
 except ImportError:
-    compiling_callback = None
+    compiling_callback = _get_current_dispatch_mode = _get_current_dispatch_mode_stack = None
 
 Tensor = torch.Tensor
 
@@ -139,8 +141,13 @@ def storages(here: Sequence[Tensor]) -> List[Any]:
 
 
 def addresses(here: Sequence[Tensor]) -> List[int]:
-    """Where local tensors begin."""
+    """Where local tensors begin, in the memory that `ordinal` names."""
     return list(map(Tensor.data_ptr, here))
+
+
+def ordinal(tensor: Tensor) -> int:
+    """The CUDA device of a local tensor, as the driver counts them; -1 on the host."""
+    return int(tensor.device.index) if tensor.is_cuda else -1
 
 
 def memory_order(tensor: Tensor) -> Optional[Tuple[int, ...]]:
@@ -158,6 +165,8 @@ def uncovered(tensor: Tensor) -> Optional[str]:
         return "it is on the meta device"
     if here.device.type not in ("cpu", "cuda"):
         return f"it is on {here.device.type}"
+    if here.is_cuda and torch.version.hip:
+        return "it is on a ROCm device"
     if here.layout is not torch.strided:
         return f"its layout is {here.layout}"
     if here.dtype not in DTYPES:
@@ -252,8 +261,15 @@ def is_training() -> bool:
     return torch.is_grad_enabled()
 
 
-def current_stream() -> Optional[int]:
-    return torch.cuda.current_stream().cuda_stream if torch.cuda.is_available() and torch.cuda.is_initialized() else None
+def set_streams(client: _lib.Client, devices: Iterable[int]) -> None:
+    """Has the next snapshot and restore wait for what this thread has issued on its current stream of each of these devices."""
+    for device in devices:
+        client.set_stream(device, torch.cuda.current_stream(device).cuda_stream)
+
+
+def is_recording_a_graph() -> bool:
+    """What this thread issues on a device goes into a CUDA graph, and does not run now."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 # ---- modules ----
@@ -374,8 +390,8 @@ def random_state() -> Dict[str, Any]:
     """The states of all generators that this process has used: torch's, Python's, numpy's where it is loaded."""
     kind, words, gauss = random.getstate()
     state: Dict[str, Any] = {"cpu": torch.get_rng_state(), "python": (kind, array("Q", words).tobytes(), gauss)}
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        state["cuda"] = torch.cuda.get_rng_state()
+    if torch.cuda.is_initialized():
+        state["cuda"] = torch.cuda.get_rng_state_all()  # they are kept on the host: nothing waits for a device
     numpy = sys.modules.get("numpy")
     if numpy is not None and hasattr(numpy, "random"):
         name, keys, *rest = numpy.random.get_state()
@@ -389,7 +405,8 @@ def set_random_state(state: Mapping[str, Any]) -> None:
     kind, words, gauss = state["python"]
     random.setstate((kind, tuple(array("Q", words)), gauss))
     if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"])
+        for device, each in enumerate(state["cuda"][: torch.cuda.device_count()]):
+            torch.cuda.set_rng_state(each, device)
     if "numpy" in state:
         import numpy
 
@@ -474,13 +491,13 @@ def writes_are_known(optimizer: Optimizer) -> bool:
     nobody knows what a hook of the script does.
     """
     steps = getattr(_guarded, "steps", None)
-    if not _is_torchs_own(type(optimizer)) or not steps or steps[-1] is not optimizer:
+    if compiling_callback is None or not _is_torchs_own(type(optimizer)) or not steps or steps[-1] is not optimizer:
         return False
-    hooks = len(optimizer_module._global_optimizer_pre_hooks) + len(optimizer_module._global_optimizer_post_hooks)
-    if hooks > 2 or optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+    hooks = [getattr(optimizer_module, f"_global_optimizer_{when}_hooks", None) for when in ("pre", "post")]
+    if None in hooks or sum(map(len, hooks)) > 2 or optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
         return False
     # The first is true where this very function is being compiled, the second where what it returns to may be.
-    return not torch.compiler.is_compiling() and compiling_callback is not None and compiling_callback() is None
+    return not torch.compiler.is_compiling() and compiling_callback() is None
 
 
 _written: Dict[Any, Optional[Tuple[Tuple[int, str], ...]]] = {}
@@ -506,7 +523,7 @@ def _span(tensor: Tensor) -> Optional[Tuple[int, int]]:
     here = local(tensor)
     if type(here) not in (Tensor, torch.nn.Parameter) or here.layout is not torch.strided:
         return None
-    begin = here.data_ptr()
+    begin = addresses((here,))[0]
     if here.is_contiguous():
         return begin, begin + here.nbytes
     if here.numel() == 0:
@@ -542,7 +559,7 @@ def watch(fence: Fence) -> None:
 
 def unwatch() -> None:
     """Ends it; where nothing is watched it does nothing."""
-    if _watch in _get_current_dispatch_mode_stack():
+    if compiling_callback is not None and _watch in _get_current_dispatch_mode_stack():
         _watch.fence = None
         if _get_current_dispatch_mode() is _watch:
             _watch.__exit__(None, None, None)

@@ -37,7 +37,7 @@ import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import _blob, _job, _lib, _torch
-from ._state import Place, few, fitting
+from ._state import Place, devices_of, few, fitting
 from ._torch import torch
 
 _checkpoint = _torch.checkpoint_module()
@@ -46,6 +46,7 @@ _storage, _planner, _metadata = _checkpoint.storage, _checkpoint.planner, _check
 __all__ = ["Reader", "Writer"]
 
 METADATA = "cairn.dcp"       # the tensor of a generation that holds DCP's metadata
+NOT_GIVEN = _lib.Uncovered(_lib.OPAQUE, "what dcp.save is not given", "cairn.dcp captures the state that a script gives it")
 LENGTH_BYTES = 8             # before the metadata, which seldom fill their tensor
 DUE_S = 1.0                  # after which a snapshot that has not begun is asked whether it ever will
 CAPTURE_S = 600.0            # the longest wait for a slot and the copy
@@ -108,6 +109,15 @@ def _register(client: _lib.Client, pieces: Sequence[_lib.Piece]) -> None:
         needed = sum(math.prod(piece.extent) * _torch.FROM_DTYPE[piece.dtype].itemsize for piece in pieces)
         raise RuntimeError(f"cairn.dcp: the agent does not take this rank's {len(pieces)} tensors of {needed / 1048576:.1f} MiB: "
                            f"{error}; the line before this one says why") from error
+    _torch.set_streams(client, devices_of(pieces))
+
+
+def _report(client: _lib.Client, problem: str) -> None:
+    """For `cairn status`: what the last save has not got; a problem is why it has nothing."""
+    try:
+        client.report_coverage(problem, [] if problem else [NOT_GIVEN])
+    except _lib.CairnError:
+        pass  # no memory, which nothing but the report needs
 
 
 def _held(client: _lib.Client) -> Tuple[int, Dict[str, _lib.Listed]]:
@@ -138,9 +148,8 @@ def _step_of(checkpoint_id: Any) -> Optional[int]:
 
 def _tensor_piece(name: str, memory: Any, shape: Sequence[int], offset: Sequence[int], kind: int = _lib.BUFFER,
                   replica: Tuple[int, int] = (0, 1)) -> _lib.Piece:
-    device = memory.device
     return _lib.Piece(fitting(name), _torch.DTYPES[memory.dtype], kind, tuple(shape), tuple(offset), tuple(memory.shape),
-                      memory.data_ptr(), (device.index or 0) if device.type == "cuda" else -1, *replica)
+                      _torch.addresses([memory])[0], _torch.ordinal(memory), *replica)
 
 
 def _bytes_piece(name: str, buffer: Any, replica: Tuple[int, int] = (0, 1)) -> _lib.Piece:
@@ -281,6 +290,7 @@ class Writer(_storage.StorageWriter):  # type: ignore[misc]
                 _register(client, self._pieces(plan, planner, note["metadata_bytes"], results))
             except Exception as error:  # the others must hear of it
                 problem = str(error) or type(error).__name__
+            _report(client, problem)
             self._meet(note["save"], problem, place)
             if not self._is_coordinator:
                 _capture(client, note["step"])
@@ -342,9 +352,6 @@ def _capture(client: _lib.Client, step: int) -> None:
         return sum(stats[name] for name in ended)
 
     before, began, confirmed = count(), time.monotonic(), False
-    stream = _torch.current_stream()
-    if stream is not None:
-        client.set_stream(stream)
     if not client.begin(step):
         raise RuntimeError(f"cairn.dcp: step {step} was not captured: the agent has gone away; see `cairn status`")
     while count() == before and time.monotonic() - began < CAPTURE_S:
@@ -472,6 +479,7 @@ class Reader(_storage.StorageReader):  # type: ignore[misc]
         except _lib.CairnError as error:
             if error.code != _lib.NOMEM:  # memory to capture them is not needed
                 raise RuntimeError(f"cairn.dcp: the tensors were refused: {error}; the line before this one says why") from error
+        _torch.set_streams(client, devices_of(pieces))
         try:
             restored = client.restore()
         except _lib.CairnError as error:

@@ -894,7 +894,7 @@ test_forked_child(void **state)
                      cairn_snapshot_fence(client, CAIRN_FENCE_ALL) == CAIRN_INVAL &&
                      cairn_client_register(client, model.slices, 1) == CAIRN_INVAL &&
                      cairn_client_restore(client, &restored) == CAIRN_INVAL &&
-                     cairn_client_set_stream(client, NULL) == CAIRN_INVAL;
+                     cairn_client_set_stream(client, 0, NULL) == CAIRN_INVAL;
 
         cairn_client_stats_read(client, &stats);
         cairn_client_close(client);

@@ -81,6 +81,13 @@ cairn_capture_forget(struct cairn_capture *capture, void *memory)
 }
 
 cairn_err
+cairn_capture_order(struct cairn_capture *capture, int32_t device, void *stream)
+{
+    (void)capture, (void)device, (void)stream;
+    return CAIRN_OK;
+}
+
+cairn_err
 cairn_capture_start(struct cairn_capture *capture, const struct cairn_capture_job *job)
 {
     cairn_err err;

@@ -48,8 +48,6 @@ static uint32_t run_count;
 
 #define DECLARE(name, result, arguments) static result(*fake_##name) arguments;
 FAKECUDA_LIST(DECLARE)
-static int (*fake_alloc)(uint64_t *address, size_t bytes);
-static int (*fake_free)(uint64_t address);
 
 /* What the callbacks saw; written by the capture thread, read when the capture has ended. */
 static struct {
@@ -127,8 +125,6 @@ load_fake(void **state)
     }
 #define LOAD(name, result, arguments) load(library, "fakecuda_" #name, &fake_##name);
     FAKECUDA_LIST(LOAD)
-    load(library, "cuMemAlloc_v2", &fake_alloc);
-    load(library, "cuMemFree_v2", &fake_free);
     for (size_t i = 0; i < sizeof pattern; i++)
         pattern[i] = (uint8_t)(i * 31 + (i >> 11) + 1);
     return 0;
@@ -158,7 +154,7 @@ setup(void **state)
     host = map(REGION_BYTES_MAX);
     memcpy(host, pattern, REGION_BYTES_MAX);
     for (int d = 0; d < DEVICE_COUNT; d++) {
-        if (fake_alloc(&devices[d], REGION_BYTES_MAX))
+        if (fake_alloc(d, &devices[d], REGION_BYTES_MAX))
             return 1;
         memcpy(fake_view(devices[d]), pattern + d + 1, REGION_BYTES_MAX);
     }
@@ -179,7 +175,7 @@ teardown(void **state)
     munmap(host, REGION_BYTES_MAX);
     fake_state(&live);
     return live.contexts || live.streams || live.events || live.registered || live.host_allocated ||
-           live.device_allocated || fake_depth();
+           live.device_allocated || live.misuses || fake_depth();
 }
 
 static void
@@ -558,7 +554,7 @@ test_cancel_device(void **state)
     for (int round = 0; round < 20; round++) {
         uint64_t tensor;
 
-        assert_int_equal(fake_alloc(&tensor, REGION_BYTES_MAX), 0);
+        assert_int_equal(fake_alloc(0, &tensor, REGION_BYTES_MAX), 0);
         if (round % 2)
             fake_fail("cuMemHostRegister_v2", 1, 2);
         assert_int_equal(cairn_capture_prepare(capture, 0, region, REGION_BYTES_MAX), CAIRN_OK);
@@ -647,19 +643,94 @@ test_device_error(void **state)
         capture_and_check(BLOCKS_MAX);
         cairn_capture_forget(capture, region);
     }
-    /* An error while starting: no capture, no callback, and prepare mends it. */
+    /* An error before the start: prepare mends it. */
     assert_int_equal(cairn_capture_prepare(capture, 0, region, REGION_BYTES_MAX), CAIRN_OK);
     fake_fail("cuStreamWaitEvent", 1, 999);
-    {
-        struct cairn_capture_job job = job_of(BLOCKS_MAX);
-
-        atomic_store(&seen.done, 0);
-        assert_int_equal(cairn_capture_start(capture, &job), CAIRN_DEVICE);
-        assert_int_equal(cairn_capture_start(capture, &job), CAIRN_DEVICE);
-        assert_int_equal(atomic_load(&seen.done), 0);
-    }
+    assert_int_equal(cairn_capture_order(capture, 0, NULL), CAIRN_DEVICE);
+    assert_int_equal(cairn_capture_order(capture, 0, NULL), CAIRN_DEVICE);
     assert_int_equal(cairn_capture_prepare(capture, 0, region, REGION_BYTES_MAX), CAIRN_OK);
+    assert_int_equal(cairn_capture_order(capture, 0, NULL), CAIRN_OK);
+    assert_int_equal(cairn_capture_order(capture, 1, NULL), CAIRN_INVAL);
     capture_and_check(BLOCKS_MAX);
+}
+
+/*
+ * A capture holds what its stream was given before the order, whenever it starts, and nothing that
+ * came after; a stream that is captured into a graph is left alone, by all threads.
+ */
+static void
+test_order(void **state)
+{
+    uint64_t tensor = devices[0];
+    void *context = NULL, *popped;
+    int (*push)(void *) = NULL, (*pop)(void **) = NULL, (*retain)(void **, int) = NULL;
+    int (*release)(int) = NULL;
+    void *library = dlopen(fake_path, RTLD_NOW);
+
+    (void)state;
+    load(library, "cuCtxPushCurrent_v2", &push);
+    load(library, "cuCtxPopCurrent_v2", &pop);
+    load(library, "cuDevicePrimaryCtxRetain", &retain);
+    load(library, "cuDevicePrimaryCtxRelease_v2", &release);
+    assert_int_equal(cairn_capture_prepare(capture, 0, region, REGION_BYTES_MAX), CAIRN_OK);
+    assert_int_equal(retain(&context, 0), 0);
+    assert_int_equal(push(context), 0);
+    runs[run_count++] = (struct cairn_capture_run){.source = (const void *)(uintptr_t)tensor,
+                                                   .bytes = 8 * BLOCK};
+    assert_int_equal(fake_fill(NULL, tensor, 0x11, 8 * BLOCK, 20000), 0);
+    assert_int_equal(cairn_capture_order(capture, 0, NULL), CAIRN_OK);
+    assert_int_equal(fake_fill(NULL, tensor + 8 * BLOCK, 0x22, BLOCK, 300000), 0); /* not waited for */
+    memset(expected, 0x11, 8 * BLOCK);
+    capture_and_check(8);
+    assert_int_not_equal(fake_view(tensor)[8 * BLOCK], 0x22);
+    assert_int_equal(fake_capture(NULL, 1), 0);
+    assert_int_equal(cairn_capture_order(capture, 0, NULL), CAIRN_AGAIN);
+    capture_and_check(8);
+    cairn_capture_forget(capture, region);
+    assert_int_equal(cairn_capture_prepare(capture, 0, region, REGION_BYTES_MAX), CAIRN_OK);
+    assert_int_equal(fake_capture(NULL, 0), 0);
+    assert_int_equal(cairn_capture_order(capture, 0, NULL), CAIRN_OK);
+    assert_string_equal(lines, "");
+    assert_int_equal(pop(&popped), 0);
+    assert_int_equal(release(0), 0);
+}
+
+static _Atomic uint64_t slow_blocks;
+
+static void
+report_slowly(void *context, uint64_t first_block, uint32_t count, const uint64_t *crcs)
+{
+    (void)context, (void)crcs;
+    usleep(15000);
+    atomic_store(&slow_blocks, first_block + count);
+}
+
+/* What waits for a device's copies does not wait for their checksums and reports. */
+static void
+test_reports_do_not_hold_copies(void **state)
+{
+    enum { MANY = 1024 };
+    uint8_t *large = map((size_t)MANY * BLOCK);
+    struct cairn_capture_run run = {.bytes = (uint64_t)MANY * BLOCK};
+    struct cairn_capture_job job = {.runs = &run,
+                                    .run_count = 1,
+                                    .region = large,
+                                    .region_bytes = run.bytes,
+                                    .on_blocks = report_slowly};
+    uint64_t tensor;
+
+    (void)state;
+    assert_int_equal(fake_alloc(0, &tensor, run.bytes), 0);
+    run.source = (const void *)(uintptr_t)tensor;
+    assert_int_equal(cairn_capture_prepare(capture, 0, large, run.bytes), CAIRN_OK);
+    assert_int_equal(cairn_capture_start(capture, &job), CAIRN_OK);
+    assert_int_equal(cairn_capture_wait(capture, UINT64_MAX, UINT64_MAX), CAIRN_OK);
+    assert_true(atomic_load(&slow_blocks) < MANY * 3 / 4);
+    assert_int_equal(cairn_capture_finish(capture, UINT64_MAX), CAIRN_OK);
+    assert_int_equal(atomic_load(&slow_blocks), MANY);
+    cairn_capture_forget(capture, large);
+    assert_int_equal(fake_free(tensor), 0);
+    munmap(large, run.bytes);
 }
 
 static void
@@ -781,7 +852,9 @@ main(void)
                                        FRESH(test_cancel_device),
                                        FRESH(test_cancel_wakes_waiters),
                                        FRESH(test_destroy_cancels),
+                                       FRESH(test_order),
                                        FRESH(test_device_error),
+                                       FRESH(test_reports_do_not_hold_copies),
                                        FRESH(test_lost_event),
                                        FRESH(test_no_driver),
                                        FRESH(test_stats),

@@ -23,8 +23,6 @@ static uint64_t region;
 
 #define DECLARE(name, result, arguments) static result(*fake_##name) arguments;
 FAKECUDA_LIST(DECLARE)
-static int (*fake_alloc)(uint64_t *region, size_t bytes);
-static int (*fake_free)(uint64_t region);
 static int (*fake_retain)(void **context, int device);
 static int (*fake_release)(int device);
 static int (*fake_push)(void *context);
@@ -71,8 +69,6 @@ load_fake(void **state)
     }
 #define LOAD(name, result, arguments) load(library, "fakecuda_" #name, &fake_##name);
     FAKECUDA_LIST(LOAD)
-    load(library, "cuMemAlloc_v2", &fake_alloc);
-    load(library, "cuMemFree_v2", &fake_free);
     load(library, "cuDevicePrimaryCtxRetain", &fake_retain);
     load(library, "cuDevicePrimaryCtxRelease_v2", &fake_release);
     load(library, "cuCtxPushCurrent_v2", &fake_push);
@@ -87,7 +83,7 @@ setup(void **state)
     fake_reset();
     lines[0] = '\0';
     host = mmap(NULL, HOST_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    return host == MAP_FAILED || fake_alloc(&region, HOST_BYTES) != 0;
+    return host == MAP_FAILED || fake_alloc(0, &region, HOST_BYTES) != 0;
 }
 
 /* After every test nothing of the driver lives but what the test's own trainer holds. */
@@ -101,7 +97,7 @@ teardown(void **state)
     fake_state(&live);
     munmap(host, HOST_BYTES);
     return live.contexts || live.streams || live.events || live.registered || live.host_allocated ||
-           live.device_allocated || fake_depth();
+           live.device_allocated || live.misuses || fake_depth();
 }
 
 static struct cairn_mem *
