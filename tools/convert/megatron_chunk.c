@@ -162,6 +162,7 @@ add_extra(struct making *making, const char *canonical, const char *stored)
     tensor = cairn_layout_tensor_find(target->checkpoint->layout, name);
     if (tensor != UINT32_MAX) {
         value = cairn_pickle_tensor(making->tree, name);
+        cairn_megatron_target_place(target, tensor);
     } else {
         (void)snprintf(name, sizeof(name), CAIRN_MEGATRON_EXTRA "%s.pickle", canonical);
         tensor = cairn_layout_tensor_find(target->checkpoint->layout, name);

@@ -44,7 +44,7 @@ parse_folder(const char *name, struct cairn_megatron_folder *folder)
 
 /* What latest_checkpointed_iteration.txt says, as the name of a folder; "" where there is no such file. */
 static cairn_err
-read_latest(const struct cairn_place *place, char iteration[CAIRN_NAME_BYTES_MAX],
+read_latest(const struct cairn_place *place, char iteration[CAIRN_MEGATRON_FOLDER_BYTES],
             struct cairn_complaint *complaint)
 {
     uint8_t *bytes = NULL;
@@ -75,7 +75,7 @@ read_latest(const struct cairn_place *place, char iteration[CAIRN_NAME_BYTES_MAX
                               "iteration into it that shall be read",
                               place->path);
     number = strtoull(text, NULL, 10);
-    (void)snprintf(iteration, CAIRN_NAME_BYTES_MAX, "iter_%07" PRIu64, number);
+    (void)snprintf(iteration, CAIRN_MEGATRON_FOLDER_BYTES, "iter_%07" PRIu64, number);
     return CAIRN_OK;
 }
 

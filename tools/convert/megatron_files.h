@@ -18,15 +18,17 @@
 #define CAIRN_MEGATRON_MODEL "model_optim_rng.pt"
 #define CAIRN_MEGATRON_OPTIM "distrib_optim.pt"
 
+enum { CAIRN_MEGATRON_FOLDER_BYTES = 32 }; /* of its name */
+
 struct cairn_megatron_folder {
-    char name[32];
+    char name[CAIRN_MEGATRON_FOLDER_BYTES];
     uint32_t number_count; /* 1 to 3 */
     uint32_t numbers[3];
 };
 
 /* All zero is the empty value. */
 struct cairn_megatron_folders {
-    char iteration[CAIRN_NAME_BYTES_MAX]; /* "iter_0001000"; "" where the place is that folder itself */
+    char iteration[CAIRN_MEGATRON_FOLDER_BYTES]; /* "iter_0001000"; "" where the place is that folder itself */
     struct cairn_megatron_folder *folders;
     uint32_t count;
 };

@@ -226,11 +226,15 @@ cairn_megatron_target_object(struct cairn_megatron_target *target,
 
 /* ---- what has no place ---- */
 
-/* The rest of a tree's tensors are placed by the file that it is in. */
+/* Tensors of the first rank's object are placed by its own file, the last one to be made. */
 static bool
 is_left(const struct cairn_megatron_target *target, uint32_t tensor)
 {
-    return !target->placed[tensor] && target->alias_of[tensor] == UINT32_MAX;
+    const char *name = cairn_layout_tensor(target->checkpoint->layout, tensor)->name;
+
+    return !target->placed[tensor] && target->alias_of[tensor] == UINT32_MAX &&
+           (!target->common || strncmp(name, CAIRN_MEGATRON_SCOPE, strlen(CAIRN_MEGATRON_SCOPE)) != 0 ||
+            strncmp(name, CAIRN_MEGATRON_EXTRA, strlen(CAIRN_MEGATRON_EXTRA)) == 0);
 }
 
 cairn_err

@@ -187,7 +187,7 @@ open_stages(struct reading *reading)
         err = refuse(reading, CAIRN_CORRUPT, reading->paths[0], "it has no model");
     if (err)
         return err;
-    state->first_layer = calloc((size_t)state->vpp * pp, sizeof(*state->first_layer));
+    state->first_layer = calloc((size_t)state->vpp * pp + 1, sizeof(*state->first_layer));
     if (!state->first_layer)
         return CAIRN_NOMEM;
     for (uint32_t i = 0; i < state->vpp * pp; i++) {
@@ -203,8 +203,8 @@ open_stages(struct reading *reading)
                 cairn_megatron_name_parse(text, &name) && name.has_layer && name.layer >= layers)
                 layers = name.layer + 1;
         }
-        state->first_layer[i] = next;
         next += layers;
+        state->first_layer[i + 1] = next;
     }
     return CAIRN_OK;
 }
@@ -284,6 +284,33 @@ open_first(struct reading *reading)
     return find_sizes(reading, reading->paths[0]);
 }
 
+/* Layers that are not split evenly: how, behind the keys. */
+static cairn_err
+note_split(struct reading *reading)
+{
+    struct cairn_megatron_state *state = &reading->state;
+    uint32_t chunks = state->sizes.pp * state->vpp, even = state->first_layer[chunks] / chunks;
+    size_t room = 64 + 8 * (size_t)chunks;
+    bool uneven = false;
+    char *grown;
+
+    for (uint32_t i = 0; i < chunks; i++)
+        uneven = uneven || state->first_layer[i + 1] - state->first_layer[i] != even;
+    if (!uneven)
+        return CAIRN_OK;
+    grown = realloc(state->keys, state->key_bytes + room);
+    if (!grown)
+        return CAIRN_NOMEM;
+    state->keys = grown;
+    state->key_bytes += (size_t)snprintf(grown + state->key_bytes, room, "S %" PRIu32 " %" PRIu32,
+                                         state->sizes.pp, state->vpp);
+    for (uint32_t i = 0; i < chunks; i++)
+        state->key_bytes += (size_t)snprintf(grown + state->key_bytes, 9, " %" PRIu32,
+                                             state->first_layer[i + 1] - state->first_layer[i]);
+    grown[state->key_bytes++] = '\n';
+    return CAIRN_OK;
+}
+
 cairn_err
 cairn_megatron_read(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
 {
@@ -304,8 +331,11 @@ cairn_megatron_read(struct cairn_checkpoint *checkpoint, struct cairn_complaint 
     for (uint32_t i = 0; i < reading.folders.count && !err; i++)
         err = read_folder(&reading, i);
     if (!err)
+        err = note_split(&reading);
+    if (!err)
         err = cairn_checkpoint_add_opaque(checkpoint, CAIRN_MEGATRON_KEYS, reading.state.keys,
                                           reading.state.key_bytes, complaint);
+    reading.state.sizes.vpp = reading.state.vpp;
     checkpoint->parallelism = reading.state.sizes;
     (void)snprintf(checkpoint->framework, sizeof(checkpoint->framework), "Megatron-LM");
     for (uint32_t i = 0; i < reading.stage_count; i++)

@@ -8,7 +8,7 @@
  * Carried: megatron/common.pickle, the object of rank (0, 0, 0) without its model (args, iteration, optimizer groups,
  * scheduler, RNG states), rank<tp>_<pp>_<ep>/megatron/common.pickle of each other file, megatron/keys (the order in
  * which modules register: lines of a class, a space and a key; class 'B' before the layers, 'L' of a layer, 'A' after
- * them; of experts only the first), megatron/extra/<key> (what a module has as _extra_state and is not None).
+ * them; of experts only the first; where layers are split unevenly a line "S <pp> <vpp> <layers of each chunk>…"), megatron/extra/<key> (what a module has as _extra_state and is not None).
  */
 #ifndef CAIRN_TOOLS_CONVERT_MEGATRON_STATE_H
 #define CAIRN_TOOLS_CONVERT_MEGATRON_STATE_H
@@ -39,7 +39,7 @@ struct cairn_megatron_state {
     bool glu_known, glu;
     uint64_t vocabulary; /* true rows; 0: not known */
     bool vocabulary_said;
-    uint32_t *first_layer; /* [vpp * pp], by chunk * pp + stage */
+    uint32_t *first_layer; /* [vpp * pp + 1], by chunk * pp + stage */
     char *keys;            /* text, as it is carried */
     size_t key_bytes, key_room;
     /* of the file that is being read */
