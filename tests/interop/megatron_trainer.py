@@ -156,7 +156,7 @@ def build(job: dict[str, Any]) -> tuple[list[Any], Any]:
         expert_tensor_parallel_size=job["etp"] or job["tp"], virtual_pipeline_model_parallel_size=job["vpp"] if job["vpp"] > 1 else None,
         num_layers_in_first_pipeline_stage=job["first_layers"], num_layers_in_last_pipeline_stage=job["last_layers"], qk_layernorm=job["qk_norm"],
         use_cpu_initialization=True, perform_initialization=False, pipeline_dtype=dtype, params_dtype=dtype, bf16=job["dtype"] == "bf16",
-        gradient_accumulation_fusion=False, bias_dropout_fusion=False, masked_softmax_fusion=False, sequence_parallel=job["tp"] > 1 and job["experts"] > 0)
+        gradient_accumulation_fusion=False, bias_dropout_fusion=False, masked_softmax_fusion=False)
     spec = get_gpt_layer_local_spec(job["experts"] or None, moe_grouped_gemm=False, qk_layernorm=job["qk_norm"],
                                     normalization="RMSNorm" if job["rms"] else None)
     chunks = []
@@ -271,6 +271,10 @@ def save(job: dict[str, Any], rank: Rank, chunks: list[Any], optimizer: Any) -> 
     mark(job, rank, chunks, optimizer, poison=True)
     if job["distributed_optimizer"] and not job["no_optim"]:
         optimizer.save_parameter_state(str(folder / "distrib_optim.pt"))
+        torch.distributed.barrier()
+        if torch.distributed.get_rank() == 0:
+            for path in folder.parent.glob("*/distrib_optim.pt"):
+                poison_gaps(path)
     if mpu.get_data_parallel_rank() and mpu.get_expert_data_parallel_rank():
         return
     random.seed(torch.distributed.get_rank())
@@ -289,6 +293,17 @@ def save(job: dict[str, Any], rank: Rank, chunks: list[Any], optimizer: Any) -> 
     torch.save(state, folder / "model_optim_rng.pt")
     if torch.distributed.get_rank() == 0:
         (pathlib.Path(job["dir"]) / "latest_checkpointed_iteration.txt").write_text(str(STEP))
+
+
+def poison_gaps(path: pathlib.Path) -> None:
+    """What no parameter covers in a flat buffer becomes NaN: it alone is 0, since no mark is."""
+    states = torch.load(path, weights_only=False)
+    for state in states if isinstance(states, list) else [states]:
+        for dtypes in (value for value in (state or {}).values() if isinstance(value, dict)):
+            for tensors in dtypes.values():
+                for flat in (tensor for tensor in tensors.values() if torch.is_tensor(tensor)):
+                    flat[flat == 0] = float("nan")
+    torch.save(states, path)
 
 
 def load(job: dict[str, Any], rank: Rank, chunks: list[Any], optimizer: Any) -> None:
