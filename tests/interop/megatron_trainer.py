@@ -229,6 +229,8 @@ def mark(job: dict[str, Any], rank: Rank, chunks: list[Any], optimizer: Any, poi
 
 
 def expected(job: dict[str, Any], rank: Rank, name: str, kind: str, shape: tuple[int, ...], poison: bool = False) -> torch.Tensor:
+    if kind == "fp32" and job["dtype"] == "fp32":
+        kind = "param"  # one and the same
     part = shard_of(job, rank, name, kind, shape).clone()
     if poison and name.endswith(("word_embeddings.weight", "output_layer.weight")):
         begin = job["vocab"] - rank.tp[0] * shape[0]
@@ -349,7 +351,7 @@ def run_rank(number: int, job: dict[str, Any], port: int) -> None:
         with torch.no_grad():
             for parameter in (p for chunk in chunks for p in chunk.parameters()):
                 parameter.fill_(-77.0)
-        load(job, rank, chunks, optimizer)
+            load(job, rank, chunks, optimizer)
         compared = check(job, rank, chunks, optimizer)
         if compared == 0:
             raise SystemExit("nothing was compared")

@@ -5,28 +5,20 @@
  * megatron_files.h's, what it holds megatron_state.h's, where parameters lie megatron_parts.h's, and how files are laid
  * out for another parallelism megatron_plan.c's.
  */
+#include "tools/convert/megatron_files.h"
 #include "tools/convert/megatron_plan.h"
 #include "tools/convert/megatron_read.h"
 
-#include "tools/convert/megatron_files.h"
-
-#include <stdio.h>
-
+/* A folder of a rank, or an iteration that cannot be: that is said when it is read. */
 static bool
 probe(const struct cairn_place *place)
 {
     struct cairn_complaint unsaid = {{0}};
     struct cairn_megatron_folders folders;
-    char path[CAIRN_NAME_BYTES_MAX];
-    bool found = cairn_megatron_folders_list(place, &folders, &unsaid) == CAIRN_OK;
+    cairn_err err = cairn_megatron_folders_list(place, &folders, &unsaid);
 
-    if (found) {
-        (void)snprintf(path, sizeof(path), "%s%s%s/" CAIRN_MEGATRON_MODEL, folders.iteration,
-                       folders.iteration[0] ? "/" : "", folders.folders[0].name);
-        found = cairn_place_has_file(place, path);
-    }
     cairn_megatron_folders_fini(&folders);
-    return found;
+    return err == CAIRN_OK || err == CAIRN_CORRUPT;
 }
 
 const struct cairn_format cairn_format_megatron = {

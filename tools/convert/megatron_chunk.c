@@ -118,6 +118,8 @@ add_tensor(struct making *making, const char *canonical, const char *stored, boo
     char number[16];
     cairn_err err;
 
+    if (index == UINT32_MAX && !cairn_megatron_rule_of(canonical))
+        return CAIRN_OK; /* what is unknown may have been dropped by its name */
     if (index == UINT32_MAX)
         return refuse(making, canonical, "is needed in a model of Megatron-LM, and is not there; "
                                          "was it dropped?");

@@ -317,8 +317,10 @@ load_common(struct cairn_megatron_target *target)
     cairn_err err;
 
     cairn_megatron_args_read(NULL, &target->args);
-    if (tensor == UINT32_MAX)
+    if (tensor == UINT32_MAX) {
+        target->has_optim = false;
         return CAIRN_OK;
+    }
     err = cairn_checkpoint_load_opaque(target->checkpoint, CAIRN_MEGATRON_COMMON,
                                        CAIRN_CONVERT_METADATA_BYTES_MAX, &target->common,
                                        &target->common_bytes, target->complaint);
@@ -329,6 +331,8 @@ load_common(struct cairn_megatron_target *target)
                             &taken);
     if (!err)
         cairn_megatron_args_read(cairn_pickle_get(root, "args"), &target->args);
+    if (!err) /* without the optimizer's groups Megatron-LM loads none of its tensors */
+        target->has_optim = target->has_optim && cairn_pickle_get(root, "optimizer") != NULL;
     cairn_pickle_fini(&tree);
     return err ? refuse(target, CAIRN_MEGATRON_COMMON " is damaged") : CAIRN_OK;
 }

@@ -31,7 +31,8 @@ struct cairn_megatron_target {
     uint32_t layer_count, expert_count;
     uint32_t *first_layer; /* [pp * vpp + 1], by chunk * pp + stage */
     bool uneven;           /* layers are split as the source had them, not evenly */
-    bool tied, has_optim;
+    bool tied;
+    bool has_optim; /* distrib_optim.pt is written; else the optimizer's tensors are carried beside the model */
     bool *placed;       /* [tensors of the source] */
     uint32_t *alias_of; /* [tensors]: UINT32_MAX where it is none */
     char folder[32];    /* of the iteration */
