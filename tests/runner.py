@@ -248,6 +248,27 @@ def install_deepspeed(torch_venv):
     return None
 
 
+def install_megatron(torch_venv):
+    """A virtual environment with megatron-core that shares the other's torch, once; the reason where there is none."""
+    venv = os.path.join(ROOT, "build", "venv-megatron")
+    marker = os.path.join(venv, "ready")
+    if os.path.exists(marker):
+        return None
+    status, output = run([sys.executable, "-m", "venv", venv], 120)
+    if status == 0:
+        for packages in glob.glob(os.path.join(venv, "lib", "python3*", "site-packages")):
+            shared = os.path.join(torch_venv, "lib", os.path.basename(os.path.dirname(packages)), "site-packages")
+            with open(os.path.join(packages, "shared.pth"), "w") as path:
+                path.write(shared + "\n")
+        install = [os.path.join(venv, "bin", "python"), "-m", "pip", "install", "-q", "--no-deps", "megatron-core==0.16.1"]
+        status, output = run(install, 600)
+    if status != 0:
+        shutil.rmtree(venv, ignore_errors=True)
+        return "no megatron-core: " + (output.strip().splitlines() or ["?"])[-1]
+    open(marker, "w").close()
+    return None
+
+
 def interop_environment():
     """A virtual environment with the stock tools and PyTorch: (its python or None, why there is none of it or not all)."""
     venv = os.path.join(ROOT, "build", "venv")
@@ -260,7 +281,7 @@ def interop_environment():
             return None, "no virtual environment with numpy and safetensors: " + (output.strip().splitlines() or ["?"])[-1]
         open(os.path.join(venv, "ready"), "w").close()
     missing = install_torch(python, venv)
-    return python, missing or install_deepspeed(venv)
+    return python, missing or install_deepspeed(venv) or install_megatron(venv)
 
 
 def suite_environment():

@@ -270,7 +270,7 @@ def save(job: dict[str, Any], rank: Rank, chunks: list[Any], optimizer: Any) -> 
     folder = folder_of(job, rank)
     folder.mkdir(parents=True, exist_ok=True)
     step(chunks, optimizer)
-    mark(job, rank, chunks, optimizer, poison=True)
+    mark(job, rank, chunks, optimizer, poison=job["distributed_optimizer"])
     if job["distributed_optimizer"] and not job["no_optim"]:
         optimizer.save_parameter_state(str(folder / "distrib_optim.pt"))
         torch.distributed.barrier()

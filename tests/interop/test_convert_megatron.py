@@ -38,6 +38,7 @@ CASES: dict[str, tuple[Job, list[Job]]] = {
     "tied": ({"pp": 2, "tied": True, "glu": False, "bias": True, "rms": False, "positions": "learned", "bucket_size": 700, "dp": 2},
              [{"tp": 2}, {"tp": 2, "pp": 4}]),
     "uneven": ({"pp": 3, "first_layers": 1, "last_layers": 1, "tied": True, "dtype": "fp32", "vocab": 40}, [{"pp": 2}, {"tp": 4, "pp": 3}]),
+    "plain": ({"tp": 2, "distributed_optimizer": False, "layers": 2}, []),
     "weights": ({"tp": 4, "pp": 2, "groups": 2, "no_optim": True}, [{"tp": 1}]),
 }
 
@@ -112,6 +113,13 @@ def test_other_parallelism(saved: pathlib.Path) -> None:
         for left, right in zip(tensors_of(torch.load(path, weights_only=False)), tensors_of(torch.load(other, weights_only=False)), strict=True):
             assert torch.equal(left, right), path
     loads += in_order_of_the_table(saved)
+    job = CASES["plain"][0]
+    convert(saved / "plain", saved / "plain_same", "--to", "megatron", *flags(job))
+    refused = cairn("convert", saved / "plain", saved / "plain_one", "--to", "megatron", "--tp", 1)
+    assert refused.returncode == 64 and "--drop" in refused.stderr, refused.stderr
+    convert(saved / "plain", saved / "plain_one", "--to", "megatron", "--tp", 1, "--drop", "megatron/optimizer*,rank*/megatron/optimizer*")
+    loads.append({"mode": "load", "dir": str(saved / "plain_same"), **job})
+    loads.append({"mode": "load", "dir": str(saved / "plain_one"), **job, "tp": 1, "no_optim": True})
     run_jobs(saved, loads)
 
 

@@ -207,7 +207,8 @@ cairn_megatron_target_object(struct cairn_megatron_target *target,
     for (uint32_t i = 0; i < pairs->count; i++) {
         struct cairn_pickle_node *key = pairs->items[2 * i], *value = pairs->items[2 * i + 1];
 
-        if (cairn_pickle_is_text(key, CAIRN_MEGATRON_CARRIED))
+        if (cairn_pickle_is_text(key, CAIRN_MEGATRON_CARRIED) ||
+            (target->omit_optimizer && cairn_pickle_is_text(key, "optimizer")))
             continue;
         if (is_model(key)) {
             if (!models)

@@ -307,6 +307,37 @@ split_layers(struct cairn_megatron_target *target)
 
 /* ---- the whole ---- */
 
+/* Whether a name is of the state of an optimizer that is not distributed: it lies in model_optim_rng.pt. */
+static bool
+is_plain_state(const char *name)
+{
+    const char *at = strstr(name, CAIRN_MEGATRON_SCOPE "optimizer.");
+
+    return at && (strstr(at, ".state.") || strstr(at, ".fp32_from_fp16_params."));
+}
+
+/* Such an optimizer's state has no names, and is written as it was: for the ranks that it is of. */
+static cairn_err
+check_plain_state(struct cairn_megatron_target *target, const struct cairn_pickle_node *optimizer)
+{
+    const struct cairn_parallelism *sizes = &target->sizes, *said = &target->args.sizes;
+    const struct cairn_pickle_node *inner = cairn_pickle_get(optimizer, "optimizer");
+    const struct cairn_pickle_node *states =
+        cairn_pickle_pairs(cairn_pickle_get(inner ? inner : optimizer, "state"));
+    uint32_t vpp = target->args.vpp ? target->args.vpp : 1;
+    bool found = false;
+
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(target->checkpoint->layout) && !found; i++)
+        found = is_plain_state(cairn_layout_tensor(target->checkpoint->layout, i)->name);
+    target->omit_optimizer = !found && states && states->count > 0;
+    if (found && (sizes->tp != said->tp || sizes->pp != said->pp || sizes->ep != said->ep ||
+                  sizes->etp != (said->etp ? said->etp : said->tp) || sizes->vpp != vpp))
+        return refuse(target, "its optimizer is not the distributed one, and its state is only written "
+                              "for the parallelism that it was saved with; for the weights alone add "
+                              "--drop 'megatron/optimizer*,rank*/megatron/optimizer*'");
+    return CAIRN_OK;
+}
+
 static cairn_err
 load_common(struct cairn_megatron_target *target)
 {
@@ -319,7 +350,7 @@ load_common(struct cairn_megatron_target *target)
     cairn_megatron_args_read(NULL, &target->args);
     if (tensor == UINT32_MAX) {
         target->has_optim = false;
-        return CAIRN_OK;
+        return find_sizes(target);
     }
     err = cairn_checkpoint_load_opaque(target->checkpoint, CAIRN_MEGATRON_COMMON,
                                        CAIRN_CONVERT_METADATA_BYTES_MAX, &target->common,
@@ -333,8 +364,14 @@ load_common(struct cairn_megatron_target *target)
         cairn_megatron_args_read(cairn_pickle_get(root, "args"), &target->args);
     if (!err) /* without the optimizer's groups Megatron-LM loads none of its tensors */
         target->has_optim = target->has_optim && cairn_pickle_get(root, "optimizer") != NULL;
+    if (err)
+        err = refuse(target, CAIRN_MEGATRON_COMMON " is damaged");
+    if (!err)
+        err = find_sizes(target);
+    if (!err)
+        err = check_plain_state(target, cairn_pickle_get(root, "optimizer"));
     cairn_pickle_fini(&tree);
-    return err ? refuse(target, CAIRN_MEGATRON_COMMON " is damaged") : CAIRN_OK;
+    return err;
 }
 
 static cairn_err
@@ -388,8 +425,6 @@ cairn_megatron_target_init(struct cairn_megatron_target *target,
         find_tie(target);
     if (!err)
         err = load_common(target);
-    if (!err)
-        err = find_sizes(target);
     if (!err)
         err = count_layers(target);
     if (!err)

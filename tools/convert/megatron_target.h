@@ -33,6 +33,7 @@ struct cairn_megatron_target {
     bool uneven;           /* layers are split as the source had them, not evenly */
     bool tied;
     bool has_optim; /* distrib_optim.pt is written; else the optimizer's tensors are carried beside the model */
+    bool omit_optimizer; /* the groups of an optimizer whose state was dropped */
     bool *placed;       /* [tensors of the source] */
     uint32_t *alias_of; /* [tensors]: UINT32_MAX where it is none */
     char folder[32];    /* of the iteration */
