@@ -10,6 +10,7 @@ megatron-core has a virtual environment of its own beside that of the other prog
 `make interop` does that. Where it is not there, everything here is skipped. All jobs of a kind run in one process (megatron_trainer.py).
 """
 
+import io
 import json
 import os
 import pathlib
@@ -219,3 +220,53 @@ def test_unknown_tensor(saved: pathlib.Path) -> None:
     refused = cairn("convert", saved / "unknown_one", saved / "unknown_four", "--to", "megatron", "--tp", 4)
     assert refused.returncode == 64 and "decoder.layers.1.odd.weight" in refused.stderr, refused.stderr
     convert(saved / "unknown_one", saved / "unknown_dropped", "--to", "megatron", "--tp", 4, "--drop", "*.odd.weight")
+
+
+def grouped_file(rank: int, ranks: int, experts: int) -> Job:
+    """What a rank has whose modules are those of Transformer Engine: norms within linear layers, grouped experts, extra states."""
+    local = experts // ranks
+    model: Job = {"embedding.word_embeddings.weight": torch.arange(32.0).view(8, 4)}
+    for layer in range(2):
+        place = f"decoder.layers.{layer}."
+        model[place + "self_attention.linear_proj.weight"] = torch.arange(16.0).view(4, 4) + layer
+        model[place + "self_attention.linear_proj._extra_state"] = io.BytesIO(b"scales of layer %d" % layer)
+        model[place + "self_attention.linear_qkv.layer_norm_weight"] = torch.arange(4.0) + layer
+        model[place + "self_attention.linear_qkv.weight"] = torch.arange(48.0).view(12, 4) + layer
+        model[place + "self_attention.linear_qkv._extra_state"] = torch.full((9,), layer, dtype=torch.uint8)
+        model[place + "mlp.router.weight"] = torch.arange(4.0 * experts).view(experts, 4) + layer
+        model[place + "mlp.router.expert_bias"] = torch.arange(float(experts)) + layer
+        for linear, shape in (("linear_fc1", (12, 4)), ("linear_fc2", (4, 6))):
+            for expert in range(local):
+                value = 100.0 * (rank * local + expert) + layer
+                model[place + f"mlp.experts.{linear}.weight{expert}"] = torch.full(shape, value) + torch.arange(float(shape[1]))
+            model[place + f"mlp.experts.{linear}._extra_state"] = None
+    model["decoder.final_layernorm.weight"] = torch.arange(4.0)
+    model["output_layer.weight"] = torch.arange(32.0).view(8, 4) + 7
+    model["output_layer._extra_state"] = None
+    return {"checkpoint_version": 3.0, "iteration": 5, "model": model}
+
+
+def test_grouped_experts(tmp_path: pathlib.Path) -> None:
+    """Names and extra states of Transformer Engine, without args: what one number in the names of folders means is found in the files."""
+    def write(folder: pathlib.Path, ranks: int) -> None:
+        for rank in range(ranks):
+            path = folder / "iter_0000005" / (f"mp_rank_00_{rank:03d}" if ranks > 1 else "mp_rank_00")
+            path.mkdir(parents=True)
+            torch.save(grouped_file(rank, ranks, 4), path / "model_optim_rng.pt")
+        (folder / "latest_checkpointed_iteration.txt").write_text("5")
+
+    def plain(tree: Any) -> Any:
+        return {key: value.getvalue() if isinstance(value, io.BytesIO) else value for key, value in tree["model"].items()}
+
+    for ranks in (1, 2, 4):
+        write(tmp_path / f"own{ranks}", ranks)
+    for before, after in ((2, 1), (2, 4), (1, 2), (4, 1)):
+        target = tmp_path / f"{before}to{after}"
+        convert(tmp_path / f"own{before}", target, "--to", "megatron", "--ep", after)
+        for path in sorted((tmp_path / f"own{after}").glob("*/*/*.pt")):
+            right = plain(torch.load(path, weights_only=False))
+            left = plain(torch.load(target / path.relative_to(tmp_path / f"own{after}"), weights_only=False))
+            left = {key: value[:8] if key.endswith(("word_embeddings.weight", "output_layer.weight")) else value for key, value in left.items()}
+            assert list(left) == list(right)
+            for key, value in right.items():
+                assert torch.equal(left[key], value) if torch.is_tensor(value) else left[key] == value, (path, key)

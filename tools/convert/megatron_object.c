@@ -227,15 +227,19 @@ cairn_megatron_target_object(struct cairn_megatron_target *target,
 
 /* ---- what has no place ---- */
 
-/* Tensors of the first rank's object are placed by its own file, the last one to be made. */
+/* Tensors of the first rank's object are placed by its own file, the last one to be made; a tied parameter is where
+ * the one is that it is tied to. */
 static bool
-is_left(const struct cairn_megatron_target *target, uint32_t tensor)
+is_left(const struct cairn_megatron_target *target, uint32_t index)
 {
-    const char *name = cairn_layout_tensor(target->checkpoint->layout, tensor)->name;
+    const struct cairn_tensor *tensor = cairn_layout_tensor(target->checkpoint->layout, index);
 
-    return !target->placed[tensor] && target->alias_of[tensor] == UINT32_MAX &&
-           (!target->common || strncmp(name, CAIRN_MEGATRON_SCOPE, strlen(CAIRN_MEGATRON_SCOPE)) != 0 ||
-            strncmp(name, CAIRN_MEGATRON_EXTRA, strlen(CAIRN_MEGATRON_EXTRA)) == 0);
+    if (target->placed[index] ||
+        (target->alias_of[index] != UINT32_MAX && tensor->kind == CAIRN_PARAM))
+        return false;
+    return !target->common ||
+           strncmp(tensor->name, CAIRN_MEGATRON_SCOPE, strlen(CAIRN_MEGATRON_SCOPE)) != 0 ||
+           strncmp(tensor->name, CAIRN_MEGATRON_EXTRA, strlen(CAIRN_MEGATRON_EXTRA)) == 0;
 }
 
 cairn_err
