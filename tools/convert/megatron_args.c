@@ -31,6 +31,24 @@ truth_of(const struct cairn_pickle_node *args, const char *name, bool otherwise)
     return node && node->kind == CAIRN_PICKLE_BOOL ? node->truth : otherwise;
 }
 
+/*
+ * The true rows of the vocabulary, 0 where they are not known. Only some tokenizers go by --vocab-size; of others the
+ * rows behind it may be real ones. The tokenizer without a vocabulary had the end of document behind it once.
+ */
+static uint64_t
+vocabulary_of(const struct cairn_pickle_node *args)
+{
+    const struct cairn_pickle_node *tokenizer = cairn_pickle_attribute(args, "tokenizer_type");
+    uint64_t rows = number_of(args, "vocab_size");
+
+    if (rows > 0 && cairn_pickle_is_text(tokenizer, "NullTokenizer"))
+        return rows + 1;
+    if (tokenizer && tokenizer->kind != CAIRN_PICKLE_NONE &&
+        !cairn_pickle_is_text(tokenizer, "TikTokenizer"))
+        return 0;
+    return rows;
+}
+
 void
 cairn_megatron_args_read(const struct cairn_pickle_node *args, struct cairn_megatron_args *out)
 {
@@ -42,11 +60,7 @@ cairn_megatron_args_read(const struct cairn_pickle_node *args, struct cairn_mega
     out->sizes.etp = size_of(args, "expert_tensor_parallel_size");
     out->sizes.dp = size_of(args, "data_parallel_size");
     out->vpp = size_of(args, "virtual_pipeline_model_parallel_size");
-    out->vocabulary = number_of(args, "vocab_size");
-    /* the tokenizer that has no vocabulary adds the end of document to it */
-    if (out->vocabulary > 0 &&
-        cairn_pickle_is_text(cairn_pickle_attribute(args, "tokenizer_type"), "NullTokenizer"))
-        out->vocabulary++;
+    out->vocabulary = vocabulary_of(args);
     out->vocabulary_multiple = number_of(args, "make_vocab_size_divisible_by");
     if (out->vocabulary_multiple == 0)
         out->vocabulary_multiple = VOCABULARY_MULTIPLE;

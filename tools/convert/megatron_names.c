@@ -118,6 +118,8 @@ cairn_megatron_name_parse(const char *text, struct cairn_megatron_name *name)
     size_t word_bytes = 0;
 
     memset(name, 0, sizeof(*name));
+    if (strchr(text, '*'))
+        return false; /* it stands for numbers in name->rest */
     if (strncmp(text, LAYERS, strlen(LAYERS)) == 0) {
         at = text + strlen(LAYERS);
         name->has_layer = true;

@@ -47,7 +47,7 @@ struct cairn_megatron_name {
     char rest[CAIRN_NAME_BYTES_MAX]; /* the canonical name with '*' for both numbers */
 };
 
-/* False where the name does not fit, or a number in it is none. */
+/* False where the name does not fit, has a '*', or a number in it is none. */
 bool cairn_megatron_name_parse(const char *text, struct cairn_megatron_name *name);
 
 /* The canonical name; as_stored: how a state dict spells it (name->grouped). False where it does not fit. */
