@@ -30,7 +30,7 @@ THREADED = ["base/test_loop", "base/test_worker", "base/test_ring", "snapshot/te
 # Of interop, where each program starts several processes of its own.
 INTEROP_JOBS_MAX = 2
 LONGEST_FIRST = ["test_torch.py", "test_fsdp1.py", "test_dcp.py", "test_torch_fence.py", "test_torch_more.py",
-                 "test_convert_deepspeed.py", "test_torch_bad_input.py"]
+                 "test_convert_deepspeed.py", "test_convert_megatron.py", "test_torch_bad_input.py"]
 FUZZ_SECONDS = int(os.environ.get("FUZZ_SECONDS", "8"))
 
 
@@ -226,26 +226,33 @@ def install_torch(python, venv):
     return None
 
 
-def install_deepspeed(torch_venv):
-    """A virtual environment with DeepSpeed that shares the other's torch, once; the reason where there is none."""
-    venv = os.path.join(ROOT, "build", "venv-deepspeed")
+def install_beside(torch_venv, name, what, packages, env=None):
+    """A virtual environment `build/venv-name` with some packages that shares the other's torch, once; the reason where there is none."""
+    venv = os.path.join(ROOT, "build", f"venv-{name}")
     marker = os.path.join(venv, "ready")
     if os.path.exists(marker):
         return None
     status, output = run([sys.executable, "-m", "venv", venv], 120)
     if status == 0:
-        for packages in glob.glob(os.path.join(venv, "lib", "python3*", "site-packages")):
-            shared = os.path.join(torch_venv, "lib", os.path.basename(os.path.dirname(packages)), "site-packages")
-            with open(os.path.join(packages, "shared.pth"), "w") as path:
+        for installed in glob.glob(os.path.join(venv, "lib", "python3*", "site-packages")):
+            shared = os.path.join(torch_venv, "lib", os.path.basename(os.path.dirname(installed)), "site-packages")
+            with open(os.path.join(installed, "shared.pth"), "w") as path:
                 path.write(shared + "\n")
-        nothing_compiled = dict(os.environ, DS_BUILD_OPS="0", DS_ACCELERATOR="cpu")
-        install = [os.path.join(venv, "bin", "python"), "-m", "pip", "install", "-q", "deepspeed==0.19.8"]
-        status, output = run(install, 600, nothing_compiled)
+        status, output = run([os.path.join(venv, "bin", "python"), "-m", "pip", "install", "-q", *packages], 600, env)
     if status != 0:
         shutil.rmtree(venv, ignore_errors=True)
-        return "no DeepSpeed: " + (output.strip().splitlines() or ["?"])[-1]
+        return f"no {what}: " + (output.strip().splitlines() or ["?"])[-1]
     open(marker, "w").close()
     return None
+
+
+def install_deepspeed(torch_venv):
+    nothing_compiled = {"DS_BUILD_OPS": "0", "DS_ACCELERATOR": "cpu"}
+    return install_beside(torch_venv, "deepspeed", "DeepSpeed", ["deepspeed==0.19.8"], nothing_compiled)
+
+
+def install_megatron(torch_venv):
+    return install_beside(torch_venv, "megatron", "megatron-core", ["--no-deps", "megatron-core==0.16.1"])
 
 
 def install_oldest_torch():
@@ -282,7 +289,7 @@ def interop_environment():
             return None, "no virtual environment with numpy and safetensors: " + (output.strip().splitlines() or ["?"])[-1]
         open(os.path.join(venv, "ready"), "w").close()
     missing = install_torch(python, venv)
-    return python, missing or install_deepspeed(venv)
+    return python, missing or install_deepspeed(venv) or install_megatron(venv)
 
 
 def suite_environment():

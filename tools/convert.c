@@ -23,7 +23,7 @@ static const char examples[] =
     "  cairn convert ckpt/step-1000 model.safetensors --to safetensors --dtype BF16 --dry-run\n";
 
 struct request {
-    const char *to, *tp, *pp, *dp, *ep, *dtype, *drop, *threads, *memory, *output;
+    const char *to, *tp, *pp, *dp, *ep, *etp, *vpp, *dtype, *drop, *threads, *memory, *output;
     bool dry_run, json;
 };
 
@@ -327,6 +327,8 @@ cairn_verb_convert(int argc, char **argv)
         {"pp", 0, "N", "pipeline-parallel ranks of the target", &request.pp, NULL},
         {"dp", 0, "N", "data-parallel ranks of the target", &request.dp, NULL},
         {"ep", 0, "N", "expert-parallel ranks of the target", &request.ep, NULL},
+        {"etp", 0, "N", "tensor-parallel ranks of the target's experts", &request.etp, NULL},
+        {"vpp", 0, "N", "chunks of each pipeline stage of the target", &request.vpp, NULL},
         {"dtype", 0, "D", "cast floating parameters: F32, BF16, F16, F64", &request.dtype, NULL},
         {"drop", 0, "PATTERN", "leave tensors out, such as 'exp_avg*,rank*/rng'", &request.drop,
          NULL},
@@ -353,8 +355,10 @@ cairn_verb_convert(int argc, char **argv)
     if (!options.to)
         return exit_code;
     if (!take_ranks(request.tp, &ranks->tp) || !take_ranks(request.pp, &ranks->pp) ||
-        !take_ranks(request.dp, &ranks->dp) || !take_ranks(request.ep, &ranks->ep))
-        return cairn_usage_error(&usage, "--tp, --pp, --dp and --ep take numbers from 1 on");
+        !take_ranks(request.dp, &ranks->dp) || !take_ranks(request.ep, &ranks->ep) ||
+        !take_ranks(request.etp, &ranks->etp) || !take_ranks(request.vpp, &ranks->vpp))
+        return cairn_usage_error(
+            &usage, "--tp, --pp, --dp, --ep, --etp and --vpp take numbers from 1 on");
     if (request.dtype && !(options.output.dtype = take_dtype(request.dtype)))
         return cairn_usage_error(&usage, "--dtype takes F32, BF16, F16 or F64, not \"%s\"",
                                  request.dtype);

@@ -420,6 +420,7 @@ extern const struct cairn_format cairn_format_dcp;
 extern const struct cairn_format cairn_format_torch;
 extern const struct cairn_format cairn_format_deepspeed;
 extern const struct cairn_format cairn_format_ds_universal;
+extern const struct cairn_format cairn_format_megatron;
 
 extern const struct cairn_format *const cairn_formats[]; /* ended by NULL */
 

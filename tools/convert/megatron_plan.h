@@ -1,0 +1,16 @@
+/* tools/convert/megatron_plan.h - lays a checkpoint out as Megatron-LM's own files, at any parallelism. */
+#ifndef CAIRN_TOOLS_CONVERT_MEGATRON_PLAN_H
+#define CAIRN_TOOLS_CONVERT_MEGATRON_PLAN_H
+
+#include "tools/convert/format.h"
+
+/* As `plan`, `finish` and `release` of struct cairn_format. */
+CAIRN_MUST_CHECK cairn_err cairn_megatron_plan(const struct cairn_checkpoint *checkpoint,
+                                               const struct cairn_output_options *options,
+                                               struct cairn_output *output,
+                                               struct cairn_complaint *complaint);
+cairn_err cairn_megatron_finish(const struct cairn_checkpoint *checkpoint,
+                                struct cairn_output *output, struct cairn_complaint *complaint);
+void cairn_megatron_release(void *state);
+
+#endif
