@@ -24,6 +24,8 @@ number_bytes(const char *part)
 {
     size_t bytes = strspn(part, "0123456789");
 
+    if (bytes > 1 && part[0] == '0')
+        return 0;
     return bytes > 0 && bytes < 10 && (part[bytes] == '.' || part[bytes] == '\0') ? bytes : 0;
 }
 
@@ -62,11 +64,7 @@ skip_prefixes(const char *key)
 static const char *
 skip_wrapper(const char *key)
 {
-    if (begins(key, "module."))
-        key += strlen("module.");
-    else if (begins(key, "model."))
-        key += strlen("model.");
-    return key;
+    return begins(key, "module.") ? key + strlen("module.") : key;
 }
 
 bool
@@ -198,9 +196,10 @@ cairn_mdist_pattern_of(const char *logical, uint32_t state_bytes, struct cairn_m
         if (!put(out->pattern, &at, text, bytes))
             return false;
         text += bytes;
-        digits = counted ? number_bytes(text) : 0;
+        digits = !counted ? 0 : begins(text, "*.") ? 1 : number_bytes(text);
         if (digits > 0 && text[digits] == '.' && out->stars < CAIRN_MDIST_STARS_MAX) {
-            numbers[out->stars++] = strtoull(text, NULL, 10);
+            numbers[out->stars++] =
+                *text == '*' ? CAIRN_MDIST_DIMENSION : strtoull(text, NULL, 10);
             if (!put(out->pattern, &at, "*.", 2))
                 return false;
             text += digits + 1;

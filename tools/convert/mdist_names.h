@@ -12,8 +12,8 @@
  *   optimizer.state.exp_avg.<key>                          exp_avg.<name>
  *   optimizer.state.param.<key>, …fp32_param.<key>         fp32.<name>
  *
- * "chained_<i>." (one of several optimizers), "module." and "model." in front say nothing. The name
- * with a '*' for each number that is a dimension is called a pattern here.
+ * "chained_<i>." (one of several optimizers) and "module." in front say nothing. The name with a
+ * '*' for each number that is a dimension is called a pattern here.
  */
 #ifndef CAIRN_TOOLS_CONVERT_MDIST_NAMES_H
 #define CAIRN_TOOLS_CONVERT_MDIST_NAMES_H
@@ -23,6 +23,8 @@
 #include <stdbool.h>
 
 enum { CAIRN_MDIST_NAME_BYTES_MAX = 512, CAIRN_MDIST_STARS_MAX = 4 };
+
+#define CAIRN_MDIST_DIMENSION UINT64_MAX
 
 struct cairn_mdist_name {
     char state[64];                           /* "exp_avg", "fp32", …; "": a parameter or buffer */
@@ -42,9 +44,9 @@ bool cairn_mdist_key_of(const struct cairn_mdist_name *name,
 bool cairn_mdist_expand(const struct cairn_mdist_name *name, const uint64_t *numbers,
                         char out[CAIRN_NAME_BYTES_MAX]);
 
-/* The pattern of a logical tensor's name, of which state_bytes belong to the state ("exp_avg", 7; 0: none),
- * with every number that may be a dimension as a star; numbers get their values. False where it is too
- * long. */
+/* The pattern of a name, of which state_bytes belong to the state ("exp_avg", 7; 0: none), with every number
+ * that may be a dimension as a star. numbers get their values, CAIRN_MDIST_DIMENSION where there was a star
+ * already. False where it is too long. */
 bool cairn_mdist_pattern_of(const char *logical, uint32_t state_bytes,
                             struct cairn_mdist_name *out,
                             uint64_t numbers[CAIRN_MDIST_STARS_MAX]);
