@@ -22,6 +22,7 @@ import sys
 import tempfile
 import traceback
 import warnings
+import zlib
 from typing import Any
 
 import torch
@@ -89,11 +90,12 @@ def build(job: dict[str, Any], seed: int) -> tuple[Any, Any]:
     optimizer = get_megatron_optimizer(OptimizerConfig(
         optimizer="adam", lr=1e-2, bf16=True, params_dtype=torch.bfloat16, use_distributed_optimizer=True, clip_grad=0.0),
         [wrapped])
-    torch.manual_seed(seed + 1000 * parallel_state.get_tensor_model_parallel_rank() + dist.get_rank())
-    for buffer in wrapped.buffers + wrapped.expert_parallel_buffers:
-        buffer.grad_data.normal_()
-        group = buffer.data_parallel_group
-        dist.broadcast(buffer.grad_data, dist.get_global_rank(group, 0), group=group)
+    for name, parameter in model.named_parameters():
+        sharded = getattr(parameter, "tensor_model_parallel", False) or not getattr(parameter, "allreduce", True)
+        place = dist.get_rank() if not getattr(parameter, "allreduce", True) else parallel_state.get_tensor_model_parallel_rank()
+        stage = parallel_state.get_pipeline_model_parallel_rank() if "layers" in name else 0
+        torch.manual_seed(zlib.crc32(f"{seed} {name} {stage} {place if sharded else 0}".encode()))
+        parameter.main_grad.normal_()
     optimizer.step()
     return wrapped, optimizer
 
@@ -188,10 +190,22 @@ def differences(one: Any, other: Any, path: str = "") -> list[str]:
     return [] if type(one) is type(other) and (one == other or isinstance(one, torch.nn.Module)) else [f"{path}: {one!r} {other!r}"]
 
 
+def clip_vocabulary(state: Any, padded: int) -> None:
+    """Takes the rows away that are no word: they are not the same on purpose. Only matrices of the vocabulary have as many rows."""
+    items = list(state.items() if isinstance(state, dict) else enumerate(state) if isinstance(state, list) else [])
+    rank = parallel_state.get_tensor_model_parallel_rank()
+    rows = padded // parallel_state.get_tensor_model_parallel_world_size()
+    for key, value in items:
+        if isinstance(value, torch.Tensor) and value.dim() == 2 and value.shape[0] == rows and value.shape[1] == 32:
+            state[key] = value[:max(0, min(rows, VOCABULARY - rank * rows))]
+        else:
+            clip_vocabulary(value, padded)
+
+
 def same(command: dict[str, Any]) -> dict[str, Any]:
     one, other = load(command["one"], command), load(command["other"], command)
-    for key in command.get("apart", []):
-        one.pop(key, None), other.pop(key, None)
+    padded = command["job"].get("padded", VOCABULARY)
+    clip_vocabulary(one, padded), clip_vocabulary(other, padded)
     tensors = [v for v in values(other) if isinstance(v, torch.Tensor)]
     return {"differences": differences(one, other)[:9], "tensors": len(tensors)}
 

@@ -48,6 +48,7 @@ struct cairn_mdist_array {
 /* Arguments of the job, as far as they are known. */
 struct cairn_mdist_args {
     uint64_t vocabulary, padded_vocabulary; /* 0: not said */
+    bool grouped_experts;
 };
 
 /* An object of the optimizer that is saved once per group of data-parallel ranks. */

@@ -24,7 +24,7 @@ argument(const struct cairn_pickle_node *args, const char *name)
 static void
 note_args(struct cairn_mdist_reading *reading, const struct cairn_pickle_node *root)
 {
-    const struct cairn_pickle_node *args = cairn_pickle_get(root, "args");
+    const struct cairn_pickle_node *args = cairn_pickle_get(root, "args"), *grouped;
     struct cairn_checkpoint *checkpoint = reading->checkpoint;
 
     checkpoint->step_known = cairn_pickle_u64(cairn_pickle_get(root, "iteration"), &checkpoint->step);
@@ -39,6 +39,8 @@ note_args(struct cairn_mdist_reading *reading, const struct cairn_pickle_node *r
         .etp = argument(args, "expert_tensor_parallel_size")};
     reading->args.vocabulary = argument(args, "vocab_size");
     reading->args.padded_vocabulary = argument(args, "padded_vocab_size");
+    grouped = cairn_pickle_attribute(args, "moe_grouped_gemm");
+    reading->args.grouped_experts = grouped && grouped->kind == CAIRN_PICKLE_BOOL && grouped->truth;
 }
 
 /* Tensors in it become the layout's, under the path that leads to them. */
