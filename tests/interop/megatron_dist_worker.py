@@ -31,6 +31,7 @@ from torch.overrides import TorchFunctionMode
 
 warnings.simplefilter("ignore")
 from megatron.core import dist_checkpointing, parallel_state  # noqa: E402
+from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy  # noqa: E402
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig  # noqa: E402
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec  # noqa: E402
 from megatron.core.models.gpt.gpt_model import GPTModel  # noqa: E402
@@ -135,7 +136,8 @@ def save(command: dict[str, Any]) -> None:
             pathlib.Path(folder).mkdir(parents=True)
         dist.barrier()
         state = sharded_state(job, wrapped, optimizer, encoding, options, False)
-        dist_checkpointing.save(state, folder, content_metadata=metadata_of(encoding, options))
+        dist_checkpointing.save(state, folder, TorchDistSaveShardedStrategy("torch_dist", 1, thread_count=1),
+                                content_metadata=metadata_of(encoding, options))
 
 
 def poison(wrapped: Any) -> None:
