@@ -1,13 +1,10 @@
-/* tools/convert/dcp_output.c - see dcp_output.h. */
-#include "tools/convert/dcp_output.h"
-
+/* tools/convert/dcp_output.c - see dcp_output.h; objects are in dcp_objects.c. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/crc.h"
-#include "tools/convert/pickle_read.h"
+#include "tools/convert/dcp_frames.h"
 
 enum {
     RANKS_MAX = 1 << 16,
@@ -17,43 +14,6 @@ enum {
 };
 
 #define INDEX_BYTES_MAX ((uint64_t)1 << 34)
-
-/* The file of a rank that grows. */
-struct cairn_dcp_rank_file {
-    bool open;
-    uint32_t number; /* of the next one */
-    uint32_t file;
-    uint64_t bytes;
-    struct cairn_pickle_node *name;
-};
-
-/* A chunk whose archive is closed by `finish`. */
-struct chunk {
-    enum cairn_dtype dtype;
-    uint32_t dims;
-    uint32_t file;
-    uint32_t sum;
-    uint64_t begin; /* of the archive, in the file */
-    uint64_t extent[CAIRN_DIMS_MAX];
-};
-
-/* An object with tensors inside; closed by `finish` as well. */
-struct mixed {
-    struct cairn_torch_plan plan;
-    uint32_t file;
-    uint64_t begin;
-    uint32_t *sums; /* [plan.storage_count]; UINT32_MAX where a storage is empty */
-};
-
-/* What is kept between plan and finish. */
-struct cairn_dcp_kept {
-    struct chunk *chunks;
-    size_t chunk_count, chunk_room;
-    struct mixed *mixed;
-    uint32_t mixed_count;
-    uint8_t *index_bytes;
-    size_t index_bytes_len;
-};
 
 void
 cairn_dcp_kept_end(struct cairn_dcp_kept *kept)
@@ -72,17 +32,10 @@ cairn_dcp_kept_end(struct cairn_dcp_kept *kept)
 
 /* ---- bytes around data ---- */
 
-/* Collects what lies before and behind one stretch of an archive. */
-struct frame {
-    uint64_t hole_begin, hole_end;
-    uint8_t *head; /* [hole_begin] */
-    uint8_t *tail; /* [bytes - hole_end] */
-};
-
 static cairn_err
 put_in_frame(void *context, uint64_t at, const void *bytes, size_t bytes_len)
 {
-    struct frame *frame = context;
+    struct cairn_dcp_frame *frame = context;
 
     if (at + bytes_len <= frame->hole_begin)
         memcpy(frame->head + at, bytes, bytes_len);
@@ -91,13 +44,13 @@ put_in_frame(void *context, uint64_t at, const void *bytes, size_t bytes_len)
     return CAIRN_OK; /* else it is the stretch itself */
 }
 
-static cairn_err
-make_frame(struct cairn_torch_plan *plan, const struct cairn_zip_planned *hole,
-           struct frame *frame)
+cairn_err
+cairn_dcp_frame_make(struct cairn_torch_plan *plan, const struct cairn_zip_planned *hole,
+           struct cairn_dcp_frame *frame)
 {
     uint64_t bytes = cairn_torch_plan_bytes(plan);
 
-    *frame = (struct frame){.hole_begin = hole->at, .hole_end = hole->at + hole->bytes};
+    *frame = (struct cairn_dcp_frame){.hole_begin = hole->at, .hole_end = hole->at + hole->bytes};
     frame->head = calloc(1, (size_t)frame->hole_begin + 1);
     frame->tail = calloc(1, (size_t)(bytes - frame->hole_end) + 1);
     if (!frame->head || !frame->tail)
@@ -143,9 +96,8 @@ align_up(uint64_t at)
     return (at + ITEM_ALIGN_BYTES - 1) / ITEM_ALIGN_BYTES * ITEM_ALIGN_BYTES;
 }
 
-/* Room for an item in a rank's file. */
-static cairn_err
-take_place(struct cairn_dcp_output *dcp, uint32_t rank, uint64_t bytes, struct cairn_dcp_spot *spot,
+cairn_err
+cairn_dcp_take_place(struct cairn_dcp_output *dcp, uint32_t rank, uint64_t bytes, struct cairn_dcp_spot *spot,
            uint32_t *file)
 {
     struct cairn_dcp_rank_file *at = &dcp->ranks[rank];
@@ -175,11 +127,11 @@ take_place(struct cairn_dcp_output *dcp, uint32_t rank, uint64_t bytes, struct c
 /* ---- tensors ---- */
 
 static cairn_err
-keep_chunk(struct cairn_dcp_kept *state, const struct chunk *chunk)
+keep_chunk(struct cairn_dcp_kept *state, const struct cairn_dcp_open_chunk *chunk)
 {
     if (state->chunk_count == state->chunk_room) {
         size_t room = state->chunk_room ? 2 * state->chunk_room : 64;
-        struct chunk *grown = realloc(state->chunks, room * sizeof(*grown));
+        struct cairn_dcp_open_chunk *grown = realloc(state->chunks, room * sizeof(*grown));
 
         if (!grown)
             return CAIRN_NOMEM;
@@ -197,11 +149,11 @@ add_chunk(struct cairn_dcp_output *dcp, uint32_t rank, uint32_t target, const ui
           const uint64_t *box_extent)
 {
     struct cairn_output *output = dcp->output;
-    struct chunk chunk = {.dtype = cairn_layout_tensor(output->layout, target)->dtype,
+    struct cairn_dcp_open_chunk chunk = {.dtype = cairn_layout_tensor(output->layout, target)->dtype,
                           .dims = box_dims,
                           .sum = UINT32_MAX};
     struct cairn_torch_plan plan = {0};
-    struct frame frame = {0};
+    struct cairn_dcp_frame frame = {0};
     struct cairn_zip_planned *data;
     struct cairn_dcp_spot spot;
     cairn_err err;
@@ -211,9 +163,9 @@ add_chunk(struct cairn_dcp_output *dcp, uint32_t rank, uint32_t target, const ui
     if (err)
         return err;
     data = cairn_torch_plan_storage_at(&plan, 0);
-    err = take_place(dcp, rank, cairn_torch_plan_bytes(&plan), &spot, &chunk.file);
+    err = cairn_dcp_take_place(dcp, rank, cairn_torch_plan_bytes(&plan), &spot, &chunk.file);
     if (!err)
-        err = make_frame(&plan, data, &frame);
+        err = cairn_dcp_frame_make(&plan, data, &frame);
     if (!err) {
         err = cairn_output_add_literal(output, chunk.file, spot.offset_bytes, frame.head,
                                        (size_t)frame.hole_begin);
@@ -296,211 +248,6 @@ cairn_dcp_output_tensor(struct cairn_dcp_output *dcp, uint32_t tensor, const cha
     return cairn_dcp_output_part(dcp, &part);
 }
 
-/* ---- objects ---- */
-
-cairn_err
-cairn_dcp_output_literal(struct cairn_dcp_output *dcp, const char *name,
-                         const struct cairn_state_path *path, const struct cairn_pickle *tree,
-                         const struct cairn_pickle_node *root)
-{
-    struct cairn_torch_plan plan = {0};
-    struct frame frame = {0};
-    struct cairn_dcp_spot spot;
-    struct cairn_zip_planned end;
-    uint32_t file;
-    cairn_err err;
-
-    err = cairn_torch_plan_init(&plan, "archive", tree, root, NULL, 0);
-    if (err)
-        return err;
-    end = (struct cairn_zip_planned){.at = cairn_torch_plan_bytes(&plan)};
-    err = take_place(dcp, 0, end.at, &spot, &file);
-    if (!err)
-        err = make_frame(&plan, &end, &frame);
-    if (!err) {
-        err = cairn_output_add_literal(dcp->output, file, spot.offset_bytes, frame.head,
-                                       (size_t)end.at);
-        frame.head = NULL;
-    }
-    if (!err)
-        cairn_dcp_index_add_object(&dcp->index, name, path, &spot);
-    free(frame.head);
-    free(frame.tail);
-    cairn_torch_plan_fini(&plan);
-    return err;
-}
-
-/* An object whose pickle is the opaque state itself, copied from the source to where it belongs. */
-static cairn_err
-add_plain_object(struct cairn_dcp_output *dcp, uint32_t tensor, const struct cairn_pickle *tree,
-                 const struct cairn_pickle_node *root, const uint8_t *bytes, size_t bytes_len,
-                 const char *name, const struct cairn_state_path *path)
-{
-    const struct cairn_tensor *known = cairn_layout_tensor(dcp->source->layout, tensor);
-    struct cairn_torch_plan plan = {0};
-    struct frame frame = {0};
-    struct cairn_dcp_spot spot;
-    struct cairn_zip_planned pickle;
-    uint32_t file, target;
-    cairn_err err;
-
-    err = cairn_torch_plan_init(&plan, "archive", tree, root, NULL, 0);
-    if (err)
-        return err;
-    pickle = plan.zip.entries[0];
-    if (pickle.bytes != bytes_len || memcmp(plan.pickle_bytes, bytes, bytes_len) != 0) {
-        /* Not as it would be written here: the values are the same, the bytes are not. */
-        cairn_torch_plan_fini(&plan);
-        err = cairn_dcp_output_literal(dcp, name, path, tree, root);
-        return err ? err : cairn_output_add_carried(dcp->output, tensor);
-    }
-    err = take_place(dcp, 0, cairn_torch_plan_bytes(&plan), &spot, &file);
-    if (!err)
-        err = make_frame(&plan, &pickle, &frame);
-    if (!err) {
-        err = cairn_output_add_literal(dcp->output, file, spot.offset_bytes, frame.head,
-                                       (size_t)frame.hole_begin);
-        frame.head = NULL;
-    }
-    if (!err) {
-        err = cairn_output_add_literal(dcp->output, file,
-                                       spot.offset_bytes + frame.hole_end, frame.tail,
-                                       (size_t)(spot.bytes - frame.hole_end));
-        frame.tail = NULL;
-    }
-    if (!err)
-        err = cairn_output_add_tensor(dcp->output, dcp->options, known, &target);
-    if (!err)
-        err = cairn_output_add_box(dcp->output, target, file, NULL, NULL,
-                                   spot.offset_bytes + frame.hole_begin, NULL);
-    if (!err)
-        cairn_dcp_index_add_object(&dcp->index, name, path, &spot);
-    free(frame.head);
-    free(frame.tail);
-    cairn_torch_plan_fini(&plan);
-    return err;
-}
-
-/* The boxes and checksums of the tensors within an object. */
-static cairn_err
-place_storages(struct cairn_dcp_output *dcp, const struct cairn_torch_refs *refs,
-               struct mixed *mixed)
-{
-    cairn_err err = CAIRN_OK;
-
-    mixed->sums = calloc((size_t)refs->count + 1, sizeof(*mixed->sums));
-    if (!mixed->sums)
-        return CAIRN_NOMEM;
-    for (uint32_t i = 0; i < refs->count && !err; i++) {
-        const struct cairn_tensor *known =
-            cairn_layout_tensor(dcp->source->layout, refs->tensors[i]);
-        const struct cairn_zip_planned *entry = cairn_torch_plan_storage_at(&mixed->plan, i);
-        uint32_t target;
-
-        mixed->sums[i] = UINT32_MAX;
-        err = cairn_output_add_tensor(dcp->output, dcp->options, known, &target);
-        if (!err)
-            err = cairn_output_add_box(dcp->output, target, mixed->file, NULL, NULL,
-                                       mixed->begin + entry->at, NULL);
-        if (!err && entry->bytes > 0)
-            err = cairn_output_add_sum(dcp->output, mixed->file, CAIRN_SUM_CRC32,
-                                       mixed->begin + entry->at, entry->bytes, entry->bytes,
-                                       &mixed->sums[i]);
-    }
-    return err;
-}
-
-static cairn_err
-add_mixed_object(struct cairn_dcp_output *dcp, uint32_t tensor, const struct cairn_torch_refs *refs,
-                 struct cairn_pickle *tree, const struct cairn_pickle_node *root,
-                 const char *name, const struct cairn_state_path *path)
-{
-    struct cairn_dcp_kept *state = dcp->kept;
-    struct mixed *grown = realloc(state->mixed, (state->mixed_count + 1) * sizeof(*grown));
-    struct cairn_torch_builder builder;
-    struct mixed *mixed;
-    struct cairn_dcp_spot spot;
-    cairn_err err;
-
-    if (!grown)
-        return CAIRN_NOMEM;
-    state->mixed = grown;
-    mixed = &grown[state->mixed_count++];
-    memset(mixed, 0, sizeof(*mixed));
-    cairn_torch_builder_init(&builder, tree);
-    err = cairn_torch_refs_plan(dcp->source->layout, dcp->options, refs, &builder, root,
-                                "archive", &mixed->plan);
-    if (!err)
-        err = take_place(dcp, 0, cairn_torch_plan_bytes(&mixed->plan), &spot, &mixed->file);
-    if (err)
-        return err;
-    mixed->begin = spot.offset_bytes;
-    err = place_storages(dcp, refs, mixed);
-    if (!err)
-        err = cairn_output_add_carried(dcp->output, tensor);
-    if (!err)
-        cairn_dcp_index_add_object(&dcp->index, name, path, &spot);
-    return err;
-}
-
-/* Whether an object may take its tensors into itself: they are named below it, and free. */
-static bool
-may_hold(const struct cairn_dcp_output *dcp, const char *name, const struct cairn_torch_refs *refs)
-{
-    size_t base_bytes = strlen(name) - strlen(".pickle");
-
-    for (uint32_t i = 0; i < refs->count; i++) {
-        const char *held = cairn_layout_tensor(dcp->source->layout, refs->tensors[i])->name;
-
-        if (dcp->inside[refs->tensors[i]] || strncmp(held, name, base_bytes) != 0 ||
-            (held[base_bytes] != '.' && held[base_bytes] != '\0'))
-            return false;
-    }
-    return true;
-}
-
-static bool
-is_pickle_name(const char *name)
-{
-    size_t bytes = strlen(name);
-
-    return bytes > 7 && strcmp(name + bytes - 7, ".pickle") == 0;
-}
-
-cairn_err
-cairn_dcp_output_object(struct cairn_dcp_output *dcp, uint32_t tensor, const uint8_t *bytes,
-                        size_t bytes_len, const char *name, const struct cairn_state_path *path,
-                        bool *done)
-{
-    const struct cairn_tensor *known = cairn_layout_tensor(dcp->source->layout, tensor);
-    struct cairn_torch_refs refs = {0};
-    struct cairn_pickle_node *root = NULL;
-    struct cairn_pickle tree;
-    size_t taken_bytes = 0;
-    cairn_err err;
-
-    if (!is_pickle_name(known->name))
-        return CAIRN_OK;
-    cairn_pickle_init(&tree, CAIRN_DCP_TREE_BYTES_MAX);
-    err = cairn_pickle_read(&tree, known->name, bytes, bytes_len, &root, &taken_bytes);
-    if (!err)
-        err = cairn_torch_refs_find(dcp->source, &tree, root, &refs);
-    if (err == CAIRN_CORRUPT || err == CAIRN_NOT_FOUND || err == CAIRN_INVAL) {
-        err = CAIRN_OK; /* carried as bytes */
-    } else if (!err && refs.count == 0) {
-        *done = true;
-        err = add_plain_object(dcp, tensor, &tree, root, bytes, bytes_len, name, path);
-    } else if (!err && may_hold(dcp, known->name, &refs)) {
-        *done = true;
-        for (uint32_t i = 0; i < refs.count; i++)
-            dcp->inside[refs.tensors[i]] = true;
-        err = add_mixed_object(dcp, tensor, &refs, &tree, root, name, path);
-    }
-    cairn_torch_refs_fini(&refs);
-    cairn_pickle_fini(&tree);
-    return err;
-}
-
 /* ---- the whole ---- */
 
 static uint32_t
@@ -553,10 +300,10 @@ cairn_dcp_output_end(struct cairn_dcp_output *dcp)
 /* ---- with the checksums ---- */
 
 static cairn_err
-finish_chunk(struct cairn_output *output, const struct chunk *chunk)
+finish_chunk(struct cairn_output *output, const struct cairn_dcp_open_chunk *chunk)
 {
     struct cairn_torch_plan plan = {0};
-    struct frame frame = {0};
+    struct cairn_dcp_frame frame = {0};
     struct cairn_zip_planned *data;
     cairn_err err = plan_chunk(chunk->dtype, chunk->dims, chunk->extent, &plan);
 
@@ -565,7 +312,7 @@ finish_chunk(struct cairn_output *output, const struct chunk *chunk)
     data = cairn_torch_plan_storage_at(&plan, 0);
     if (chunk->sum != UINT32_MAX)
         data->crc32 = (uint32_t)output->sums[chunk->sum].values[0];
-    err = make_frame(&plan, data, &frame);
+    err = cairn_dcp_frame_make(&plan, data, &frame);
     if (!err) {
         err = cairn_output_add_literal(output, chunk->file, chunk->begin + frame.hole_end,
                                        frame.tail,
@@ -605,7 +352,7 @@ cairn_dcp_kept_finish(struct cairn_dcp_kept *kept, struct cairn_output *output)
     for (size_t i = 0; i < kept->chunk_count && !err; i++)
         err = finish_chunk(output, &kept->chunks[i]);
     for (uint32_t i = 0; i < kept->mixed_count && !err; i++) {
-        struct mixed *mixed = &kept->mixed[i];
+        struct cairn_dcp_mixed *mixed = &kept->mixed[i];
         struct placed placed = {output, mixed->file, mixed->begin};
 
         for (uint32_t s = 0; s < mixed->plan.storage_count; s++)
