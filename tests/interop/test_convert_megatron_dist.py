@@ -35,8 +35,10 @@ class Worker:
 
     def __init__(self, log: pathlib.Path) -> None:
         self.log = log
-        self.process = subprocess.Popen([PYTHON, pathlib.Path(__file__).with_name("megatron_dist_worker.py")], text=True,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.open("w"))
+        # Not as a script: processes that Megatron-Core spawns would import it again.
+        self.process = subprocess.Popen([PYTHON, "-c", "import megatron_dist_worker; megatron_dist_worker.main()"], text=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.open("w"),
+                                        cwd=pathlib.Path(__file__).parent)
 
     def ask(self, **command: Any) -> dict[str, Any]:
         assert self.process.stdin and self.process.stdout
@@ -194,7 +196,7 @@ def test_bad_input(checkpoints: pathlib.Path, tmp_path: pathlib.Path) -> None:
 
     for i, (edit, words) in enumerate([
             (remove("__1_0.distcp"), "__1_0.distcp is missing"), (remove("common.pt"), "common.pt is missing"),
-            (cut("common.pt"), "common.pt"), (cut("__1_1.distcp"), "truncated"), (cut(".metadata"), ".metadata"),
+            (cut("common.pt"), "common.pt"), (cut("__0_0.distcp"), "truncated"), (cut(".metadata"), ".metadata"),
             (mix, "distcp"), (listed, "holds no dict"), (reshape, "final_layernorm")]):
         folder = broken(source, tmp_path / f"broken{i}")
         edit(folder)
