@@ -44,8 +44,20 @@ struct cairn_dcp_wanted {
     uint32_t chunk; /* of a tensor */
 };
 
+struct cairn_dcp_wants {
+    struct cairn_dcp_wanted *items; /* freed by the caller */
+    size_t count, room;
+};
+
+/* Adds the items of a tensor's chunks that are not empty, or of a bytes object. CAIRN_NOMEM, and the errors of
+ * cairn_dcp_find_item. */
+CAIRN_MUST_CHECK cairn_err cairn_dcp_want_entry(const struct cairn_checkpoint *checkpoint,
+                                                const struct cairn_dcp_metadata *metadata,
+                                                uint32_t entry, struct cairn_dcp_wants *wants,
+                                                struct cairn_complaint *complaint);
+
 /* Sorts by file and offset. */
-void cairn_dcp_sort_wanted(struct cairn_dcp_wanted *wanted, size_t count);
+void cairn_dcp_wants_sort(struct cairn_dcp_wants *wants);
 
 /* An open file of the checkpoint. */
 struct cairn_dcp_source {
@@ -63,6 +75,20 @@ CAIRN_MUST_CHECK cairn_err cairn_dcp_source_select(struct cairn_checkpoint *chec
                                                    const char *name,
                                                    struct cairn_complaint *complaint);
 void cairn_dcp_source_close(struct cairn_dcp_source *source);
+
+/* A chunk whose item was read as far as to know where its elements lie. */
+struct cairn_dcp_chunk {
+    uint64_t start[CAIRN_DIMS_MAX], extent[CAIRN_DIMS_MAX]; /* of the box in the array */
+    uint64_t at;                                            /* of its first element, in the file */
+    uint64_t stride_bytes[CAIRN_DIMS_MAX];
+};
+
+CAIRN_MUST_CHECK cairn_err cairn_dcp_open_chunk(const struct cairn_checkpoint *checkpoint,
+                                                const struct cairn_dcp_source *source,
+                                                const struct cairn_dcp_entry *entry,
+                                                const struct cairn_dcp_wanted *wanted,
+                                                struct cairn_dcp_chunk *chunk,
+                                                struct cairn_complaint *complaint);
 
 /* Adds the box of a tensor's chunk, whose item is read as far as to know where its elements lie. */
 CAIRN_MUST_CHECK cairn_err cairn_dcp_add_chunk(struct cairn_checkpoint *checkpoint,

@@ -46,9 +46,59 @@ compare_wanted(const void *left, const void *right)
 }
 
 void
-cairn_dcp_sort_wanted(struct cairn_dcp_wanted *wanted, size_t count)
+cairn_dcp_wants_sort(struct cairn_dcp_wants *wants)
 {
-    qsort(wanted, count, sizeof(*wanted), compare_wanted);
+    if (wants->count > 0)
+        qsort(wants->items, wants->count, sizeof(*wants->items), compare_wanted);
+}
+
+static cairn_err
+add_wanted(const struct cairn_dcp_metadata *metadata, uint32_t entry, uint32_t chunk,
+           const uint64_t *start, struct cairn_dcp_wants *wants, struct cairn_complaint *complaint)
+{
+    struct cairn_dcp_wanted wanted = {.entry = entry, .chunk = chunk};
+    cairn_err err;
+
+    err = cairn_dcp_find_item(metadata, &metadata->entries[entry], start, &wanted.item, complaint);
+    if (err)
+        return err;
+    if (wants->count == wants->room) {
+        size_t room = wants->room ? 2 * wants->room : 256;
+        struct cairn_dcp_wanted *grown = realloc(wants->items, room * sizeof(*grown));
+
+        if (!grown)
+            return CAIRN_NOMEM;
+        wants->items = grown;
+        wants->room = room;
+    }
+    wants->items[wants->count++] = wanted;
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_dcp_want_entry(const struct cairn_checkpoint *checkpoint,
+                     const struct cairn_dcp_metadata *metadata, uint32_t index,
+                     struct cairn_dcp_wants *wants, struct cairn_complaint *complaint)
+{
+    const struct cairn_dcp_entry *entry = &metadata->entries[index];
+    uint64_t start[CAIRN_DIMS_MAX], extent[CAIRN_DIMS_MAX];
+    cairn_err err = CAIRN_OK;
+
+    if (!entry->chunks)
+        return add_wanted(metadata, index, 0, NULL, wants, complaint);
+    for (uint32_t i = 0; i < entry->chunks->count && !err; i++) {
+        bool empty = false;
+
+        if (!cairn_dcp_chunk_box(entry, i, start, extent))
+            return cairn_complain(complaint, CAIRN_CORRUPT,
+                                  "%s: chunk %" PRIu32 " of tensor %.300s is no box of it",
+                                  checkpoint->place.path, i, entry->name);
+        for (uint32_t d = 0; d < entry->dims; d++)
+            empty = empty || extent[d] == 0;
+        if (!empty)
+            err = add_wanted(metadata, index, i, start, wants, complaint);
+    }
+    return err;
 }
 
 void
@@ -109,11 +159,11 @@ same_extents(const uint64_t *a, const uint64_t *b, uint32_t dims)
 }
 
 cairn_err
-cairn_dcp_add_chunk(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_source *source,
-                    const struct cairn_dcp_entry *entry, const struct cairn_dcp_wanted *wanted,
-                    uint32_t tensor, struct cairn_complaint *complaint)
+cairn_dcp_open_chunk(const struct cairn_checkpoint *checkpoint,
+                     const struct cairn_dcp_source *source, const struct cairn_dcp_entry *entry,
+                     const struct cairn_dcp_wanted *wanted, struct cairn_dcp_chunk *chunk,
+                     struct cairn_complaint *complaint)
 {
-    uint64_t start[CAIRN_DIMS_MAX], extent[CAIRN_DIMS_MAX], stride_bytes[CAIRN_DIMS_MAX];
     const struct cairn_torch_tensor *found;
     struct cairn_torch_file file = {0};
     char where[WHERE_BYTES_MAX];
@@ -128,10 +178,10 @@ cairn_dcp_add_chunk(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_
                               "damaged, or was saved with another serialization: take another copy",
                               checkpoint->place.path, where);
     found = file.tensor_count == 1 ? &file.tensors[0] : NULL;
-    if (!cairn_dcp_chunk_box(entry, wanted->chunk, start, extent) || !found ||
+    if (!cairn_dcp_chunk_box(entry, wanted->chunk, chunk->start, chunk->extent) || !found ||
         found->node != file.root || found->view.dtype->dtype != entry->dtype ||
         found->view.dims != entry->dims ||
-        !same_extents(found->view.shape, extent, entry->dims) || found->view.conjugate ||
+        !same_extents(found->view.shape, chunk->extent, entry->dims) || found->view.conjugate ||
         found->view.negate) {
         err = cairn_complain(complaint, CAIRN_CORRUPT,
                              "%s: %s holds another tensor than .metadata says; the files are of "
@@ -139,12 +189,24 @@ cairn_dcp_add_chunk(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_
                              checkpoint->place.path, where);
     } else {
         for (uint32_t d = 0; d < entry->dims; d++)
-            stride_bytes[d] = found->view.stride[d] * found->view.dtype->element_bytes;
-        err = cairn_checkpoint_add_box(checkpoint, tensor, source->container, start, extent,
-                                       found->at, stride_bytes, complaint);
+            chunk->stride_bytes[d] = found->view.stride[d] * found->view.dtype->element_bytes;
+        chunk->at = found->at;
     }
     cairn_torch_close(&file);
     return err;
+}
+
+cairn_err
+cairn_dcp_add_chunk(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_source *source,
+                    const struct cairn_dcp_entry *entry, const struct cairn_dcp_wanted *wanted,
+                    uint32_t tensor, struct cairn_complaint *complaint)
+{
+    struct cairn_dcp_chunk chunk;
+    cairn_err err = cairn_dcp_open_chunk(checkpoint, source, entry, wanted, &chunk, complaint);
+
+    return err ? err
+               : cairn_checkpoint_add_box(checkpoint, tensor, source->container, chunk.start,
+                                          chunk.extent, chunk.at, chunk.stride_bytes, complaint);
 }
 
 /* ---- objects ---- */

@@ -10,6 +10,8 @@
 #include "tools/convert/torch_tree.h"
 
 #define METADATA_MODULE "torch.distributed.checkpoint.metadata"
+/* Of Megatron-Core, whose checkpoints are distributed checkpoints. */
+#define MCORE_MODULE "megatron.core.dist_checkpointing.strategies.torch"
 
 /* One of storage_data; all zero where the table has none. */
 struct cairn_dcp_slot {
@@ -424,7 +426,8 @@ cairn_dcp_metadata_parse(uint8_t *bytes, size_t bytes_len, const char *where,
     cairn_pickle_init(&metadata.pickle, (uint64_t)CAIRN_PICKLE_ARENA_FACTOR *
                                             ((uint64_t)bytes_len + 4096));
     err = cairn_pickle_read(&metadata.pickle, where, bytes, bytes_len, &root, &taken_bytes);
-    if (!err && !cairn_pickle_is_call(root, METADATA_MODULE, "Metadata"))
+    if (!err && !cairn_pickle_is_call(root, METADATA_MODULE, "Metadata") &&
+        !cairn_pickle_is_call(root, MCORE_MODULE, "MCoreMetadata"))
         err = cairn_complain(complaint, CAIRN_CORRUPT,
                              "%s is a pickle of something else than the metadata of a distributed "
                              "checkpoint",
@@ -440,6 +443,7 @@ cairn_dcp_metadata_parse(uint8_t *bytes, size_t bytes_len, const char *where,
     }
     (void)cairn_pickle_copy_text(cairn_pickle_attribute(root, "version"), metadata.version,
                                  sizeof(metadata.version));
+    metadata.mcore_data = cairn_pickle_attribute(root, "mcore_data");
     *out = metadata;
     return CAIRN_OK;
 }

@@ -47,6 +47,7 @@ struct cairn_dcp_metadata {
     uint32_t entry_count;
     struct cairn_dcp_slot *slots; /* storage_data by name and offsets */
     uint64_t slot_count;          /* a power of 2, or 0 */
+    const struct cairn_pickle_node *mcore_data; /* what Megatron-Core adds; NULL: nothing */
     char version[32];             /* of the format; "": before it was written down */
 };
 

@@ -417,6 +417,7 @@ struct cairn_format {
 extern const struct cairn_format cairn_format_universal;
 extern const struct cairn_format cairn_format_safetensors;
 extern const struct cairn_format cairn_format_dcp;
+extern const struct cairn_format cairn_format_megatron_dist;
 extern const struct cairn_format cairn_format_torch;
 extern const struct cairn_format cairn_format_deepspeed;
 extern const struct cairn_format cairn_format_ds_universal;

@@ -35,61 +35,12 @@ struct reading {
     struct cairn_dcp_metadata metadata;
     struct cairn_state_roots roots;
     struct named *named; /* [entry_count] */
-    struct cairn_dcp_wanted *wanted;
-    size_t wanted_count, wanted_room;
+    struct cairn_dcp_wants wants;
     struct cairn_group_value *values; /* of parameter groups, by entry: [entry_count] */
     bool *grouped;                    /* [entry_count]: the entry is in `values` */
     bool groups_plain;                /* all of them could be read */
     struct cairn_complaint *complaint;
 };
-
-static cairn_err
-add_wanted(struct reading *reading, uint32_t entry, uint32_t chunk, const uint64_t *start)
-{
-    struct cairn_dcp_wanted wanted = {.entry = entry, .chunk = chunk};
-    cairn_err err;
-
-    err = cairn_dcp_find_item(&reading->metadata, &reading->metadata.entries[entry], start,
-                              &wanted.item, reading->complaint);
-    if (err)
-        return err;
-    if (reading->wanted_count == reading->wanted_room) {
-        size_t room = reading->wanted_room ? 2 * reading->wanted_room : 256;
-        struct cairn_dcp_wanted *grown = realloc(reading->wanted, room * sizeof(*grown));
-
-        if (!grown)
-            return CAIRN_NOMEM;
-        reading->wanted = grown;
-        reading->wanted_room = room;
-    }
-    reading->wanted[reading->wanted_count++] = wanted;
-    return CAIRN_OK;
-}
-
-/* The items of a tensor's chunks, or of a bytes object. */
-static cairn_err
-want_entry(struct reading *reading, uint32_t index)
-{
-    const struct cairn_dcp_entry *entry = &reading->metadata.entries[index];
-    uint64_t start[CAIRN_DIMS_MAX], extent[CAIRN_DIMS_MAX];
-    cairn_err err = CAIRN_OK;
-
-    if (!entry->chunks)
-        return add_wanted(reading, index, 0, NULL);
-    for (uint32_t i = 0; i < entry->chunks->count && !err; i++) {
-        bool empty = false;
-
-        if (!cairn_dcp_chunk_box(entry, i, start, extent))
-            return cairn_complain(reading->complaint, CAIRN_CORRUPT,
-                                  "%s: chunk %" PRIu32 " of tensor %.300s is no box of it",
-                                  reading->checkpoint->place.path, i, entry->name);
-        for (uint32_t d = 0; d < entry->dims; d++)
-            empty = empty || extent[d] == 0;
-        if (!empty)
-            err = add_wanted(reading, index, i, start);
-    }
-    return err;
-}
 
 /* ---- names ---- */
 
@@ -294,12 +245,12 @@ read_items(struct reading *reading, bool groups_again)
     struct cairn_dcp_source source = {.fd = -1};
     cairn_err err = CAIRN_OK;
 
-    for (size_t i = 0; i < reading->wanted_count && !err; i++) {
-        uint32_t entry = reading->wanted[i].entry;
+    for (size_t i = 0; i < reading->wants.count && !err; i++) {
+        uint32_t entry = reading->wants.items[i].entry;
 
         if (!groups_again ||
             (reading->grouped[entry] && !reading->metadata.entries[entry].chunks))
-            err = read_item(reading, &source, &reading->wanted[i], groups_again);
+            err = read_item(reading, &source, &reading->wants.items[i], groups_again);
     }
     cairn_dcp_source_close(&source);
     return err;
@@ -447,10 +398,11 @@ read_all(struct reading *reading)
     if (!err)
         err = note_groups(reading);
     for (uint32_t i = 0; i < metadata->entry_count && !err; i++)
-        err = want_entry(reading, i);
+        err = cairn_dcp_want_entry(reading->checkpoint, metadata, i, &reading->wants,
+                                   reading->complaint);
     if (err)
         return err;
-    cairn_dcp_sort_wanted(reading->wanted, reading->wanted_count);
+    cairn_dcp_wants_sort(&reading->wants);
     reading->groups_plain = true;
     err = read_items(reading, false);
     if (!err)
@@ -477,7 +429,7 @@ end_reading(struct reading *reading)
     free(reading->named);
     free(reading->values);
     free(reading->grouped);
-    free(reading->wanted);
+    free(reading->wants.items);
     cairn_dcp_metadata_fini(&reading->metadata);
 }
 

@@ -10,6 +10,7 @@ const struct cairn_format *const cairn_formats[] = {
     &cairn_format_deepspeed,
     &cairn_format_megatron,
     &cairn_format_safetensors,
+    &cairn_format_megatron_dist,
     &cairn_format_dcp,
     &cairn_format_torch,
     NULL,

@@ -265,19 +265,29 @@ put_at(struct building *building, struct cairn_pickle_node *root,
     return true;
 }
 
-/* Whether a tensor lies in an object, below whose name it then has its own. */
-static bool
-is_in_object(const struct cairn_layout *layout, const struct cairn_tensor *tensor)
+/* The object that a tensor lies in, below whose name it then has its own; UINT32_MAX. */
+static uint32_t
+object_of(const struct cairn_layout *layout, const struct cairn_tensor *tensor)
 {
     char name[CAIRN_NAME_BYTES_MAX + 8];
+    uint32_t object = UINT32_MAX;
 
-    for (const char *dot = strchr(tensor->name, '.'); dot; dot = strchr(dot + 1, '.')) {
+    for (const char *dot = strchr(tensor->name, '.'); dot && object == UINT32_MAX;
+         dot = strchr(dot + 1, '.')) {
         (void)snprintf(name, sizeof(name), "%.*s.pickle", (int)(dot - tensor->name),
                        tensor->name);
-        if (cairn_layout_tensor_find(layout, name) != UINT32_MAX)
-            return true;
+        object = cairn_layout_tensor_find(layout, name);
     }
-    return false;
+    return object;
+}
+
+/* Whether an object brings its tensors: one of a scope does not, it is carried as bytes. */
+static bool
+comes_with_object(const struct cairn_layout *layout, const struct cairn_tensor *tensor)
+{
+    uint32_t object = tensor->kind == CAIRN_BUFFER ? object_of(layout, tensor) : UINT32_MAX;
+
+    return object != UINT32_MAX && !strchr(cairn_layout_tensor(layout, object)->name, '/');
 }
 
 /* Whether a distributed checkpoint had a buffer beside the model. Where it had the parameters under
@@ -288,7 +298,7 @@ is_beside_model(const struct building *building, const struct cairn_tensor *tens
 {
     if (tensor->kind != CAIRN_BUFFER)
         return false;
-    return is_in_object(building->source->layout, tensor) ||
+    return object_of(building->source->layout, tensor) != UINT32_MAX ||
            (!model_renamed && cairn_dcp_names_find(&building->names, tensor->name));
 }
 
@@ -446,9 +456,8 @@ build_rest(struct building *building, struct cairn_pickle_node *root)
         const struct cairn_tensor *tensor = cairn_layout_tensor(layout, i);
         bool opaque = tensor->kind == CAIRN_OPAQUE;
 
-        if (building->used[i] ||
-            (tensor->kind == CAIRN_BUFFER && is_in_object(layout, tensor)))
-            continue; /* an object brings it */
+        if (building->used[i] || comes_with_object(layout, tensor))
+            continue;
         building->used[i] = true;
         if (!opaque || (ends_in_pickle(tensor->name) && !strchr(tensor->name, '/'))) {
             err = opaque ? read_opaque(building, tensor->name, &node) : CAIRN_OK;

@@ -1,0 +1,277 @@
+/*
+ * tests/unit/tools/test_megatron_dist.c - checkpoints of Megatron-Core's dist_checkpointing: what it
+ * saved is found element by element in each of its forms (tests/fixtures/make_megatron_dist.py), laid
+ * out again, and broken; and what keys stand for.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "tools/convert/format.h"
+#include "tools/convert/mdist.h"
+
+#define FIXTURES "tests/fixtures/megatron_dist/"
+
+static void
+drop_line(void *context, enum cairn_log_level level, const char *line)
+{
+    (void)context;
+    (void)level;
+    (void)line;
+}
+
+static void
+open_fixture(const char *name, struct cairn_checkpoint *checkpoint)
+{
+    struct cairn_complaint complaint = {{0}};
+    char path[128];
+    cairn_err err;
+
+    (void)snprintf(path, sizeof(path), FIXTURES "%s", name);
+    err = cairn_checkpoint_open(path, NULL, checkpoint, &complaint);
+    if (err)
+        fail_msg("%s", complaint.text);
+    assert_ptr_equal(checkpoint->format, &cairn_format_megatron_dist);
+}
+
+/* Reads each element of a piece by its own offset, and compares it with its index in the tensor. */
+static uint64_t
+check_piece(const struct cairn_checkpoint *checkpoint, const struct cairn_piece *piece)
+{
+    const struct cairn_tensor *tensor = cairn_layout_tensor(checkpoint->layout, piece->tensor);
+    const struct cairn_container *container = &checkpoint->containers[piece->container];
+    uint64_t at[CAIRN_DIMS_MAX] = {0}, count = 1, index, offset;
+    float value;
+    int fd = openat(checkpoint->place.dir_fd, container->path, O_RDONLY);
+
+    assert_true(fd >= 0);
+    for (uint32_t d = 0; d < tensor->dims; d++)
+        count *= piece->extent[d];
+    for (uint64_t i = 0; i < count; i++) {
+        index = 0;
+        offset = piece->offset_bytes;
+        for (uint32_t d = 0; d < tensor->dims; d++) {
+            index = index * tensor->shape[d] + piece->start[d] + at[d];
+            offset += at[d] * piece->stride_bytes[d];
+        }
+        assert_int_equal(pread(fd, &value, sizeof(value), (off_t)offset), sizeof(value));
+        if (value != (float)index) /* padding is NaN, which is not equal to anything */
+            fail_msg("%s[%llu] is %g", tensor->name, (unsigned long long)index, (double)value);
+        for (uint32_t d = tensor->dims; d-- > 0;)
+            if (++at[d] < piece->extent[d])
+                break;
+            else
+                at[d] = 0;
+    }
+    close(fd);
+    return count;
+}
+
+static void
+expect_names(const struct cairn_checkpoint *checkpoint, const char *prefix)
+{
+    static const char *const names[] = {
+        "embedding.word_embeddings.weight", "decoder.final_layernorm.weight",
+        "decoder.layers.0.self_attention.linear_proj.weight", "decoder.layers.1.mlp.linear_fc1.weight",
+        "decoder.layers.0.mlp.experts.local_experts.1.linear_fc2.weight",
+        "decoder.layers.1.mlp.experts.local_experts.0.linear_fc2.weight"};
+    char name[CAIRN_NAME_BYTES_MAX];
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        (void)snprintf(name, sizeof(name), "%s%s", prefix, names[i]);
+        if (cairn_layout_tensor_find(checkpoint->layout, name) == UINT32_MAX)
+            fail_msg("%s was not found", name);
+    }
+}
+
+/* 7 x 3 words, 5, and two layers of 4 x 6, 8 x 3 and two experts of 3 x 4. */
+enum { ELEMENTS = 21 + 5 + 2 * (24 + 24 + 2 * 12) };
+
+static void
+finds_every_element(const char *fixture, uint64_t copies)
+{
+    struct cairn_checkpoint checkpoint;
+    char report[512] = "";
+    uint64_t elements = 0;
+
+    open_fixture(fixture, &checkpoint);
+    expect_names(&checkpoint, "");
+    expect_names(&checkpoint, "exp_avg.");
+    if (copies == 3)
+        expect_names(&checkpoint, "fp32.");
+    assert_int_equal(cairn_layout_check_tiling(checkpoint.layout, true, report, sizeof(report)), 0);
+    for (size_t i = 0; i < cairn_layout_piece_count(checkpoint.layout); i++) {
+        const struct cairn_piece *piece = cairn_layout_piece(checkpoint.layout, i);
+
+        if (cairn_layout_tensor(checkpoint.layout, piece->tensor)->dtype == CAIRN_F32)
+            elements += check_piece(&checkpoint, piece);
+    }
+    assert_int_equal(elements, copies * ELEMENTS);
+    assert_true(checkpoint.step_known && checkpoint.step == 3);
+    assert_int_equal(checkpoint.parallelism.tp, 2);
+    cairn_checkpoint_close(&checkpoint);
+}
+
+static void
+finds_stacked(void **unused)
+{
+    (void)unused;
+    finds_every_element("stacked", 2);
+}
+
+static void
+finds_apart(void **unused)
+{
+    (void)unused;
+    finds_every_element("apart", 2);
+}
+
+static void
+finds_flat(void **unused)
+{
+    (void)unused;
+    finds_every_element("flat", 3);
+}
+
+/* The settings of the optimizer are in the same place, whatever its encoding was. */
+static void
+joins_settings(void **unused)
+{
+    uint8_t *bytes[2] = {NULL, NULL};
+    size_t bytes_len[2] = {0, 0};
+
+    (void)unused;
+    for (int i = 0; i < 2; i++) {
+        struct cairn_checkpoint checkpoint;
+
+        open_fixture(i ? "flat" : "stacked", &checkpoint);
+        assert_int_equal(cairn_checkpoint_load_opaque(&checkpoint, "optimizer.pickle", 1 << 20,
+                                                      &bytes[i], &bytes_len[i], NULL),
+                         CAIRN_OK);
+        cairn_checkpoint_close(&checkpoint);
+    }
+    assert_int_equal(bytes_len[0], bytes_len[1]);
+    assert_memory_equal(bytes[0], bytes[1], bytes_len[0]);
+    free(bytes[0]);
+    free(bytes[1]);
+}
+
+/* The keys of what is written: how many there are, and whether one of them is there. */
+static void
+expect_index(const struct cairn_output *output, uint32_t count, const char *key, uint32_t dims)
+{
+    struct cairn_dcp_metadata metadata;
+    uint8_t *copy = malloc(output->smalls[0].bytes_len);
+    bool found = false;
+
+    assert_non_null(copy);
+    memcpy(copy, output->smalls[0].bytes, output->smalls[0].bytes_len);
+    assert_int_equal(cairn_dcp_metadata_parse(copy, output->smalls[0].bytes_len, "out", &metadata,
+                                              NULL),
+                     CAIRN_OK);
+    assert_int_equal(metadata.entry_count, count);
+    for (uint32_t i = 0; i < metadata.entry_count; i++)
+        if (strcmp(metadata.entries[i].name, key) == 0)
+            found = metadata.entries[i].dims == dims;
+    assert_true(found);
+    cairn_dcp_metadata_fini(&metadata);
+}
+
+static void
+lays_out(void **unused)
+{
+    static const struct {
+        const char *fixture, *key;
+        uint32_t entries, dims;
+    } cases[] = {
+        {"stacked", "optimizer.state.exp_avg.decoder.layers.mlp.experts.experts.linear_fc2.weight",
+         2 * 5 + 2, 4},
+        {"apart", "decoder.layers.1.mlp.linear_fc1.weight_v", 2 * (2 + 2 * 5) + 2, 2},
+        {"flat", "optimizer.state.param.decoder.layers.mlp.linear_fc1.weight", 3 * 5 + 2, 3}};
+    char report[512] = "";
+
+    (void)unused;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        for (uint32_t ranks = 1; ranks <= 5; ranks += 2) {
+            struct cairn_checkpoint checkpoint;
+            struct cairn_output_options options = {.parallelism = {1, 1, 0, ranks, 0, 0}};
+            struct cairn_output output = {.format = &cairn_format_megatron_dist};
+
+            open_fixture(cases[i].fixture, &checkpoint);
+            assert_int_equal(cairn_mdist_plan(&checkpoint, &options, &output, NULL), CAIRN_OK);
+            assert_int_equal(cairn_layout_check_tiling(output.layout, true, report, sizeof(report)),
+                             0);
+            assert_int_equal(cairn_layout_tensor_count(output.layout) + output.carried_count,
+                             cairn_layout_tensor_count(checkpoint.layout));
+            assert_int_equal(cairn_mdist_finish(&checkpoint, &output, NULL), CAIRN_OK);
+            assert_int_equal(output.small_count, 2);
+            assert_string_equal(output.smalls[1].path, CAIRN_MDIST_MARKER);
+            expect_index(&output, cases[i].entries, cases[i].key, cases[i].dims);
+            cairn_output_fini(&output);
+            cairn_checkpoint_close(&checkpoint);
+        }
+}
+
+static void
+knows_keys(void **unused)
+{
+    static const struct {
+        const char *key, *state, *pattern;
+        uint32_t stars;
+        bool back; /* it is the key by default */
+    } cases[] = {
+        {"output_layer.weight", "", "output_layer.weight", 0, true},
+        {"decoder.layers.mlp.linear_fc2.weight", "", "decoder.layers.*.mlp.linear_fc2.weight", 1, true},
+        {"decoder.layers.12.mlp.linear_fc2.weight", "", "decoder.layers.12.mlp.linear_fc2.weight", 0,
+         true},
+        {"decoder.layers.mlp.experts.experts.linear_fc1.weight", "",
+         "decoder.layers.*.mlp.experts.local_experts.*.linear_fc1.weight", 2, true},
+        {"decoder.layers.3.mlp.experts.experts.7.linear_fc1.weight", "",
+         "decoder.layers.3.mlp.experts.local_experts.7.linear_fc1.weight", 0, true},
+        {"optimizer.state.param.decoder.layers.mlp.linear_fc2.weight", "fp32",
+         "decoder.layers.*.mlp.linear_fc2.weight", 1, true},
+        {"optimizer.state.fp32_param.decoder.layers.mlp.linear_fc2.weight", "fp32",
+         "decoder.layers.*.mlp.linear_fc2.weight", 1, false},
+        {"chained_1.optimizer.state.exp_avg.output_layer.weight", "exp_avg", "output_layer.weight", 0,
+         false},
+        {"module.decoder.final_layernorm.weight", "", "decoder.final_layernorm.weight", 0, false},
+    };
+    struct cairn_mdist_name name;
+    char key[CAIRN_MDIST_NAME_BYTES_MAX];
+
+    (void)unused;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        assert_true(cairn_mdist_name_of_key(cases[i].key, &name));
+        assert_string_equal(name.state, cases[i].state);
+        assert_string_equal(name.pattern, cases[i].pattern);
+        assert_int_equal(name.stars, cases[i].stars);
+        assert_true(cairn_mdist_key_of(&name, key));
+        assert_int_equal(strcmp(key, cases[i].key) == 0, cases[i].back);
+    }
+    memset(key, 'x', sizeof(key));
+    key[sizeof(key) - 1] = '\0';
+    assert_false(cairn_mdist_name_of_key("", &name));
+    assert_true(cairn_mdist_name_of_key(key, &name));
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(finds_stacked),  cmocka_unit_test(finds_apart),
+        cmocka_unit_test(finds_flat),     cmocka_unit_test(joins_settings),
+        cmocka_unit_test(lays_out),       cmocka_unit_test(knows_keys),
+    };
+
+    cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
