@@ -7,6 +7,7 @@
 #include "tools/convert/map_numbers.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

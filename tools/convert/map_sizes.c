@@ -98,10 +98,10 @@ only_unknown(const struct cairn_map_dim *dim, const uint64_t *values, uint32_t *
 /* ---- messages ---- */
 
 static void
-append(char *out, size_t *used, const char *format, const char *text)
+append(char *out, size_t *used, const char *before, const char *text)
 {
     int added = *used < TEXT_BYTES_MAX
-                    ? snprintf(out + *used, TEXT_BYTES_MAX - *used, format, text)
+                    ? snprintf(out + *used, TEXT_BYTES_MAX - *used, "%s%s", before, text)
                     : 0;
 
     *used += added > 0 ? (size_t)added : 0;
@@ -116,14 +116,13 @@ show_dim(const struct cairn_map *map, const struct cairn_map_dim *dim, char out[
     for (uint32_t f = 0; f < dim->count; f++) {
         const struct cairn_map_factor *factor = &dim->factors[f];
 
-        append(out, &used, "%s", f ? "*" : "");
-        append(out, &used, "%s", factor->count > 1 ? "(" : "");
+        append(out, &used, f ? "*" : "", factor->count > 1 ? "(" : "");
         for (uint32_t t = 0; t < factor->count; t++)
             for (uint32_t i = 0; i < factor->terms[t].count; i++) {
-                append(out, &used, "%s", i ? "*" : t ? " + " : "");
-                append(out, &used, "%s", map->symbols[factor->terms[t].axes[i]].name);
+                append(out, &used, i ? "*" : t ? " + " : "",
+                       map->symbols[factor->terms[t].axes[i]].name);
             }
-        append(out, &used, "%s", factor->count > 1 ? ")" : "");
+        append(out, &used, "", factor->count > 1 ? ")" : "");
     }
 }
 
@@ -147,7 +146,7 @@ show_known(const struct cairn_map *map, const struct cairn_map_dim *dim, const u
                 shown[symbol] = true;
                 (void)snprintf(value, sizeof(value), "%s = %" PRIu64, map->symbols[symbol].name,
                                values[symbol]);
-                append(out, &used, used ? ", %s" : "%s", value);
+                append(out, &used, used ? ", " : "", value);
             }
 }
 
@@ -157,12 +156,12 @@ show_shape(const struct cairn_map_shape *shape, char out[TEXT_BYTES_MAX])
     char value[24];
     size_t used = 0;
 
-    append(out, &used, "%s", "[");
+    append(out, &used, "", "[");
     for (uint32_t d = 0; d < shape->dims; d++) {
         (void)snprintf(value, sizeof(value), "%" PRIu64, shape->shape[d]);
-        append(out, &used, d ? ", %s" : "%s", value);
+        append(out, &used, d ? ", " : "", value);
     }
-    append(out, &used, "%s", "]");
+    append(out, &used, "", "]");
 }
 
 static cairn_err
@@ -182,32 +181,42 @@ say_misfit(const struct cairn_map *map, const struct cairn_map_rule *rule,
                           known, rule->file, rule->line);
 }
 
+/* The unknown axis that the user best says: the first number of the map, by its operand where it is
+ * calculated. The dimension has an unknown axis. */
+static uint32_t
+advise(const struct cairn_map *map, const struct cairn_map_dim *dim, const uint64_t *values)
+{
+    uint32_t count, symbol = only_unknown(dim, values, &count);
+
+    for (uint32_t n = 0; n < map->number_count; n++) {
+        const struct cairn_map_number *number = &map->numbers[n];
+
+        if (values[number->symbol] != 0)
+            continue;
+        for (uint32_t f = 0; f < dim->count; f++)
+            if (dim->factors[f].terms[0].axes[0] == number->symbol)
+                return number->key_count > 0 || number->left == CAIRN_MAP_NONE ? number->symbol
+                       : values[number->left] == 0 ? (uint32_t)number->left
+                                                   : (uint32_t)number->right;
+    }
+    return symbol;
+}
+
 static cairn_err
 say_unknown(const struct cairn_map *map, const struct cairn_map_rule *rule,
             const struct cairn_map_shape *shape, uint32_t d, const uint64_t *values,
             struct cairn_complaint *complaint)
 {
-    uint32_t count, symbol = only_unknown(&shape->pattern->dim[d], values, &count);
+    uint32_t symbol = advise(map, &shape->pattern->dim[d], values);
     char expression[TEXT_BYTES_MAX];
-    bool number = false;
 
     show_dim(map, &shape->pattern->dim[d], expression);
-    for (uint32_t n = 0; n < map->number_count; n++) /* one that can be set is the better advice */
-        for (uint32_t f = 0; f < shape->pattern->dim[d].count && !number; f++) {
-            const struct cairn_map_term *term = &shape->pattern->dim[d].factors[f].terms[0];
-
-            if (term->axes[0] == map->numbers[n].symbol && values[term->axes[0]] == 0) {
-                symbol = term->axes[0];
-                number = true;
-            }
-        }
     return cairn_complain(complaint, CAIRN_INVAL,
                           "%s: %" PRIu64 " should be %s (%s, line %" PRIu32
                           "), and the size of %s is not known: neither config.json nor arguments "
                           "in the checkpoint say it; say --set %s=N",
                           shape->name, shape->shape[d], expression, rule->file, rule->line,
-                          symbol == NO_SYMBOL ? "an axis" : map->symbols[symbol].name,
-                          symbol == NO_SYMBOL ? "NAME" : map->symbols[symbol].name);
+                          map->symbols[symbol].name, map->symbols[symbol].name);
 }
 
 /* ---- solving ---- */
