@@ -80,8 +80,10 @@ def megatron_config(family: str) -> dict[str, Any]:
 def without_cuda() -> None:
     """What megatron-core asks of CUDA where no device is: a place for tensors, and a generator of its own for dropout, which is 0."""
     from megatron.core.tensor_parallel import random
+    from megatron.core.transformer.moe import moe_utils
     torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment, return-value]
     random.CudaRNGStatesTracker.fork = lambda self, name="": contextlib.nullcontext()
+    moe_utils.te_general_gemm = None  # without Transformer Engine the module does not define it, and asks for it all the same
 
 
 def megatron(family: str, state: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -95,7 +97,8 @@ def megatron(family: str, state: dict[str, torch.Tensor]) -> torch.Tensor:
     else:
         spec = get_gpt_layer_local_spec(qk_layernorm=config.qk_layernorm, normalization=config.normalization)
     model = GPTModel(config, spec, vocab_size=VOCABULARY, max_sequence_length=64,
-                     position_embedding_type="learned_absolute" if family == "gpt2" else "rope", rotary_base=10000,
+                     position_embedding_type="learned_absolute" if family == "gpt2" else "rope",
+                     rotary_base=1_000_000 if family == "mixtral" else 10_000,
                      share_embeddings_and_output_weights=family in ("gpt2", "qwen2")).eval()
     wanted = {name for name, tensor in model.state_dict().items() if isinstance(tensor, torch.Tensor)}
     assert wanted == state.keys(), f"{family}: missing {sorted(wanted - state.keys())}, too many {sorted(state.keys() - wanted)}"

@@ -54,6 +54,25 @@ add_member(struct renaming *renaming, struct cairn_pickle_node *list, uint32_t g
     return CAIRN_OK;
 }
 
+/* torch's own list of names, where the group has one: the same as the members, which are names. */
+static cairn_err
+rename_names(struct cairn_pickle *pickle, const struct cairn_pickle_node *group,
+             const struct cairn_pickle_node *members)
+{
+    const struct cairn_pickle_node *names = cairn_pickle_get(group, "param_names");
+    struct cairn_pickle_node *list = cairn_pickle_sequence(pickle, CAIRN_PICKLE_LIST, NULL, 0);
+    char name[CAIRN_NAME_BYTES_MAX];
+
+    if (!names || names->kind != CAIRN_PICKLE_LIST)
+        return CAIRN_OK;
+    for (uint32_t i = 0; i < members->count; i++) {
+        if (!cairn_pickle_copy_text(members->items[i], name, sizeof(name)))
+            return CAIRN_OK; /* numbers: whatever the names say, it is not known of whom */
+        cairn_pickle_append(pickle, list, cairn_pickle_text(pickle, name));
+    }
+    return cairn_pickle_replace(pickle, names, list);
+}
+
 static cairn_err
 rename_groups(struct renaming *renaming)
 {
@@ -72,6 +91,8 @@ rename_groups(struct renaming *renaming)
             err = add_member(renaming, list, g, members->items[i]);
         if (!err)
             err = cairn_pickle_replace(pickle, members, list);
+        if (!err)
+            err = rename_names(pickle, renaming->groups.list->items[g], members);
     }
     return err ? err : cairn_pickle_done(pickle);
 }
