@@ -110,7 +110,7 @@ def test_optimizer(models: pathlib.Path, tmp_path: pathlib.Path, family: str) ->
     by_name = {name: new["state"][number] for number, name in zip(new["param_groups"][0]["params"],
                                                                  new["param_groups"][0]["param_names"], strict=True)}
     for number, name in enumerate(old["param_groups"][0]["param_names"]):
-        same(old["state"][number], by_name[name], name)
+        same_by_name(old["state"][number], by_name[name])
 
 
 def test_steps_of_parts_must_be_equal(tmp_path: pathlib.Path) -> None:

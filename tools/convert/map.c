@@ -458,24 +458,21 @@ replace(struct cairn_map_stage *stage)
 }
 
 cairn_err
-cairn_checkpoint_map(struct cairn_checkpoint *checkpoint, const char *map, const char *const *sets,
-                     size_t set_count, struct cairn_map_report *report,
-                     struct cairn_complaint *complaint)
+cairn_checkpoint_map_by(struct cairn_checkpoint *checkpoint, const struct cairn_map *map,
+                        const char *const *sets, size_t set_count,
+                        struct cairn_map_report *report, struct cairn_complaint *complaint)
 {
-    struct cairn_map_stage stage = {.checkpoint = checkpoint,
+    struct cairn_map_stage stage = {.map = map,
+                                    .checkpoint = checkpoint,
                                     .from = checkpoint->layout,
                                     .report = report,
                                     .complaint = complaint};
-    struct cairn_map *loaded = NULL;
     cairn_err err;
 
     memset(report, 0, sizeof(*report));
-    err = load(map, &loaded, complaint);
-    stage.map = loaded;
+    err = stage_init(&stage);
     if (!err)
-        err = stage_init(&stage);
-    if (!err)
-        err = cairn_map_settings_find(loaded, checkpoint, sets, set_count, &stage.settings,
+        err = cairn_map_settings_find(map, checkpoint, sets, set_count, &stage.settings,
                                       complaint);
     if (!err)
         err = find_side(&stage);
@@ -486,8 +483,22 @@ cairn_checkpoint_map(struct cairn_checkpoint *checkpoint, const char *map, const
     if (!err)
         err = replace(&stage);
     stage_fini(&stage);
-    cairn_map_destroy(loaded);
-    return err ? cairn_complain(complaint, err, "%s cannot be mapped by %s: %s",
-                                checkpoint->place.path, map, cairn_err_text(err))
+    return err ? cairn_complain(complaint, err, "%s cannot be mapped: %s", checkpoint->place.path,
+                                cairn_err_text(err))
                : CAIRN_OK;
+}
+
+cairn_err
+cairn_checkpoint_map(struct cairn_checkpoint *checkpoint, const char *map, const char *const *sets,
+                     size_t set_count, struct cairn_map_report *report,
+                     struct cairn_complaint *complaint)
+{
+    struct cairn_map *loaded = NULL;
+    cairn_err err;
+
+    err = load(map, &loaded, complaint);
+    if (!err)
+        err = cairn_checkpoint_map_by(checkpoint, loaded, sets, set_count, report, complaint);
+    cairn_map_destroy(loaded);
+    return err;
 }

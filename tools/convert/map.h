@@ -31,4 +31,13 @@ CAIRN_MUST_CHECK cairn_err cairn_checkpoint_map(struct cairn_checkpoint *checkpo
                                                 size_t set_count, struct cairn_map_report *report,
                                                 struct cairn_complaint *complaint);
 
+struct cairn_map;
+
+/* The same by a map that is parsed already (map_language.h), which is borrowed for the call. */
+CAIRN_MUST_CHECK cairn_err cairn_checkpoint_map_by(struct cairn_checkpoint *checkpoint,
+                                                   const struct cairn_map *map,
+                                                   const char *const *sets, size_t set_count,
+                                                   struct cairn_map_report *report,
+                                                   struct cairn_complaint *complaint);
+
 #endif
