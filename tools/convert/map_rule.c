@@ -222,6 +222,7 @@ ends_side(const struct cairn_map_lexer *lexer)
 static cairn_err
 parse_side(struct cairn_map *map, struct cairn_map_lexer *lexer, struct cairn_map_side *side)
 {
+    struct cairn_map_tensor *fitted;
     cairn_err err = CAIRN_OK;
 
     side->tensors = calloc(CAIRN_MAP_PARTS_MAX, sizeof(*side->tensors));
@@ -238,6 +239,9 @@ parse_side(struct cairn_map *map, struct cairn_map_lexer *lexer, struct cairn_ma
         if (!err && cairn_map_lexer_is(lexer, "["))
             err = parse_shape(map, lexer, tensor);
     } while (!err && !ends_side(lexer));
+    fitted = err ? NULL : realloc(side->tensors, side->count * sizeof(*side->tensors));
+    if (fitted) /* most sides have one tensor, and rules are many */
+        side->tensors = fitted;
     return err;
 }
 
