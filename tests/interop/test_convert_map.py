@@ -178,10 +178,15 @@ def test_arguments_of_megatron(models: pathlib.Path, tmp_path: pathlib.Path) -> 
     for family, groups in (("llama", {"num_query_groups": 2, "group_query_attention": True}),
                            ("gpt2", {"num_query_groups": 1, "group_query_attention": False})):
         cairn("convert", models / family, tmp_path / f"{family}.pt", "--to", "torch", "--map", family)
-        torch.save({"model": torch.load(tmp_path / f"{family}.pt", weights_only=True), "iteration": 7,
-                    "args": argparse.Namespace(num_attention_heads=4, **groups)}, tmp_path / "megatron.pt")
+        arguments = argparse.Namespace(num_attention_heads=4, kv_channels=8, **groups)
+        state = {"model": torch.load(tmp_path / f"{family}.pt", weights_only=True), "iteration": 7, "args": arguments}
+        torch.save(state, tmp_path / "megatron.pt")
         cairn("convert", tmp_path / "megatron.pt", f"{tmp_path}/{family}/", "--to", "safetensors", "--map", family)
         same(tensors(models / family), tensors(tmp_path / family))
+        arguments.kv_channels = 4  # which the shapes contradict, though the heads would divide them
+        torch.save(state, tmp_path / "megatron.pt")
+        done = cairn("convert", tmp_path / "megatron.pt", tmp_path / "no", "--to", "safetensors", "--map", family, status=64)
+        assert "linear_qkv" in done.stderr and "head_dim = 4" in done.stderr
 
 
 def test_refusals(models: pathlib.Path, tmp_path: pathlib.Path) -> None:

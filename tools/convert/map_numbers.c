@@ -15,7 +15,9 @@
 #include "tools/convert/pickle_read.h"
 
 #define CONFIG "config.json"
-#define ARGUMENTS "args.pickle"
+
+/* Where arguments are: alone, or as "args" of what a rank has beside its model. */
+static const char *const argument_names[] = {"args.pickle", "common.pickle"};
 
 enum {
     FACTS_MAX = 2 * CAIRN_MAP_NUMBERS_MAX * CAIRN_MAP_KEYS_MAX,
@@ -122,21 +124,27 @@ learn_argument(struct fact *fact, const struct cairn_pickle_node *node)
         learn(fact, value);
 }
 
+/* Whether a name is `last`, or ends in it behind a '.' or '/'. */
+static bool
+ends_in(const char *name, const char *last)
+{
+    size_t bytes = strlen(last), name_bytes = strlen(name);
+
+    return name_bytes >= bytes && strcmp(name + name_bytes - bytes, last) == 0 &&
+           (name_bytes == bytes || strchr("./", name[name_bytes - bytes - 1]));
+}
+
 /* The name of the arguments, of any rank; NULL where there are none. */
 static const char *
 find_arguments(const struct cairn_layout *layout)
 {
-    size_t bytes = strlen(ARGUMENTS);
+    for (size_t i = 0; i < sizeof argument_names / sizeof *argument_names; i++)
+        for (uint32_t t = 0; t < cairn_layout_tensor_count(layout); t++) {
+            const struct cairn_tensor *tensor = cairn_layout_tensor(layout, t);
 
-    for (uint32_t t = 0; t < cairn_layout_tensor_count(layout); t++) {
-        const struct cairn_tensor *tensor = cairn_layout_tensor(layout, t);
-        size_t name_bytes = strlen(tensor->name);
-
-        if (tensor->kind == CAIRN_OPAQUE && name_bytes >= bytes &&
-            strcmp(tensor->name + name_bytes - bytes, ARGUMENTS) == 0 &&
-            (name_bytes == bytes || strchr("./", tensor->name[name_bytes - bytes - 1])))
-            return tensor->name;
-    }
+            if (tensor->kind == CAIRN_OPAQUE && ends_in(tensor->name, argument_names[i]))
+                return tensor->name;
+        }
     return NULL;
 }
 
@@ -159,6 +167,8 @@ read_arguments(const struct cairn_checkpoint *checkpoint, struct facts *facts,
         return err;
     cairn_pickle_init(&pickle, (uint64_t)CAIRN_PICKLE_ARENA_FACTOR * CONFIG_BYTES_MAX);
     err = cairn_pickle_read(&pickle, name, bytes, bytes_len, &root, &taken_bytes);
+    if (!err && cairn_pickle_get(root, "args"))
+        root = cairn_pickle_get(root, "args");
     for (uint32_t i = 0; !err && i < facts->count; i++) {
         const struct cairn_pickle_node *node =
             cairn_pickle_attribute(root, facts->facts[i].key);
