@@ -232,6 +232,21 @@ write_numbers(struct cairn_json_writer *writer, const struct cairn_conversion_re
     }
 }
 
+/* Which map, and in which direction it was gone through. */
+static void
+write_map(struct cairn_json_writer *writer, const struct cairn_conversion *conversion)
+{
+    cairn_json_write_key(writer, "map");
+    cairn_json_write_object_begin(writer);
+    cairn_json_write_key(writer, "name");
+    cairn_json_write_string(writer, conversion->options->map);
+    cairn_json_write_key(writer, "from");
+    cairn_json_write_string(writer, conversion->report.map.from);
+    cairn_json_write_key(writer, "to");
+    cairn_json_write_string(writer, conversion->report.map.to);
+    cairn_json_write_object_end(writer);
+}
+
 static void
 write_side(struct cairn_json_writer *writer, const char *key, const char *path, const char *format,
            const struct cairn_parallelism *parallelism)
@@ -290,6 +305,8 @@ print_json(const struct cairn_conversion *conversion, bool ran)
     write_side(&writer, "target", conversion->options->target, conversion->output.format->name,
                &conversion->options->output.parallelism);
     write_numbers(&writer, &conversion->report);
+    if (conversion->options->map)
+        write_map(&writer, conversion);
     cairn_json_write_key(&writer, "memory_limit_bytes");
     cairn_json_write_u64(&writer, conversion->options->memory_limit_bytes);
     cairn_json_write_key(&writer, "files");

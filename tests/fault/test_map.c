@@ -77,8 +77,10 @@ make(struct cairn_checkpoint *checkpoint)
 {
     static const char parameter[] = "model.layers.0.self_attn.q_proj.weight";
     static const char group[] = "(lp0\nS'model.layers.0.self_attn.q_proj.weight'\np1\na.";
-    const struct cairn_group_value values[] = {
-        {.group = 0, .key = "params", .bytes = (const uint8_t *)group, .bytes_len = sizeof(group) - 1}};
+    const struct cairn_group_value values[] = {{.group = 0,
+                                                .key = "params",
+                                                .bytes = (const uint8_t *)group,
+                                                .bytes_len = sizeof(group) - 1}};
     uint8_t *bytes = NULL;
     size_t bytes_len = 0;
 

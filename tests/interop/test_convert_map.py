@@ -61,6 +61,7 @@ def test_back(models: pathlib.Path, tmp_path: pathlib.Path, family: str, spellin
         return
     there = json.loads(cairn("convert", models / family, tmp_path / "there", "--to", "universal", "--map", family, "--set", spelling,
                              "-o", "json").stdout)
+    assert there["map"] == {"name": family, "from": "hf", "to": "megatron"}
     assert there["equal"] is True and there["mapped"] == len(tensors(models / family))
     cairn("convert", tmp_path / "there", f"{tmp_path}/back/", "--to", "safetensors", "--map", family, "--set", NUMBERS[family])
     same(tensors(models / family), tensors(tmp_path / "back"))

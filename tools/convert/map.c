@@ -1,6 +1,6 @@
 /*
- * tools/convert/map.c - see map.h: loading a map, finding the direction, taking the source's tensors
- * one after the other.
+ * tools/convert/map.c - see map.h: loading a map, finding the direction, taking the source's
+ * tensors one after the other.
  *
  * Aliases come last, so that what they are an alias of is there already and they can stay one.
  */

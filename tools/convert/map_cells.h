@@ -2,9 +2,9 @@
  * tools/convert/map_cells.h - one part of a rule as boxes of the target tensor, each of which is an
  * affine image of elements of the source tensor.
  *
- * Every axis of a part has a dimension and a step in both tensors. Axes that run along one dimension
- * of the target without gaps, and evenly along one of the source, make the box; the others are
- * counted through. So a query group is a box of rows, and a transposed matrix is one box. Pure.
+ * Every axis of a part has a dimension and a step in both tensors. Axes that run along one
+ * dimension of the target without gaps, and evenly along one of the source, make the box; the
+ * others are counted through. So a query group is a box of rows, and a transposed matrix is one box. Pure.
  */
 #ifndef CAIRN_TOOLS_CONVERT_MAP_CELLS_H
 #define CAIRN_TOOLS_CONVERT_MAP_CELLS_H

@@ -1,35 +1,17 @@
 /*
  * tools/convert/map_instance.c - one rule applied to the tensors that it is about: all are there,
- * their shapes give the sizes, the sizes give the targets' shapes, and the boxes of each part become
- * pieces.
+ * their shapes give the sizes, the sizes give the targets' shapes, and the boxes of each part
+ * become pieces.
  */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/convert/map_cells.h"
-#include "tools/convert/map_proof.h"
+#include "tools/convert/map_instance.h"
 #include "tools/convert/map_sizes.h"
-#include "tools/convert/map_stage.h"
 
-enum { STACKED_MAX = 1 << 20, ZERO_BYTES = 16 };
-
-#define NO_SYMBOL UINT32_MAX
-
-struct instance {
-    struct cairn_map_stage *stage;
-    const struct cairn_map_rule *rule;
-    const struct cairn_map_side *source, *target;
-    const char *key;
-    uint64_t captures[CAIRN_MAP_SYMBOLS_MAX];
-    uint64_t values[CAIRN_MAP_SYMBOLS_MAX]; /* sizes of axes */
-    uint32_t gathered; /* the symbol that only the source's names have; NO_SYMBOL */
-    uint32_t spread;   /* that only the target's have; NO_SYMBOL */
-    uint32_t stack;    /* tensors along `gathered`, 1 where there is none */
-    uint32_t *sources; /* [source->count * stack]: tensors, part by part */
-    struct cairn_map_places before, after;
-};
+enum { STACKED_MAX = 1 << 20 };
 
 /* ---- gathering ---- */
 
@@ -42,19 +24,20 @@ lone_capture(const struct cairn_map_side *side, const struct cairn_map_side *oth
     for (uint32_t i = 0; i < name->capture_count; i++)
         if (!cairn_map_name_has(&other->tensors[0].name, name->captures[i]))
             return name->captures[i];
-    return NO_SYMBOL;
+    return CAIRN_MAP_NO_SYMBOL;
 }
 
 static cairn_err
-say_missing(struct instance *instance, const struct cairn_map_name *pattern, uint32_t there)
+say_missing(struct cairn_map_instance *instance, const struct cairn_map_name *pattern,
+            uint32_t there)
 {
     char missing[CAIRN_NAME_BYTES_MAX];
 
     if (!cairn_map_name_make(pattern, instance->key, instance->captures, missing))
         (void)strcpy(missing, pattern->text);
     return cairn_complain(instance->stage->complaint, CAIRN_CORRUPT,
-                          "%s: %s is there, but %s, which belongs to it by the map (%s, line %" PRIu32
-                          "), is missing; are files of the checkpoint missing?",
+                          "%s: %s is there, but %s, which belongs to it by the map (%s, line "
+                          "%" PRIu32 "), is missing; are files of the checkpoint missing?",
                           instance->stage->checkpoint->place.path,
                           cairn_layout_tensor(instance->stage->from, there)->name, missing,
                           instance->rule->file, instance->rule->line);
@@ -62,10 +45,10 @@ say_missing(struct instance *instance, const struct cairn_map_name *pattern, uin
 
 /* Counts how many there are along the capture of the source alone. */
 static void
-count_stack(struct instance *instance)
+count_stack(struct cairn_map_instance *instance)
 {
     instance->stack = 1;
-    if (instance->gathered == NO_SYMBOL)
+    if (instance->gathered == CAIRN_MAP_NO_SYMBOL)
         return;
     for (instance->stack = 0; instance->stack < STACKED_MAX; instance->stack++) {
         instance->captures[instance->gathered] = instance->stack;
@@ -76,11 +59,13 @@ count_stack(struct instance *instance)
 }
 
 static cairn_err
-gather(struct instance *instance, uint32_t first)
+gather(struct cairn_map_instance *instance, uint32_t first)
 {
     struct cairn_map_stage *stage = instance->stage;
-    uint64_t last = instance->gathered == NO_SYMBOL ? 0 : instance->captures[instance->gathered];
+    uint64_t last = 0;
 
+    if (instance->gathered != CAIRN_MAP_NO_SYMBOL)
+        last = instance->captures[instance->gathered];
     count_stack(instance);
     if (last >= instance->stack) { /* a gap: what is behind it is not to be lost */
         instance->captures[instance->gathered] = instance->stack;
@@ -94,7 +79,7 @@ gather(struct instance *instance, uint32_t first)
         for (uint32_t e = 0; e < instance->stack; e++) {
             uint32_t *found = &instance->sources[i * instance->stack + e];
 
-            if (instance->gathered != NO_SYMBOL)
+            if (instance->gathered != CAIRN_MAP_NO_SYMBOL)
                 instance->captures[instance->gathered] = e;
             *found = cairn_map_source_find(stage, &instance->source->tensors[i].name,
                                            instance->key, instance->captures);
@@ -113,7 +98,7 @@ gather(struct instance *instance, uint32_t first)
 
 /* Parts of one tensor have one type. */
 static cairn_err
-check_alike(const struct instance *instance)
+check_alike(const struct cairn_map_instance *instance)
 {
     const struct cairn_layout *from = instance->stage->from;
     const struct cairn_tensor *first = cairn_layout_tensor(from, instance->sources[0]);
@@ -133,7 +118,7 @@ check_alike(const struct instance *instance)
 }
 
 static bool
-all_aliases(const struct instance *instance)
+all_aliases(const struct cairn_map_instance *instance)
 {
     for (uint32_t i = 0; i < instance->source->count * instance->stack; i++)
         if (instance->stage->original[instance->sources[i]] == instance->sources[i])
@@ -150,249 +135,12 @@ is_scalar(const struct cairn_tensor *tensor)
 }
 
 static bool
-all_scalars(const struct instance *instance)
+all_scalars(const struct cairn_map_instance *instance)
 {
     for (uint32_t i = 0; i < instance->source->count * instance->stack; i++)
         if (!is_scalar(cairn_layout_tensor(instance->stage->from, instance->sources[i])))
             return false;
     return true;
-}
-
-/* ---- pieces ---- */
-
-/* The pieces of a tensor; those of its original where it is an alias. */
-static const struct cairn_piece **
-pieces_of(const struct cairn_map_stage *stage, uint32_t tensor, size_t *count)
-{
-    uint32_t original = stage->original[tensor];
-
-    *count = stage->table.begin[original + 1] - stage->table.begin[original];
-    return &stage->table.piece[stage->table.begin[original]];
-}
-
-/* The part of a piece of the source that is in a cell, as a piece of the target. */
-static bool
-cut_piece(const struct cairn_map_cells *cells, const struct cairn_map_cell *cell,
-          const struct cairn_piece *piece, uint64_t element_bytes, struct cairn_piece *out)
-{
-    bool runs[CAIRN_DIMS_MAX] = {false}; /* source dimensions along which the cell runs */
-
-    memset(out, 0, sizeof(*out));
-    out->container = piece->container;
-    out->offset_bytes = piece->offset_bytes;
-    for (uint32_t d = 0; d < cells->target_dims; d++) {
-        const struct cairn_map_stride *run = &cells->runs[d];
-        uint64_t begin = cell->source_start[run->source_dim], first = 0, last;
-        uint64_t low = piece->start[run->source_dim];
-        uint64_t high = low + piece->extent[run->source_dim];
-
-        out->start[d] = cell->target_start[d];
-        out->extent[d] = 1;
-        out->stride_bytes[d] = element_bytes;
-        if (run->size == 1)
-            continue;
-        runs[run->source_dim] = true;
-        if (low > begin)
-            first = (low - begin + run->source_step - 1) / run->source_step;
-        if (high <= begin)
-            return false;
-        last = (high - begin + run->source_step - 1) / run->source_step; /* behind the last */
-        last = last < run->size ? last : run->size;
-        if (first >= last)
-            return false;
-        out->start[d] += first;
-        out->extent[d] = last - first;
-        out->stride_bytes[d] = run->source_step * piece->stride_bytes[run->source_dim];
-        out->offset_bytes += (begin + first * run->source_step - low) *
-                             piece->stride_bytes[run->source_dim];
-    }
-    for (uint32_t d = 0; d < cells->source_dims; d++) {
-        if (runs[d])
-            continue;
-        if (cell->source_start[d] < piece->start[d] ||
-            cell->source_start[d] >= piece->start[d] + piece->extent[d])
-            return false;
-        out->offset_bytes += (cell->source_start[d] - piece->start[d]) * piece->stride_bytes[d];
-    }
-    return true;
-}
-
-/* One part of a target tensor, from one source tensor. */
-static cairn_err
-add_part(struct instance *instance, uint32_t part, uint32_t source,
-         const struct cairn_map_tensor *target, const uint64_t *fixed, const bool *is_fixed)
-{
-    struct cairn_map_stage *stage = instance->stage;
-    const struct cairn_map_tensor *pattern =
-        &instance->source->tensors[instance->source->count > 1 ? part : 0];
-    const struct cairn_tensor *tensor = cairn_layout_tensor(stage->from, source);
-    const struct cairn_piece **pieces;
-    struct cairn_map_cells cells;
-    struct cairn_map_cell cell;
-    struct cairn_piece cut;
-    size_t count;
-    cairn_err err = CAIRN_OK;
-
-    if (!cairn_map_cells_init(pattern, target, part, instance->values, fixed, is_fixed, &cells))
-        return cairn_complain(stage->complaint, CAIRN_INVAL,
-                              "%s would be cut into more than %d boxes by the map (%s, line %" PRIu32
-                              ")",
-                              tensor->name, CAIRN_MAP_CELLS_MAX, instance->rule->file,
-                              instance->rule->line);
-    pieces = pieces_of(stage, source, &count);
-    while (!err && cairn_map_cells_next(&cells, &cell)) {
-        for (size_t i = 0; i < count && !err; i++)
-            if (cut_piece(&cells, &cell, pieces[i], cairn_dtype_bytes(tensor->dtype), &cut))
-                err = cairn_map_scratch_add(stage, &cut);
-        if (stage->scratch.count > CAIRN_CONVERT_PIECES_MAX)
-            return cairn_complain(stage->complaint, CAIRN_INVAL,
-                                  "%s: the map makes more than %d pieces", tensor->name,
-                                  CAIRN_CONVERT_PIECES_MAX);
-    }
-    return err;
-}
-
-/* A container of zeros, for padding. */
-static cairn_err
-need_zeros(struct cairn_map_stage *stage)
-{
-    struct cairn_checkpoint *checkpoint = stage->checkpoint;
-    struct cairn_container *grown, *added;
-
-    if (stage->zeros != UINT32_MAX)
-        return CAIRN_OK;
-    grown = realloc(checkpoint->containers, (checkpoint->container_count + 1) * sizeof(*grown));
-    if (!grown)
-        return CAIRN_NOMEM;
-    checkpoint->containers = grown;
-    checkpoint->container_room = checkpoint->container_count + 1;
-    added = &grown[checkpoint->container_count];
-    *added = (struct cairn_container){.bytes = ZERO_BYTES};
-    added->literal = calloc(1, ZERO_BYTES);
-    if (!added->literal)
-        return CAIRN_NOMEM;
-    stage->zeros = checkpoint->container_count++;
-    return CAIRN_OK;
-}
-
-/* Zeros behind the length of a padded dimension, as a box for each; those of earlier dimensions
- * take the corners. */
-static cairn_err
-add_padding(struct instance *instance, const struct cairn_map_tensor *target,
-            const uint64_t *shape)
-{
-    cairn_err err = CAIRN_OK;
-
-    for (uint32_t d = 0; d < target->dims && !err; d++) {
-        struct cairn_piece piece = {0};
-        uint64_t length = 0;
-
-        if (!cairn_map_length(&target->dim[d], instance->values, &length) || length == shape[d])
-            continue;
-        err = need_zeros(instance->stage);
-        piece.container = instance->stage->zeros;
-        for (uint32_t i = 0; i < target->dims; i++) {
-            piece.extent[i] = shape[i];
-            if (i < d)
-                (void)cairn_map_length(&target->dim[i], instance->values, &piece.extent[i]);
-        }
-        piece.start[d] = length;
-        piece.extent[d] = shape[d] - length;
-        if (!err)
-            err = cairn_map_scratch_add(instance->stage, &piece);
-    }
-    return err;
-}
-
-/* ---- the proof ---- */
-
-static void
-count_before(struct instance *instance)
-{
-    for (uint32_t i = 0; i < instance->source->count * instance->stack; i++) {
-        uint32_t tensor = instance->sources[i];
-        size_t count;
-        const struct cairn_piece **pieces = pieces_of(instance->stage, tensor, &count);
-
-        for (size_t k = 0; k < count; k++)
-            cairn_map_places_add(&instance->before, pieces[k],
-                                 cairn_layout_tensor(instance->stage->from, tensor)->dims);
-    }
-}
-
-static void
-count_after(struct instance *instance, uint32_t dims)
-{
-    const struct cairn_map_stage *stage = instance->stage;
-
-    for (size_t i = 0; i < stage->scratch.count; i++)
-        if (stage->scratch.pieces[i].container != stage->zeros)
-            cairn_map_places_add(&instance->after, &stage->scratch.pieces[i], dims);
-}
-
-/* The source's padding is what remains: pieces clipped to what is behind each padded length. */
-static cairn_err
-count_left_out(struct instance *instance)
-{
-    struct cairn_map_stage *stage = instance->stage;
-    cairn_err err = CAIRN_OK;
-
-    for (uint32_t i = 0; i < instance->source->count * instance->stack && !err; i++) {
-        const struct cairn_map_tensor *pattern = &instance->source->tensors[i / instance->stack];
-        const struct cairn_tensor *tensor =
-            cairn_layout_tensor(stage->from, instance->sources[i]);
-        uint64_t length[CAIRN_DIMS_MAX];
-        size_t count;
-        const struct cairn_piece **pieces = pieces_of(stage, instance->sources[i], &count);
-
-        for (uint32_t d = 0; d < tensor->dims; d++)
-            (void)cairn_map_length(&pattern->dim[d], instance->values, &length[d]);
-        for (uint32_t d = 0; d < tensor->dims && !err; d++) {
-            if (length[d] == tensor->shape[d])
-                continue;
-            err = cairn_checkpoint_warn(stage->checkpoint,
-                                        "%s has %" PRIu64 " in dimension %" PRIu32 " and the map %" PRIu64
-                                        ": what is behind is left out as padding",
-                                        tensor->name, tensor->shape[d], d, length[d]);
-            for (size_t k = 0; k < count; k++) {
-                struct cairn_piece rest = *pieces[k];
-                bool empty = false;
-
-                for (uint32_t x = 0; x <= d; x++) {
-                    uint64_t end = rest.start[x] + rest.extent[x];
-                    uint64_t low = x == d && rest.start[x] < length[x] ? length[x] : rest.start[x];
-                    uint64_t high = x < d && end > length[x] ? length[x] : end;
-
-                    empty = empty || low >= high;
-                    if (empty)
-                        break;
-                    rest.offset_bytes += (low - rest.start[x]) * rest.stride_bytes[x];
-                    rest.start[x] = low;
-                    rest.extent[x] = high - low;
-                }
-                if (!empty)
-                    cairn_map_places_add(&instance->after, &rest, tensor->dims);
-            }
-        }
-    }
-    return err;
-}
-
-static cairn_err
-check_places(struct instance *instance)
-{
-    cairn_err err;
-
-    count_before(instance);
-    err = count_left_out(instance);
-    if (!err && !cairn_map_places_equal(&instance->before, &instance->after))
-        err = cairn_complain(instance->stage->complaint, CAIRN_INTERNAL,
-                             "the map (%s, line %" PRIu32 ") would not move each element of %s "
-                             "once: a defect, please report it; nothing was written",
-                             instance->rule->file, instance->rule->line,
-                             cairn_layout_tensor(instance->stage->from,
-                                                 instance->sources[0])->name);
-    return err;
 }
 
 /* ---- targets ---- */
@@ -418,7 +166,8 @@ same_pieces(const struct cairn_map_stage *stage, uint32_t tensor)
 /* What a target tensor of aliases is an alias of: what its part's original became, where that has
  * the same elements. */
 static uint32_t
-alias_of(const struct instance *instance, uint32_t ordinal, uint32_t dims, const uint64_t *shape)
+alias_of(const struct cairn_map_instance *instance, uint32_t ordinal, uint32_t dims,
+         const uint64_t *shape)
 {
     const struct cairn_map_stage *stage = instance->stage;
     uint32_t original = stage->original[instance->sources[0]], candidate;
@@ -436,8 +185,8 @@ alias_of(const struct instance *instance, uint32_t ordinal, uint32_t dims, const
 }
 
 static cairn_err
-add_target(struct instance *instance, const struct cairn_map_tensor *target, uint32_t *ordinal,
-           uint32_t dims, const uint64_t *shape)
+add_target(struct cairn_map_instance *instance, const struct cairn_map_tensor *target,
+           uint32_t *ordinal, uint32_t dims, const uint64_t *shape)
 {
     struct cairn_map_stage *stage = instance->stage;
     const struct cairn_tensor *like = cairn_layout_tensor(stage->from, instance->sources[0]);
@@ -453,7 +202,7 @@ add_target(struct instance *instance, const struct cairn_map_tensor *target, uin
 
 /* The shape of a target tensor: padded where the padded length is known. */
 static cairn_err
-shape_target(const struct instance *instance, const struct cairn_map_tensor *target,
+shape_target(const struct cairn_map_instance *instance, const struct cairn_map_tensor *target,
              uint64_t *shape)
 {
     for (uint32_t d = 0; d < target->dims; d++) {
@@ -472,7 +221,7 @@ shape_target(const struct instance *instance, const struct cairn_map_tensor *tar
 
 /* One target tensor: all its parts, from all source tensors that have some of it. */
 static cairn_err
-make_target(struct instance *instance, uint32_t index, uint32_t *ordinal)
+make_target(struct cairn_map_instance *instance, uint32_t index, uint32_t *ordinal)
 {
     const struct cairn_map_tensor *target = &instance->target->tensors[index];
     bool is_fixed[CAIRN_MAP_SYMBOLS_MAX] = {false};
@@ -480,9 +229,9 @@ make_target(struct instance *instance, uint32_t index, uint32_t *ordinal)
     cairn_err err;
 
     instance->stage->scratch.count = 0;
-    if (instance->spread != NO_SYMBOL)
+    if (instance->spread != CAIRN_MAP_NO_SYMBOL)
         is_fixed[instance->spread] = true;
-    if (instance->gathered != NO_SYMBOL)
+    if (instance->gathered != CAIRN_MAP_NO_SYMBOL)
         is_fixed[instance->gathered] = true;
     err = shape_target(instance, target, shape);
     for (uint32_t part = 0; part < instance->rule->parts && !err; part++) {
@@ -491,28 +240,30 @@ make_target(struct instance *instance, uint32_t index, uint32_t *ordinal)
         if (instance->target->count > 1 && part != index)
             continue;
         for (uint32_t e = 0; e < instance->stack && !err; e++) {
-            if (instance->gathered != NO_SYMBOL)
+            if (instance->gathered != CAIRN_MAP_NO_SYMBOL)
                 instance->captures[instance->gathered] = e;
-            err = add_part(instance, part, instance->sources[from * instance->stack + e], target,
-                           instance->captures, is_fixed);
+            err = cairn_map_part_add(instance, part,
+                                     instance->sources[from * instance->stack + e], target,
+                                     instance->captures, is_fixed);
         }
     }
     if (!err)
-        err = add_padding(instance, target, shape);
+        err = cairn_map_padding_add(instance, target, shape);
     if (err)
         return err;
-    count_after(instance, target->dims);
+    cairn_map_places_note(instance, target->dims);
     return add_target(instance, target, ordinal, target->dims, shape);
 }
 
 /* Names alone change: the pieces stay what they are. */
 static cairn_err
-make_renamed(struct instance *instance, uint32_t *ordinal)
+make_renamed(struct cairn_map_instance *instance, uint32_t *ordinal)
 {
     const struct cairn_tensor *like =
         cairn_layout_tensor(instance->stage->from, instance->sources[0]);
     size_t count;
-    const struct cairn_piece **pieces = pieces_of(instance->stage, instance->sources[0], &count);
+    const struct cairn_piece **pieces =
+        cairn_map_pieces_of(instance->stage, instance->sources[0], &count);
     cairn_err err = CAIRN_OK;
 
     instance->stage->scratch.count = 0;
@@ -525,7 +276,7 @@ make_renamed(struct instance *instance, uint32_t *ordinal)
 
 /* A scalar goes to every target; those of several parts are replicas of one. */
 static cairn_err
-make_scalars(struct instance *instance, uint64_t spread_count, uint32_t *ordinal)
+make_scalars(struct cairn_map_instance *instance, uint64_t spread_count, uint32_t *ordinal)
 {
     struct cairn_map_stage *stage = instance->stage;
     const struct cairn_tensor like = *cairn_layout_tensor(stage->from, instance->sources[0]);
@@ -537,12 +288,12 @@ make_scalars(struct instance *instance, uint64_t spread_count, uint32_t *ordinal
             for (uint32_t i = 0; i < instance->source->count * instance->stack && !err; i++) {
                 size_t count;
                 const struct cairn_piece **pieces =
-                    pieces_of(stage, instance->sources[i], &count);
+                    cairn_map_pieces_of(stage, instance->sources[i], &count);
 
                 for (size_t p = 0; p < count && !err; p++)
                     err = cairn_map_scratch_add(stage, pieces[p]);
             }
-            if (instance->spread != NO_SYMBOL)
+            if (instance->spread != CAIRN_MAP_NO_SYMBOL)
                 instance->captures[instance->spread] = c;
             if (!err)
                 err = add_target(instance, &instance->target->tensors[k], ordinal, like.dims,
@@ -553,7 +304,7 @@ make_scalars(struct instance *instance, uint64_t spread_count, uint32_t *ordinal
 
 /* The sizes of all axes, from the sources' shapes. */
 static cairn_err
-find_sizes(struct instance *instance)
+find_sizes(struct cairn_map_instance *instance)
 {
     uint32_t count = instance->source->count * instance->stack;
     struct cairn_map_shape *shapes = malloc(count * sizeof(*shapes));
@@ -568,7 +319,7 @@ find_sizes(struct instance *instance)
         shapes[i] = (struct cairn_map_shape){&instance->source->tensors[i / instance->stack],
                                              tensor->name, tensor->dims, tensor->shape};
     }
-    if (instance->gathered != NO_SYMBOL)
+    if (instance->gathered != CAIRN_MAP_NO_SYMBOL)
         instance->values[instance->gathered] = instance->stack;
     err = cairn_map_sizes_find(instance->stage->map, instance->rule, shapes, count,
                                instance->values, instance->stage->complaint);
@@ -577,12 +328,12 @@ find_sizes(struct instance *instance)
 }
 
 static cairn_err
-make_shaped(struct instance *instance, uint32_t *ordinal)
+make_shaped(struct cairn_map_instance *instance, uint32_t *ordinal)
 {
     uint64_t spread_count = 1;
     cairn_err err = find_sizes(instance);
 
-    if (!err && instance->spread != NO_SYMBOL)
+    if (!err && instance->spread != CAIRN_MAP_NO_SYMBOL)
         spread_count = instance->values[instance->spread];
     if (!err && spread_count > STACKED_MAX)
         err = cairn_complain(instance->stage->complaint, CAIRN_INVAL,
@@ -591,22 +342,22 @@ make_shaped(struct instance *instance, uint32_t *ordinal)
                                                  instance->sources[0])->name, STACKED_MAX);
     for (uint32_t k = 0; k < instance->target->count && !err; k++)
         for (uint64_t c = 0; c < spread_count && !err; c++) {
-            if (instance->spread != NO_SYMBOL)
+            if (instance->spread != CAIRN_MAP_NO_SYMBOL)
                 instance->captures[instance->spread] = c;
             err = make_target(instance, k, ordinal);
         }
-    return err ? err : check_places(instance);
+    return err ? err : cairn_map_places_check(instance);
 }
 
 /* A scalar of stacked parts says nothing of their number; their parameter does. */
 static cairn_err
-spread_of_parameter(struct instance *instance, uint64_t *count)
+spread_of_parameter(struct cairn_map_instance *instance, uint64_t *count)
 {
-    struct instance parameter = *instance;
+    struct cairn_map_instance parameter = *instance;
     cairn_err err = CAIRN_OK;
 
     *count = 1;
-    if (instance->spread == NO_SYMBOL)
+    if (instance->spread == CAIRN_MAP_NO_SYMBOL)
         return CAIRN_OK;
     parameter.key = "";
     parameter.sources = NULL;
@@ -634,7 +385,7 @@ cairn_map_instance_make(struct cairn_map_stage *stage, const struct cairn_map_ru
                         const char *key, const uint64_t *captures, uint32_t first, bool aliases,
                         bool *made)
 {
-    struct instance instance = {.stage = stage,
+    struct cairn_map_instance instance = {.stage = stage,
                                 .rule = rule,
                                 .source = &rule->sides[stage->side],
                                 .target = &rule->sides[1 - stage->side],

@@ -250,8 +250,8 @@ parse_statement(struct parser *parser)
         if (!err)
             err = statements[i].parse(parser, lexer);
         if (!err && lexer->kind != CAIRN_MAP_END)
-            err = cairn_map_lexer_fail(lexer, "\"%s\" is too much for a statement \"%s\"; the next statement "
-                                       "begins in the first column",
+            err = cairn_map_lexer_fail(lexer, "\"%s\" is too much for a statement \"%s\"; the next "
+                                       "statement begins in the first column",
                                        lexer->word, statements[i].word);
         return err;
     }

@@ -6,7 +6,8 @@
 #include "tools/convert/map_language.h"
 #include "tools/convert/map_lexer.h"
 
-/* All of these take what comes next; CAIRN_CORRUPT, said with line and column, where it is wrong. */
+/* All of these take what comes next; CAIRN_CORRUPT, said with line and column, where it is
+ * wrong. */
 
 /* A word as a symbol, added where it is new; whole numbers are literals. */
 CAIRN_MUST_CHECK cairn_err cairn_map_symbol_take(struct cairn_map *map,

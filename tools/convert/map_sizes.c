@@ -175,8 +175,8 @@ say_misfit(const struct cairn_map *map, const struct cairn_map_rule *rule,
     show_dim(map, &shape->pattern->dim[d], expression);
     show_known(map, &shape->pattern->dim[d], values, known);
     return cairn_complain(complaint, CAIRN_INVAL,
-                          "%s has the shape %s, where %" PRIu64 " cannot be %s%s%s (%s, line %" PRIu32
-                          "); say the right numbers with --set, or use another map",
+                          "%s has the shape %s, where %" PRIu64 " cannot be %s%s%s (%s, line "
+                          "%" PRIu32 "); say the right numbers with --set, or use another map",
                           shape->name, whole, shape->shape[d], expression, known[0] ? " with " : "",
                           known, rule->file, rule->line);
 }

@@ -130,7 +130,8 @@ add(struct cairn_checkpoint *checkpoint, uint32_t number, uint32_t dims, uint64_
     char name[CAIRN_NAME_BYTES_MAX], with_layer[CAIRN_NAME_BYTES_MAX];
     const char *hash = strchr(format, '#'), *at = strchr(format, '@');
 
-    (void)snprintf(with_layer, sizeof(with_layer), "%.*s", (int)(hash ? hash - format : 250), format);
+    (void)snprintf(with_layer, sizeof(with_layer), "%.*s", (int)(hash ? hash - format : 250),
+                   format);
     if (hash)
         (void)snprintf(with_layer + strlen(with_layer), 200, "%d%s", layer, hash + 1);
     (void)snprintf(name, sizeof(name), "%s", with_layer);
@@ -226,7 +227,8 @@ add_model(struct cairn_checkpoint *checkpoint, const struct sizes *s, bool stack
     start(checkpoint);
     add(checkpoint, EMBED, 2, s->vocab, s->hidden, 0, "model.embed_tokens.weight", 0, 0);
     add(checkpoint, NORM, 1, s->hidden, 0, 0, "model.layers.#.input_layernorm.weight", 3, 0);
-    add(checkpoint, Q, 2, kv * s->each, s->hidden, 0, "model.layers.#.self_attn.q_proj.weight", 3, 0);
+    add(checkpoint, Q, 2, kv * s->each, s->hidden, 0,
+        "model.layers.#.self_attn.q_proj.weight", 3, 0);
     add(checkpoint, K, 2, kv, s->hidden, 0, "model.layers.#.self_attn.k_proj.weight", 3, 0);
     add(checkpoint, V, 2, kv, s->hidden, 0, "model.layers.#.self_attn.v_proj.weight", 3, 0);
     if (stacked) {
@@ -326,8 +328,8 @@ experts_and_groups(void **state)
         seed_now = seed;
         s = random_sizes();
         add_model(&before, &s, stacked);
-        (void)snprintf(set, sizeof(set), "heads=%" PRIu64 ",groups=%" PRIu64 ",expert_modules=%s,experts=%s",
-                       s.groups * s.each, s.groups, grouped ? "grouped" : "local",
+        (void)snprintf(set, sizeof(set), "heads=%" PRIu64 ",groups=%" PRIu64
+                       ",expert_modules=%s,experts=%s", s.groups * s.each, s.groups, grouped ? "grouped" : "local",
                        stacked ? "stacked" : "single");
         map_by(&checkpoint, "qwen3-moe", set);
         check_megatron(&checkpoint, &s, stacked, grouped);
@@ -353,7 +355,8 @@ transposed(void **state)
         d = 1 + below(5);
         hidden = 1 + below(7);
         start(&checkpoint);
-        add(&checkpoint, Q, 2, hidden, 3 * heads * d, 0, "h.#.attn.c_attn.weight", 0, 0); /* no prefix */
+        /* Without the prefix, as GPT-2's own files have it. */
+        add(&checkpoint, Q, 2, hidden, 3 * heads * d, 0, "h.#.attn.c_attn.weight", 0, 0);
         (void)snprintf(set, sizeof(set), "heads=%" PRIu64, heads);
         map_by(&checkpoint, "gpt2", set);
         assert_whole(&checkpoint);
@@ -485,7 +488,8 @@ language_errors(void **state)
         {"sides a b\nx = y when c=d\n", "there is no choice \"c\""},
         {"sides a b\nchoice b c = d\nx = y\n", "at least two values"},
         {"sides a b\nchoice b c = d e\nx = y when c=f\n", "f is no value"},
-        {"sides a b\nnumber n from k\nnumber n = 3\nx = y\n", "line 3, column 10: the number n is there twice"},
+        {"sides a b\nnumber n from k\nnumber n = 3\nx = y\n",
+         "line 3, column 10: the number n is there twice"},
         {"sides a b\ninclude nothing\n", "include takes the name of a preset"},
         {"sides a b\ninclude llama\n", "the sides are a and b already"},
         {"sides a b\nx ; y\n", "line 2, column 3: byte 0x3b"},
