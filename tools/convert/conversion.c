@@ -9,6 +9,7 @@
 #include "tools/convert/conversion.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -464,6 +465,17 @@ finish(struct cairn_conversion *conversion, struct cairn_target *target,
     return err;
 }
 
+/* What a map makes of one number per parameter looks like replicas to those who compare. */
+static void
+explain_parts(struct cairn_complaint *complaint)
+{
+    size_t used = strlen(complaint->text);
+
+    (void)snprintf(complaint->text + used, sizeof(complaint->text) - used,
+                   ". Where the map makes one parameter of several, the optimizer's numbers for "
+                   "them (their steps) must be the same, or be left out with --drop");
+}
+
 cairn_err
 cairn_conversion_run(struct cairn_conversion *conversion, struct cairn_complaint *complaint)
 {
@@ -490,6 +502,8 @@ cairn_conversion_run(struct cairn_conversion *conversion, struct cairn_complaint
         err = cairn_whole_compare(&conversion->source, &conversion->whole, handles,
                                   conversion->options->memory_limit_bytes,
                                   conversion->report.thread_count, complaint);
+    if (err == CAIRN_CORRUPT && conversion->options->map)
+        explain_parts(complaint);
     if (!err)
         err = cairn_tally_create(conversion->whole.layout, &conversion->output,
                                  &conversion->regions, &tally);

@@ -4,7 +4,8 @@
  *
  * Every axis of a part has a dimension and a step in both tensors. Axes that run along one
  * dimension of the target without gaps, and evenly along one of the source, make the box; the
- * others are counted through. So a query group is a box of rows, and a transposed matrix is one box. Pure.
+ * others are counted through. So a query group is a box of rows, and a transposed matrix is one
+ * box. Pure.
  */
 #ifndef CAIRN_TOOLS_CONVERT_MAP_CELLS_H
 #define CAIRN_TOOLS_CONVERT_MAP_CELLS_H

@@ -15,8 +15,8 @@ struct cairn_map_shape {
 
 /*
  * Finds the size of every axis that shapes[count] have: values[] (by symbol) come with what is
- * known (0: not), and go with all of them. Every dimension must then be its product (a padded one at
- * least that). CAIRN_INVAL where one is not, or an axis cannot be told; complained about with the
+ * known (0: not), and go with all of them. Every dimension must then be its product (a padded one
+ * at least that). CAIRN_INVAL where one is not, or an axis cannot be told; complained about with the
  * tensor, its shape, the rule and what to do.
  */
 CAIRN_MUST_CHECK cairn_err cairn_map_sizes_find(const struct cairn_map *map,

@@ -329,7 +329,8 @@ experts_and_groups(void **state)
         s = random_sizes();
         add_model(&before, &s, stacked);
         (void)snprintf(set, sizeof(set), "heads=%" PRIu64 ",groups=%" PRIu64
-                       ",expert_modules=%s,experts=%s", s.groups * s.each, s.groups, grouped ? "grouped" : "local",
+                       ",expert_modules=%s,experts=%s",
+                       s.groups * s.each, s.groups, grouped ? "grouped" : "local",
                        stacked ? "stacked" : "single");
         map_by(&checkpoint, "qwen3-moe", set);
         check_megatron(&checkpoint, &s, stacked, grouped);
