@@ -360,7 +360,6 @@ spread_of_parameter(struct cairn_map_instance *instance, uint64_t *count)
     if (instance->spread == CAIRN_MAP_NO_SYMBOL)
         return CAIRN_OK;
     parameter.key = "";
-    parameter.sources = NULL;
     parameter.stack = 1;
     parameter.sources = malloc(instance->source->count * sizeof(*parameter.sources));
     if (!parameter.sources)
