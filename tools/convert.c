@@ -1,6 +1,7 @@
 /* tools/convert.c - `cairn convert`: from one checkpoint to another, with the proof that they are
  * equal. */
 #include "tools/convert/conversion.h"
+#include "tools/convert/map_language.h"
 #include "tools/convert/verbs.h"
 #include "tools/verb.h"
 
@@ -9,7 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { DROPS_MAX = 64, RANKS_MAX = 1 << 20 };
+enum { DROPS_MAX = 64, SETS_MAX = 64, RANKS_MAX = 1 << 20, MAP_HELP_BYTES = 256 };
 
 static const char about[] =
     "Converts the checkpoint SRC into DST: its weights, its optimizer state and whatever else it holds.\n"
@@ -20,10 +21,11 @@ static const char about[] =
     "DST is a directory, or for formats of one file the file (a directory where it ends in '/').";
 static const char examples[] =
     "  cairn convert ckpt/step-1000 out/ --to universal        # whole tensors, any parallelism\n"
-    "  cairn convert ckpt/step-1000 model.safetensors --to safetensors --dtype BF16 --dry-run\n";
+    "  cairn convert ckpt/step-1000 model.safetensors --to safetensors --dtype BF16 --dry-run\n"
+    "  cairn convert Llama-3-8B/ out/ --to torch --map llama   # Hugging Face's names to Megatron's\n";
 
 struct request {
-    const char *to, *tp, *pp, *dp, *ep, *etp, *vpp, *dtype, *drop, *threads, *memory, *output;
+    const char *to, *tp, *pp, *dp, *ep, *etp, *vpp, *dtype, *drop, *map, *set, *threads, *memory, *output;
     bool dry_run, json;
 };
 
@@ -61,14 +63,14 @@ take_dtype(const char *text)
 
 /* Splits "a,b" in place. */
 static size_t
-split_drops(char *text, const char *drops[DROPS_MAX])
+split_list(char *text, const char **parts, size_t parts_max)
 {
     size_t count = 0;
     char *rest = NULL;
 
-    for (char *part = strtok_r(text, ",", &rest); part && count < DROPS_MAX;
+    for (char *part = strtok_r(text, ",", &rest); part && count < parts_max;
          part = strtok_r(NULL, ",", &rest))
-        drops[count++] = part;
+        parts[count++] = part;
     return count;
 }
 
@@ -101,6 +103,17 @@ is_single_file(const struct cairn_format *format, const char *target)
     return stat(target, &found) != 0 || !S_ISDIR(found.st_mode);
 }
 
+/* The help of --map, with all that are built in. */
+static void
+list_maps(char help[MAP_HELP_BYTES])
+{
+    size_t used = (size_t)snprintf(help, MAP_HELP_BYTES, "other names and layouts, by a file or");
+
+    for (uint32_t i = 0; cairn_map_preset_name(i) && used < MAP_HELP_BYTES; i++)
+        used += (size_t)snprintf(help + used, MAP_HELP_BYTES - used, "%s%s", i ? ", " : " one of ",
+                                 cairn_map_preset_name(i));
+}
+
 /* ---- showing ---- */
 
 static void
@@ -122,6 +135,10 @@ print_plan(const struct cairn_conversion *conversion)
     if (report->aliases)
         printf(", %" PRIu32 " of them tied to others", report->aliases);
     printf("\n");
+    if (report->map.mapped)
+        printf("mapped     %" PRIu32 " tensors of %s to %" PRIu32 " of %s by %s, each element once\n",
+               report->map.mapped, report->map.from, report->map.made, report->map.to,
+               conversion->options->map);
     if (report->dropped)
         printf("dropped    %" PRIu32 " tensors, as asked\n", report->dropped);
     if (report->cast)
@@ -196,6 +213,9 @@ write_numbers(struct cairn_json_writer *writer, const struct cairn_conversion_re
                   {"opaque", report->opaque},
                   {"tied", report->aliases},
                   {"dropped", report->dropped},
+                  {"mapped", report->map.mapped},
+                  {"made", report->map.made},
+                  {"dropped_by_map", report->map.dropped},
                   {"cast", report->cast},
                   {"source_bytes", report->source_bytes},
                   {"target_bytes", report->target_bytes},
@@ -210,6 +230,21 @@ write_numbers(struct cairn_json_writer *writer, const struct cairn_conversion_re
         cairn_json_write_key(writer, fields[i].name);
         cairn_json_write_u64(writer, fields[i].value);
     }
+}
+
+/* Which map, and in which direction it was gone through. */
+static void
+write_map(struct cairn_json_writer *writer, const struct cairn_conversion *conversion)
+{
+    cairn_json_write_key(writer, "map");
+    cairn_json_write_object_begin(writer);
+    cairn_json_write_key(writer, "name");
+    cairn_json_write_string(writer, conversion->options->map);
+    cairn_json_write_key(writer, "from");
+    cairn_json_write_string(writer, conversion->report.map.from);
+    cairn_json_write_key(writer, "to");
+    cairn_json_write_string(writer, conversion->report.map.to);
+    cairn_json_write_object_end(writer);
 }
 
 static void
@@ -270,6 +305,8 @@ print_json(const struct cairn_conversion *conversion, bool ran)
     write_side(&writer, "target", conversion->options->target, conversion->output.format->name,
                &conversion->options->output.parallelism);
     write_numbers(&writer, &conversion->report);
+    if (conversion->options->map)
+        write_map(&writer, conversion);
     cairn_json_write_key(&writer, "memory_limit_bytes");
     cairn_json_write_u64(&writer, conversion->options->memory_limit_bytes);
     cairn_json_write_key(&writer, "files");
@@ -321,6 +358,7 @@ int
 cairn_verb_convert(int argc, char **argv)
 {
     struct request request = {0};
+    char map_help[MAP_HELP_BYTES];
     const struct cairn_flag flags[] = {
         {"to", 0, "FORMAT", "the target's format", &request.to, NULL},
         {"tp", 0, "N", "tensor-parallel ranks of the target", &request.tp, NULL},
@@ -332,6 +370,9 @@ cairn_verb_convert(int argc, char **argv)
         {"dtype", 0, "D", "cast floating parameters: F32, BF16, F16, F64", &request.dtype, NULL},
         {"drop", 0, "PATTERN", "leave tensors out, such as 'exp_avg*,rank*/rng'", &request.drop,
          NULL},
+        {"map", 0, "MAP", map_help, &request.map, NULL},
+        {"set", 0, "NAME=VALUE", "what the map should know, such as heads=32,norms=plain",
+         &request.set, NULL},
         {"threads", 0, "N", "threads (default: the cores, at most 16)", &request.threads, NULL},
         {"memory-limit", 0, "SIZE", "memory of the process (default 1GiB)", &request.memory, NULL},
         {"dry-run", 0, NULL, "read metadata, print the plan, write nothing", NULL,
@@ -343,10 +384,11 @@ cairn_verb_convert(int argc, char **argv)
         sizeof flags / sizeof *flags, true};
     struct cairn_conversion_options options = {0};
     struct cairn_parallelism *ranks = &options.output.parallelism;
-    const char *words[2], *drops[DROPS_MAX];
-    char *drop_text = NULL;
+    const char *words[2], *drops[DROPS_MAX], *sets[SETS_MAX];
+    char *drop_text = NULL, *set_text = NULL;
     int exit_code;
 
+    list_maps(map_help);
     if (!cairn_words_parse(&usage, argc, argv, words, 2, "SRC and DST", &exit_code))
         return exit_code;
     options.source = words[0];
@@ -367,16 +409,29 @@ cairn_verb_convert(int argc, char **argv)
     if (!cairn_resources_parse(&usage, request.threads, request.memory, &options.thread_count,
                                &options.memory_limit_bytes, &exit_code))
         return exit_code;
+    if (request.set && !request.map)
+        return cairn_usage_error(&usage, "--set tells a map something: say which with --map");
     if (request.drop) {
         drop_text = strdup(request.drop);
         if (!drop_text)
             return CAIRN_EXIT_FAILED;
         options.drops = drops;
-        options.drop_count = split_drops(drop_text, drops);
+        options.drop_count = split_list(drop_text, drops, DROPS_MAX);
     }
+    if (request.set) {
+        set_text = strdup(request.set);
+        if (!set_text) {
+            free(drop_text);
+            return CAIRN_EXIT_FAILED;
+        }
+        options.sets = sets;
+        options.set_count = split_list(set_text, sets, SETS_MAX);
+    }
+    options.map = request.map;
     options.output.single_file = is_single_file(options.to, options.target);
     cairn_checkpoint_log_setup();
     exit_code = run(&options, &request);
     free(drop_text);
+    free(set_text);
     return exit_code;
 }

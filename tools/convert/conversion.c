@@ -9,6 +9,7 @@
 #include "tools/convert/conversion.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -151,6 +152,17 @@ fit(struct cairn_conversion *conversion, struct cairn_execution *execution,
     return err;
 }
 
+/* The source's pieces and what is made of them to prove that it is whole fit into memory. */
+static cairn_err
+check_memory(const struct cairn_conversion *conversion, struct cairn_complaint *complaint)
+{
+    size_t pieces = cairn_layout_piece_count(conversion->source.layout);
+
+    return cairn_memory_limit_check(conversion->options->memory_limit_bytes,
+                                    cairn_memory_limit_plan_bytes(pieces, 0),
+                                    "checking the source", complaint);
+}
+
 cairn_err
 cairn_conversion_open(const struct cairn_conversion_options *options, struct cairn_conversion *out,
                       struct cairn_complaint *complaint)
@@ -164,10 +176,13 @@ cairn_conversion_open(const struct cairn_conversion_options *options, struct cai
         err = cairn_checkpoint_drop(&out->source, options->drops, options->drop_count,
                                     &out->report.dropped, complaint);
     if (!err)
-        err = cairn_memory_limit_check(
-            options->memory_limit_bytes,
-            cairn_memory_limit_plan_bytes(cairn_layout_piece_count(out->source.layout), 0),
-            "checking the source", complaint);
+        err = check_memory(out, complaint);
+    if (!err && options->map) {
+        err = cairn_checkpoint_map(&out->source, options->map, options->sets, options->set_count,
+                                   &out->report.map, complaint);
+        if (!err)
+            err = check_memory(out, complaint);
+    }
     if (!err)
         err = cairn_whole_init(&out->source, &out->whole, complaint);
     if (!err) {
@@ -450,6 +465,17 @@ finish(struct cairn_conversion *conversion, struct cairn_target *target,
     return err;
 }
 
+/* What a map makes of one number per parameter looks like replicas to those who compare. */
+static void
+explain_parts(struct cairn_complaint *complaint)
+{
+    size_t used = strlen(complaint->text);
+
+    (void)snprintf(complaint->text + used, sizeof(complaint->text) - used,
+                   ". Where the map makes one parameter of several, the optimizer's numbers for "
+                   "them (their steps) must be the same, or be left out with --drop");
+}
+
 cairn_err
 cairn_conversion_run(struct cairn_conversion *conversion, struct cairn_complaint *complaint)
 {
@@ -476,6 +502,8 @@ cairn_conversion_run(struct cairn_conversion *conversion, struct cairn_complaint
         err = cairn_whole_compare(&conversion->source, &conversion->whole, handles,
                                   conversion->options->memory_limit_bytes,
                                   conversion->report.thread_count, complaint);
+    if (err == CAIRN_CORRUPT && conversion->options->map)
+        explain_parts(complaint);
     if (!err)
         err = cairn_tally_create(conversion->whole.layout, &conversion->output,
                                  &conversion->regions, &tally);

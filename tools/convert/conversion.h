@@ -8,6 +8,7 @@
 #ifndef CAIRN_TOOLS_CONVERT_CONVERSION_H
 #define CAIRN_TOOLS_CONVERT_CONVERSION_H
 
+#include "tools/convert/map.h"
 #include "tools/convert/regions.h"
 #include "tools/convert/whole.h"
 
@@ -19,6 +20,9 @@ struct cairn_conversion_options {
     struct cairn_output_options output;
     const char *const *drops; /* [drop_count] patterns of names (fnmatch) that are left out */
     size_t drop_count;
+    const char *map; /* map.h; NULL: names and layouts stay what they are */
+    const char *const *sets; /* [set_count]: what the map is told, "heads=32" */
+    size_t set_count;
     uint32_t thread_count;
     uint64_t memory_limit_bytes;
     void (*progress)(void *context, const char *what, uint64_t done_bytes, uint64_t total_bytes);
@@ -29,6 +33,7 @@ struct cairn_conversion_options {
 struct cairn_conversion_report {
     uint32_t parameters, buffers, optimizer, opaque; /* tensors of the source */
     uint32_t aliases, dropped, cast;
+    struct cairn_map_report map; /* all zero without a map; tensors above are counted behind it */
     uint64_t source_bytes;  /* of all tensors */
     uint64_t target_bytes;  /* of all files */
     uint64_t read_bytes;    /* by the plan */
