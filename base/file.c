@@ -286,6 +286,15 @@ cairn_file_sync(int fd)
     return file_ops->sync(fd) == 0 ? CAIRN_OK : report("sync", fd, NULL, 0);
 }
 
+void
+cairn_file_start_sync(int fd, uint64_t at, uint64_t bytes)
+{
+    int saved = errno;
+
+    (void)sync_file_range(fd, (off_t)at, (off_t)bytes, SYNC_FILE_RANGE_WRITE);
+    errno = saved;
+}
+
 cairn_err
 cairn_file_close(int fd)
 {

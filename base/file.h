@@ -88,6 +88,9 @@ CAIRN_MUST_CHECK cairn_err cairn_file_size(int fd, uint64_t *bytes);
 /* Waits until the file (or the directory's names) is on the disk. Never call it again after a
  * failure. */
 CAIRN_MUST_CHECK cairn_err cairn_file_sync(int fd);
+/* Lets the disk begin with what was written there, so that a later cairn_file_sync has less to wait for.
+ * A hint: it does not wait, promises nothing, and whether it failed, the sync tells. */
+void cairn_file_start_sync(int fd, uint64_t at, uint64_t bytes);
 /* Closes; -1 is allowed. The descriptor is gone even on failure. The result matters for a file that
  * was written. */
 cairn_err cairn_file_close(int fd);

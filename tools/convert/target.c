@@ -244,6 +244,15 @@ cairn_target_open(const char *path, const struct cairn_output *output, bool sing
 
 /* ---- files ---- */
 
+static bool
+in_same_directory(const char *a, const char *b)
+{
+    const char *end = strrchr(a, '/'), *other = strrchr(b, '/');
+    size_t bytes = end ? (size_t)(end - a) : 0;
+
+    return bytes == (other ? (size_t)(other - b) : 0) && memcmp(a, b, bytes) == 0;
+}
+
 /* Makes the directories that a name goes through. */
 static cairn_err
 make_directories(const struct cairn_target *target, const char *name)
@@ -271,7 +280,8 @@ cairn_target_create(struct cairn_target *target, struct cairn_complaint *complai
         uint64_t bytes = target->output->files[f].bytes;
         int fd = -1;
 
-        err = make_directories(target, final_name(target, f));
+        if (f == 0 || !in_same_directory(final_name(target, f), final_name(target, f - 1)))
+            err = make_directories(target, final_name(target, f));
         if (err)
             break;
         err = cairn_handles_acquire(target->handles, f, &fd, complaint);
@@ -322,6 +332,7 @@ cairn_target_write(struct cairn_target *target, uint32_t file, uint64_t at, cons
     for (size_t done = 0; !err && done < bytes_len; done += WRITE_BYTES)
         err = cairn_file_write_at(fd, at + done, (const uint8_t *)bytes + done,
                                   bytes_len - done < WRITE_BYTES ? bytes_len - done : WRITE_BYTES);
+    cairn_file_start_sync(fd, at, bytes_len); /* or all waits for the commit */
     cairn_handles_release(target->handles, file);
     return err ? cairn_complain(complaint, err,
                                 "%s/%s cannot be written at byte %" PRIu64
@@ -384,7 +395,8 @@ rename_parts(struct cairn_target *target, struct cairn_complaint *complaint)
         err = cairn_target_part_name(target, f, part, sizeof(part));
         if (!err)
             err = cairn_file_rename(target->dir_fd, part, name);
-        if (!err)
+        if (!err && (f + 1 == target->output->file_count ||
+                     !in_same_directory(name, final_name(target, f + 1))))
             err = sync_directory_of(target, name);
         if (err)
             (void)cairn_complain(complaint, err, "%s/%s cannot be given its name: %s",
