@@ -211,7 +211,13 @@ cairn_ds_universal_plan(const struct cairn_checkpoint *checkpoint,
 
     (void)snprintf(writing.folder, sizeof(writing.folder), "global_step%" PRIu64 "_universal",
                    checkpoint->step_known ? checkpoint->step : 0);
-    err = cairn_deepspeed_target_init(&writing.target, checkpoint, options, false, output, complaint);
+    err = cairn_deepspeed_target_init(&writing.target, checkpoint, options, false, 0, output,
+                                      complaint);
+    if (!err && writing.target.part_count > 1)
+        err = cairn_complain(complaint, CAIRN_INVAL,
+                             "%s is of a pipeline, whose stages a universal checkpoint is not made of "
+                             "here; convert it to deepspeed, or to another format",
+                             checkpoint->place.path);
     if (!err && !writing.target.has_groups)
         err = cairn_complain(complaint, CAIRN_INVAL,
                              "%s has no ZeRO optimizer, and a universal checkpoint is made of one's "
