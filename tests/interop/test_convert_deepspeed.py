@@ -27,6 +27,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 CAIRN = ROOT / "build" / "plain" / "cairn"
 PYTHON = ROOT / "build" / "venv-deepspeed" / "bin" / "python"
 TRAINER = ROOT / "tests" / "interop" / "deepspeed_trainer.py"
+PIPELINE = ROOT / "tests" / "interop" / "deepspeed_pipeline.py"
 
 # torch.load of DeepSpeed's files imports its classes
 sys.path += map(str, (ROOT / "build" / "venv-deepspeed" / "lib").glob("python3*/site-packages"))
@@ -41,15 +42,14 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def run_job(mode: str, ranks: int, folder: pathlib.Path, truth: pathlib.Path, **job: Any) -> dict[str, Any]:
-    """Runs a DeepSpeed job of `ranks` processes that saves into, or loads from, `folder`; gives what it then held."""
-    text = json.dumps({"dtype": "bf16", "steps": 3, **job, "dir": str(folder), "truth": str(truth)})
+def run_ranks(ranks: int, program: pathlib.Path, *words: Any) -> None:
+    """Runs a program of DeepSpeed in so many processes."""
     port = str(free_port())
     processes = []
     for rank in range(ranks):
         env = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_SIZE=str(ranks),
                    MASTER_ADDR="127.0.0.1", MASTER_PORT=port, OMP_NUM_THREADS="1", DS_ACCELERATOR="cpu")
-        processes.append(subprocess.Popen([str(PYTHON), str(TRAINER), mode, text], env=env, text=True, stdout=subprocess.PIPE,
+        processes.append(subprocess.Popen([str(PYTHON), str(program), *map(str, words)], env=env, text=True, stdout=subprocess.PIPE,
                                           stderr=subprocess.STDOUT))
     try:
         outputs = [process.communicate(timeout=600)[0] for process in processes]
@@ -58,6 +58,11 @@ def run_job(mode: str, ranks: int, folder: pathlib.Path, truth: pathlib.Path, **
             process.kill()
     for process, output in zip(processes, outputs):
         assert process.returncode == 0, output[-4000:]
+
+
+def run_job(mode: str, ranks: int, folder: pathlib.Path, truth: pathlib.Path, **job: Any) -> dict[str, Any]:
+    """Runs a DeepSpeed job of `ranks` processes that saves into, or loads from, `folder`; gives what it then held."""
+    run_ranks(ranks, TRAINER, mode, json.dumps({"dtype": "bf16", "steps": 3, **job, "dir": str(folder), "truth": str(truth)}))
     return torch.load(truth, weights_only=False)
 
 
@@ -201,6 +206,38 @@ def test_round_robin(tmp_path: pathlib.Path) -> None:
         assert torch.equal(torch.load(folder / "exp_avg.pt")["param"], moment), name
 
 
+def test_pipeline(tmp_path: pathlib.Path) -> None:
+    """Two stages: every layer's tensors under the module's names, and for another number of ranks, also by way of a distributed
+    checkpoint, what DeepSpeed loads and saves again is what was trained."""
+    run_ranks(4, PIPELINE, "save", tmp_path / "a")
+    convert(tmp_path / "a", tmp_path / "a.pt", "--to", "torch")
+    whole = torch.load(tmp_path / "a.pt", weights_only=False)
+    (tag,) = [child for child in (tmp_path / "a").iterdir() if child.is_dir()]
+    found = dict(whole["model"])
+    for path in sorted(tag.glob("layer_*")):
+        number = int(path.name.split("_")[1].split("-")[0])
+        for key, tensor in torch.load(path).items():
+            assert torch.equal(tensor, found.pop("tied_modules.embed.weight" if number == 0 else f"{number}.{key}")), f"{path} {key}"
+    assert not found
+    convert(tmp_path / "a", tmp_path / "d", "--to", "dcp")
+    convert(tmp_path / "d", tmp_path / "b", "--to", "deepspeed", "--dp", 1)
+    convert(tmp_path / "a", tmp_path / "three", "--to", "deepspeed", "--dp", 3)
+    run_ranks(2, PIPELINE, "load", tmp_path / "b", tmp_path / "c")
+    for other in ("three", "c"):
+        report = cairn("diff", tmp_path / "a", tmp_path / other, "--bits").stdout
+        assert all("deepspeed/" in line for line in report.splitlines()[:-1]), report  # what counts samples and ranks
+    convert(tmp_path / "c", tmp_path / "e", "--to", "deepspeed", "--dp", 2)
+    for kind in ("*optim_states.pt", "layer_*"):
+        for path in tag.glob(kind):
+            left, right = [tensors_of(torch.load(file, weights_only=False)) for file in (path, tmp_path / "e" / tag.name / path.name)]
+            assert len(left) == len(right)
+            for mine, theirs in zip(left, right):
+                used = slice(None, theirs.numel()) if mine.dim() == 1 else slice(None)
+                assert torch.equal(mine[used], theirs[used]) if mine.dim() else torch.equal(mine, theirs), path.name
+    refused = cairn("convert", tmp_path / "a", tmp_path / "u", "--to", "deepspeed-universal")
+    assert refused.returncode == 64 and "pipeline" in refused.stderr
+
+
 def test_broken(tmp_path: pathlib.Path) -> None:
     """What does not fit together is refused with the file and the reason, and nothing is written."""
     run_job("save", 3, tmp_path / "a", tmp_path / "a.pt", stage=2)
@@ -227,7 +264,7 @@ def test_broken(tmp_path: pathlib.Path) -> None:
     attempt("last", lambda f: rank(f, 2).unlink(), "3 ranks", "2 optim_states files")
     attempt("twice", lambda f: shutil.copy(rank(f, 0), f / "zero_pp_rank_0_mp_rank_00_optim_states.pt"), "both rank 0")
     attempt("truncated", lambda f: os.truncate(rank(f, 1), 3000), "rank_1")
-    attempt("tensor", lambda f: shutil.copy(rank(f, 0), f / "bf16_zero_pp_rank_0_mp_rank_01_optim_states.pt"), "parallelism")
+    attempt("tensor", lambda f: shutil.copy(rank(f, 0), f / "bf16_zero_pp_rank_0_mp_rank_01_optim_states.pt"), "mp_rank_01", "missing")
 
     def other_step(state: dict[str, Any]) -> None:
         state["base_optimizer_state"]["state"][1]["step"] += 1

@@ -17,6 +17,7 @@
 #include "base/file.h"
 #include "tools/convert/memory_limit.h"
 #include "tools/convert/drop.h"
+#include "tools/convert/equals.h"
 #include "tools/convert/fingerprints.h"
 #include "tools/convert/tally.h"
 #include "tools/convert/target.h"
@@ -476,6 +477,8 @@ cairn_conversion_run(struct cairn_conversion *conversion, struct cairn_complaint
         err = cairn_whole_compare(&conversion->source, &conversion->whole, handles,
                                   conversion->options->memory_limit_bytes,
                                   conversion->report.thread_count, complaint);
+    if (!err)
+        err = cairn_equals_check(conversion, handles, complaint);
     if (!err)
         err = cairn_tally_create(conversion->whole.layout, &conversion->output,
                                  &conversion->regions, &tally);

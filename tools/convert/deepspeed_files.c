@@ -196,8 +196,9 @@ take_ranks(const struct cairn_place *place, const char *folder, const char *what
                                   place->path, last[-1].name, last->name, last->rank, what);
         if (i == count || by_rank(last, &wanted) != 0)
             return cairn_complain(complaint, CAIRN_CORRUPT,
-                                  "%s: %s is there, but rank %" PRIu32 "'s %s of mp_rank_%02" PRIu32
-                                  " is missing; copy it from the node that wrote it",
+                                  "%s: %s is there, but rank %" PRIu32
+                                  "'s %s is missing (mp_rank_%02" PRIu32
+                                  "); copy it from the node that wrote it",
                                   place->path, last->name, wanted.rank, what, wanted.part);
     }
     return take_paths(folder, ranked, count, paths, path_count);

@@ -184,10 +184,39 @@ plan_part(struct cairn_deepspeed_target *target, const char *folder)
         if (!err && target->has_groups)
             err = plan_optim(target, folder, prefix);
     }
+    if (!err)
+        err = cairn_deepspeed_plan_rest(target);
     if (err || target->part + 1 < target->part_count)
         return err;
     err = plan_layers(target, folder);
     return err ? err : cairn_deepspeed_target_tied(target);
+}
+
+/* The targets of all parts, which refer to one another. */
+static cairn_err
+init_parts(const struct cairn_checkpoint *checkpoint, const struct cairn_output_options *options,
+           struct cairn_output *output, struct cairn_deepspeed_target **out, uint32_t *part_count,
+           struct cairn_complaint *complaint)
+{
+    struct cairn_deepspeed_target *parts = calloc(1, sizeof(*parts)), *grown;
+    cairn_err err = parts ? CAIRN_OK : CAIRN_NOMEM;
+
+    *part_count = 0;
+    *out = parts;
+    for (uint32_t part = 0; !err && (part == 0 || part < parts->part_count); part++) {
+        if (part == 1) {
+            grown = realloc(parts, parts->part_count * sizeof(*parts));
+            if (!grown)
+                return CAIRN_NOMEM;
+            *out = parts = grown;
+        }
+        *part_count = part + 1;
+        err = cairn_deepspeed_target_init(&parts[part], checkpoint, options, true, part, output,
+                                          complaint);
+    }
+    for (uint32_t part = 0; !err && *part_count > 1 && part < *part_count; part++)
+        parts[part].parts = parts;
+    return err;
 }
 
 cairn_err
@@ -195,22 +224,19 @@ cairn_deepspeed_plan(const struct cairn_checkpoint *checkpoint,
                      const struct cairn_output_options *options, struct cairn_output *output,
                      struct cairn_complaint *complaint)
 {
-    struct cairn_deepspeed_target target;
-    uint32_t part_count = 1;
-    char folder[64];
+    struct cairn_deepspeed_target *parts = NULL;
+    uint32_t part_count = 0;
+    char folder[64] = "";
     uint8_t *latest;
-    cairn_err err = CAIRN_OK;
+    cairn_err err = init_parts(checkpoint, options, output, &parts, &part_count, complaint);
 
-    (void)snprintf(folder, sizeof(folder), "global_step%" PRIu64,
-                   checkpoint->step_known ? checkpoint->step : 0);
-    for (uint32_t part = 0; part < part_count && !err; part++) {
-        err = cairn_deepspeed_target_init(&target, checkpoint, options, true, part, output,
-                                          complaint);
-        if (!err)
-            err = plan_part(&target, folder);
-        part_count = target.part_count;
-        cairn_deepspeed_target_fini(&target);
-    }
+    if (!err)
+        (void)snprintf(folder, sizeof(folder), "global_step%" PRIu64, parts->step);
+    for (uint32_t part = 0; part < part_count && !err; part++)
+        err = plan_part(&parts[part], folder);
+    for (uint32_t part = 0; part < part_count; part++)
+        cairn_deepspeed_target_fini(&parts[part]);
+    free(parts);
     if (err)
         return err;
     latest = (uint8_t *)strdup(folder);

@@ -241,6 +241,9 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
     if (!err)
         err = cairn_deepspeed_object_load(target, 0, 0, &object);
     shapes = err ? NULL : cairn_pickle_get(object.root, "param_shapes");
+    if (checkpoint->step_known ||
+        !cairn_pickle_u64(cairn_pickle_get(object.root, "global_steps"), &target->step))
+        target->step = checkpoint->step;
     if (!err && target->carried[1])
         err = read_groups(target, shapes);
     if (!err && target->carried[1])

@@ -20,7 +20,9 @@ struct cairn_deepspeed_target {
     bool has_groups, stage_known, stage3;
     bool elastic; /* the optimizer's state is saved without padding */
     uint32_t ranks, rank; /* of the target; whose file is being made */
+    uint64_t step; /* of the checkpoint, or as it is carried */
     uint32_t part, part_count; /* of the module, as the source had them: stages of a pipeline */
+    const struct cairn_deepspeed_target *parts; /* [part_count], this one among them; NULL: one */
     char keys[CAIRN_DEEPSPEED_KEYS_MAX][CAIRN_DEEPSPEED_KEY_BYTES_MAX]; /* of flat buffers */
     uint32_t key_count;
     uint8_t *carried[2]; /* rank 0's pickles: model, optim (NULL: no ZeRO) */

@@ -197,6 +197,8 @@ plan_all(struct writing *writing)
         target->rank = rank;
         err = cairn_deepspeed_plan_model(target, writing->folder);
     }
+    if (!err)
+        err = cairn_deepspeed_plan_rest(target);
     return err ? err : cairn_deepspeed_target_tied(target);
 }
 
@@ -209,10 +211,10 @@ cairn_ds_universal_plan(const struct cairn_checkpoint *checkpoint,
     uint8_t *latest;
     cairn_err err;
 
-    (void)snprintf(writing.folder, sizeof(writing.folder), "global_step%" PRIu64 "_universal",
-                   checkpoint->step_known ? checkpoint->step : 0);
     err = cairn_deepspeed_target_init(&writing.target, checkpoint, options, false, 0, output,
                                       complaint);
+    (void)snprintf(writing.folder, sizeof(writing.folder), "global_step%" PRIu64 "_universal",
+                   writing.target.step);
     if (!err && writing.target.part_count > 1)
         err = cairn_complain(complaint, CAIRN_INVAL,
                              "%s is of a pipeline, whose stages a universal checkpoint is not made of "
