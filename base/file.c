@@ -310,6 +310,24 @@ cairn_file_close(int fd)
     return err == CAIRN_NOT_FOUND ? CAIRN_IO : err;
 }
 
+mode_t
+cairn_file_mask(void)
+{
+    mode_t mask = umask(0);
+
+    (void)umask(mask);
+    return mask;
+}
+
+void
+cairn_file_share(int dir_fd, const char *name, bool directory, mode_t mask)
+{
+    int saved = errno;
+
+    (void)!fchmodat(dir_fd, name, (directory ? 0777 : 0666) & ~mask, 0);
+    errno = saved;
+}
+
 cairn_err
 cairn_file_rename(int dir_fd, const char *from, const char *to)
 {

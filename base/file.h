@@ -97,6 +97,12 @@ cairn_err cairn_file_close(int fd);
 CAIRN_MUST_CHECK cairn_err cairn_file_rename(int dir_fd, const char *from, const char *to);
 CAIRN_MUST_CHECK cairn_err cairn_file_unlink(int dir_fd, const char *name);
 
+/* What the process' umask takes away. Call it while no other thread makes files. */
+mode_t cairn_file_mask(void);
+/* Gives a file, or a directory, the permissions that a new one has with that mask: what is made here is
+ * for its owner alone. A file system that knows no permissions is left as it is. */
+void cairn_file_share(int dir_fd, const char *name, bool directory, mode_t mask);
+
 /*
  * Replaces a whole small file atomically and durably: "<name>.new" is written, synced, closed,
  * renamed, and the directory synced. On failure the old file is untouched, except that a failed

@@ -28,6 +28,7 @@ struct cairn_target {
     char *directory;
     char *name; /* of the single file in the directory, NULL: the output's own paths */
     int dir_fd;
+    mode_t mask;  /* of the process, which the output's permissions follow */
     bool made;    /* the directory was made here */
     bool created; /* part files may be there */
     bool resumed;
@@ -138,6 +139,8 @@ open_directory(struct cairn_target *target, struct cairn_complaint *complaint)
     if (!target->name && access(target->directory, F_OK) != 0) {
         err = cairn_dir_make(AT_FDCWD, target->directory);
         target->made = !err;
+        if (target->made)
+            cairn_file_share(AT_FDCWD, target->directory, true, target->mask);
     }
     if (!err)
         err = cairn_file_open(AT_FDCWD, target->directory, CAIRN_FILE_DIRECTORY, &target->dir_fd);
@@ -218,6 +221,7 @@ cairn_target_open(const char *path, const struct cairn_output *output, bool sing
     if (!target)
         return CAIRN_NOMEM;
     target->dir_fd = -1;
+    target->mask = cairn_file_mask();
     target->output = output;
     err = split_path(target, path, single_file);
     if (!err)
@@ -266,6 +270,8 @@ make_directories(const struct cairn_target *target, const char *name)
         memcpy(path, name, (size_t)(slash - name));
         path[slash - name] = '\0';
         err = cairn_dir_make(target->dir_fd, path);
+        if (!err)
+            cairn_file_share(target->dir_fd, path, true, target->mask);
     }
     return err;
 }
@@ -394,6 +400,8 @@ rename_parts(struct cairn_target *target, struct cairn_complaint *complaint)
 
         err = cairn_target_part_name(target, f, part, sizeof(part));
         if (!err)
+            cairn_file_share(target->dir_fd, part, false, target->mask);
+        if (!err)
             err = cairn_file_rename(target->dir_fd, part, name);
         if (!err && (f + 1 == target->output->file_count ||
                      !in_same_directory(name, final_name(target, f + 1))))
@@ -416,6 +424,8 @@ save_smalls(struct cairn_target *target, struct cairn_complaint *complaint)
         err = make_directories(target, small->path);
         if (!err)
             err = cairn_file_save(target->dir_fd, small->path, small->bytes, small->bytes_len);
+        if (!err)
+            cairn_file_share(target->dir_fd, small->path, false, target->mask);
         if (!err && strchr(small->path, '/')) /* cairn_file_save syncs dir_fd alone */
             err = sync_directory_of(target, small->path);
         if (err)
