@@ -2,7 +2,7 @@
 #   make                 ./cairn, lib/libcairn.so, examples/gpt
 #   make demo | test     install what is missing, then run the main job | pass the tests
 #   make check           unit and fault tests without installing anything
-#   make sim [SEEDS=N] [SEED=S], make cluster, make interop, make fuzz, make bench, make bench-peers, make lint, make layers, make headers
+#   make sim [SEEDS=N] [SEED=S], make cluster, make interop, make fuzz, make bench, make bench-peers, make bench-convert, make lint, make layers, make headers
 # Knobs: SAN=address,undefined | thread   CC=clang   V=1   BUILD=folder
 comma := ,
 SAN   ?=
@@ -46,7 +46,7 @@ NEEDS_agent := agent client snapshot erasure transport base
 NEEDS_tools := tools agent client snapshot erasure transport base
 ARCHIVES_FOR = $(foreach m,$(NEEDS_$(1)),$(filter $(BUILD)/lib$(m).a,$(ARCHIVES)))
 
-.PHONY: all FORCE clean deps test-deps demo test check sim cluster interop fuzz bench bench-peers lint layers headers format install
+.PHONY: all FORCE clean deps test-deps demo test check sim cluster interop fuzz bench bench-peers bench-convert lint layers headers format install
 .SECONDARY:
 .DELETE_ON_ERROR:
 all: $(BUILD)/cairn $(BUILD)/libcairn.so $(BUILD)/gpt
@@ -139,6 +139,9 @@ interop:
 # A PyTorch job protected by Cairn beside one that saves with torch's own means: 20 GiB, a quarter of an hour. ARGS=--json | --small | --rounds N
 bench-peers: all
 	$(Q)python3 tests/runner.py environment && build/venv/bin/python tests/interop/bench_peers.py $(ARGS)
+# Conversions beside the frameworks' own tools: 12 GiB of disk, a quarter of an hour. ARGS=--json | --small | --rounds N | --only WORD
+bench-convert: all
+	$(Q)python3 tests/runner.py environment && build/venv/bin/python tests/interop/bench_convert.py $(ARGS)
 lint:
 	$(Q)python3 tests/runner.py lint
 format:

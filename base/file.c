@@ -286,6 +286,15 @@ cairn_file_sync(int fd)
     return file_ops->sync(fd) == 0 ? CAIRN_OK : report("sync", fd, NULL, 0);
 }
 
+void
+cairn_file_start_sync(int fd, uint64_t at, uint64_t bytes)
+{
+    int saved = errno;
+
+    (void)sync_file_range(fd, (off_t)at, (off_t)bytes, SYNC_FILE_RANGE_WRITE);
+    errno = saved;
+}
+
 cairn_err
 cairn_file_close(int fd)
 {
@@ -299,6 +308,24 @@ cairn_file_close(int fd)
         return CAIRN_OK;
     err = report("close", AT_FDCWD, path, 0);
     return err == CAIRN_NOT_FOUND ? CAIRN_IO : err;
+}
+
+mode_t
+cairn_file_mask(void)
+{
+    mode_t mask = umask(0);
+
+    (void)umask(mask);
+    return mask;
+}
+
+void
+cairn_file_share(int dir_fd, const char *name, bool directory, mode_t mask)
+{
+    int saved = errno;
+
+    (void)!fchmodat(dir_fd, name, (directory ? 0777 : 0666) & ~mask, 0);
+    errno = saved;
 }
 
 cairn_err

@@ -88,11 +88,20 @@ CAIRN_MUST_CHECK cairn_err cairn_file_size(int fd, uint64_t *bytes);
 /* Waits until the file (or the directory's names) is on the disk. Never call it again after a
  * failure. */
 CAIRN_MUST_CHECK cairn_err cairn_file_sync(int fd);
+/* Lets the disk begin with what was written there, so that a later cairn_file_sync has less to wait for.
+ * A hint: it does not wait, promises nothing, and whether it failed, the sync tells. */
+void cairn_file_start_sync(int fd, uint64_t at, uint64_t bytes);
 /* Closes; -1 is allowed. The descriptor is gone even on failure. The result matters for a file that
  * was written. */
 cairn_err cairn_file_close(int fd);
 CAIRN_MUST_CHECK cairn_err cairn_file_rename(int dir_fd, const char *from, const char *to);
 CAIRN_MUST_CHECK cairn_err cairn_file_unlink(int dir_fd, const char *name);
+
+/* What the process' umask takes away. Call it while no other thread makes files. */
+mode_t cairn_file_mask(void);
+/* Gives a file, or a directory, the permissions that a new one has with that mask: what is made here is
+ * for its owner alone. A file system that knows no permissions is left as it is. */
+void cairn_file_share(int dir_fd, const char *name, bool directory, mode_t mask);
 
 /*
  * Replaces a whole small file atomically and durably: "<name>.new" is written, synced, closed,

@@ -293,7 +293,7 @@ def interop_environment():
 
 
 def suite_environment():
-    """Only makes the environment of interop, for `make bench-peers`."""
+    """Only makes the environment of interop, for `make bench-peers` and `make bench-convert`."""
     python, missing = interop_environment()
     return [Result("environment", failed=1, output=missing)] if missing else []
 

@@ -284,7 +284,9 @@ print_table(const struct cairn_bench_report *report, const struct machine *machi
                      value->floor, value->unit, ratio_of(value), bound,
                      cairn_show_bytes(value->bytes, bytes), value->cpu_seconds_per_gib);
     }
-    (void)printf("floor: %s\n", headline(report)->command);
+    for (uint32_t i = 0; i < report->case_count; i++)
+        if (i == 0 || strcmp(report->cases[i].command, report->cases[i - 1].command) != 0)
+            (void)printf("floor: %s\n", report->cases[i].command);
     for (uint32_t i = 0; i < report->detail_count; i++)
         (void)printf("  %-40s %.6g\n", report->details[i].name, report->details[i].value);
 }

@@ -8,6 +8,10 @@
  *   floor    pread and pwrite of the source's files into new ones, 256 KiB at a time (longer writes
  *            are slower), as many threads (one file each at a time), and the same sync
  * Medians over the rounds, which alternate; the source is in the page cache.
+ *
+ *   case     planning: small matrices, each in 8 files, to 2 files, nothing written
+ *   value    pieces of both sides planned per second, of a million
+ *   floor    the same of a quarter of them: the ratio is 1 where the time grows as the pieces do
  */
 #include "tools/bench.h"
 #include "tools/bench_measure.h"
@@ -29,14 +33,25 @@ enum {
     BYTES_DEFAULT = 512 << 20,
     COPY_BYTES = 256 << 10,
     THREADS = 2,
-    PATH_BYTES = 512
+    PATH_BYTES = 512,
+    MARGIN_BYTES = 1 << 20, /* what rounding to whole rows takes away, and more */
+    PLAN_COLUMNS = 16,
+    PLAN_TENSORS = 1000000 / (SOURCE_FILES + TARGET_FILES)
 };
 
-/* What the format below reads and writes: one matrix, cut along one dimension. */
+/* What the format below reads and writes: matrices of one shape, cut along one dimension. */
 static struct {
     uint64_t shape[2];
     uint32_t cut_dim;
-} matrix;
+    uint32_t count;
+} matrix = {.count = 1};
+
+/* Bytes of all parts in one of so many files. */
+static uint64_t
+part_bytes(uint32_t parts)
+{
+    return matrix.shape[0] * matrix.shape[1] * 2 / parts * matrix.count;
+}
 
 static void
 cut(uint32_t part, uint32_t parts, uint64_t start[2], uint64_t extent[2])
@@ -57,20 +72,24 @@ probe(const struct cairn_place *place)
 static cairn_err
 read_shards(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
 {
-    uint32_t tensor = 0, container = 0;
+    uint32_t tensor = 0, containers[SOURCE_FILES];
     uint64_t start[2], extent[2];
     char name[32];
-    cairn_err err;
+    cairn_err err = CAIRN_OK;
 
-    err = cairn_checkpoint_add_tensor(checkpoint, "weight", CAIRN_BF16, CAIRN_PARAM, 2,
-                                      matrix.shape, &tensor, complaint);
     for (uint32_t i = 0; !err && i < SOURCE_FILES; i++) {
         (void)snprintf(name, sizeof(name), "rank%" PRIu32, i);
-        cut(i, SOURCE_FILES, start, extent);
-        err = cairn_checkpoint_add_file(checkpoint, name, &container, complaint);
-        if (!err)
-            err = cairn_checkpoint_add_box(checkpoint, tensor, container, start, extent, 0, NULL,
-                                           complaint);
+        err = cairn_checkpoint_add_file(checkpoint, name, &containers[i], complaint);
+    }
+    for (uint32_t t = 0; !err && t < matrix.count; t++) {
+        (void)snprintf(name, sizeof(name), "layers.%" PRIu32 ".weight", t);
+        err = cairn_checkpoint_add_tensor(checkpoint, name, CAIRN_BF16, CAIRN_PARAM, 2,
+                                          matrix.shape, &tensor, complaint);
+        for (uint32_t i = 0; !err && i < SOURCE_FILES; i++) {
+            cut(i, SOURCE_FILES, start, extent);
+            err = cairn_checkpoint_add_box(checkpoint, tensor, containers[i], start, extent,
+                                           t * extent[0] * extent[1] * 2, NULL, complaint);
+        }
     }
     return err;
 }
@@ -79,22 +98,26 @@ static cairn_err
 plan_shards(const struct cairn_checkpoint *checkpoint, const struct cairn_output_options *options,
             struct cairn_output *output, struct cairn_complaint *complaint)
 {
-    uint32_t tensor = 0, file = 0;
+    uint32_t tensor = 0, files[TARGET_FILES];
     uint64_t start[2], extent[2];
     char name[32];
-    cairn_err err;
+    cairn_err err = CAIRN_OK;
 
     (void)complaint;
-    err = cairn_output_add_tensor(output, options, cairn_layout_tensor(checkpoint->layout, 0),
-                                  &tensor);
     for (uint32_t i = 0; !err && i < TARGET_FILES; i++) {
         (void)snprintf(name, sizeof(name), "rank%" PRIu32, i);
-        cut(i, TARGET_FILES, start, extent);
-        err = cairn_output_add_file(output, name, &file);
+        err = cairn_output_add_file(output, name, &files[i]);
         if (!err)
-            err = cairn_output_add_box(output, tensor, file, start, extent, 0, NULL);
-        if (!err)
-            cairn_output_set_bytes(output, file, extent[0] * extent[1] * 2);
+            cairn_output_set_bytes(output, files[i], part_bytes(TARGET_FILES));
+    }
+    for (uint32_t t = 0; !err && t < matrix.count; t++) {
+        err = cairn_output_add_tensor(output, options, cairn_layout_tensor(checkpoint->layout, t),
+                                      &tensor);
+        for (uint32_t i = 0; !err && i < TARGET_FILES; i++) {
+            cut(i, TARGET_FILES, start, extent);
+            err = cairn_output_add_box(output, tensor, files[i], start, extent,
+                                       t * extent[0] * extent[1] * 2, NULL);
+        }
     }
     return err;
 }
@@ -314,6 +337,63 @@ make_source(struct bench *bench, uint64_t file_bytes)
     return err;
 }
 
+/* ---- planning ---- */
+
+static cairn_err
+plan_once(const struct bench *bench, uint32_t tensors, double *seconds)
+{
+    char source[PATH_BYTES + 16], target[PATH_BYTES + 16];
+    struct cairn_conversion_options options = {.source = source,
+                                               .target = target,
+                                               .from = &shards,
+                                               .to = &shards,
+                                               .thread_count = THREADS,
+                                               .memory_limit_bytes = UINT64_C(1) << 40};
+    struct cairn_complaint complaint = {""};
+    struct cairn_conversion conversion;
+    double began_s = cairn_bench_now_s();
+    cairn_err err;
+
+    matrix.count = tensors;
+    (void)snprintf(source, sizeof(source), "%s/source", bench->base);
+    (void)snprintf(target, sizeof(target), "%s/target", bench->base);
+    err = cairn_conversion_open(&options, &conversion, &complaint);
+    *seconds = cairn_bench_now_s() - began_s;
+    cairn_conversion_close(&conversion);
+    if (err)
+        (void)fprintf(stderr, "cairn bench: convert: %s\n", complaint.text);
+    return err;
+}
+
+static cairn_err
+measure_plans(struct bench *bench)
+{
+    double whole_s[CAIRN_BENCH_ROUNDS_MAX], quarter_s[CAIRN_BENCH_ROUNDS_MAX];
+    uint32_t pieces = PLAN_TENSORS * (SOURCE_FILES + TARGET_FILES);
+    struct cairn_bench_case value = {.unit = "M/s",
+                                     .threads = 1,
+                                     .bound = 0.80,
+                                     .command = "a quarter of the pieces"};
+    cairn_err err = CAIRN_OK;
+
+    matrix.shape[0] = SOURCE_FILES;
+    matrix.shape[1] = PLAN_COLUMNS;
+    matrix.cut_dim = 0;
+    for (uint32_t round = 0; !err && round < bench->rounds; round++) {
+        err = plan_once(bench, PLAN_TENSORS, &whole_s[round]);
+        if (!err)
+            err = plan_once(bench, PLAN_TENSORS / 4, &quarter_s[round]);
+    }
+    matrix.count = 1;
+    if (err)
+        return err;
+    value.value = pieces / cairn_bench_median(whole_s, bench->rounds) / 1e6;
+    value.floor = pieces / 4.0 / cairn_bench_median(quarter_s, bench->rounds) / 1e6;
+    (void)snprintf(value.name, sizeof value.name, "planning %" PRIu32 " pieces", pieces);
+    cairn_bench_add(bench->report, &value);
+    return CAIRN_OK;
+}
+
 cairn_err
 cairn_bench_convert(const struct cairn_bench_options *options, struct cairn_bench_report *report)
 {
@@ -331,9 +411,9 @@ cairn_bench_convert(const struct cairn_bench_options *options, struct cairn_benc
     if (!mkdtemp(bench.base))
         return CAIRN_IO;
     matrix.shape[1] = 28672; /* columns of 7 kB in each of 8 shards */
+    if (bytes < (uint64_t)PLAN_TENSORS * SOURCE_FILES * PLAN_COLUMNS * 2 + MARGIN_BYTES)
+        bytes = (uint64_t)PLAN_TENSORS * SOURCE_FILES * PLAN_COLUMNS * 2 + MARGIN_BYTES;
     matrix.shape[0] = bytes / 2 / matrix.shape[1] / SOURCE_FILES * SOURCE_FILES;
-    if (matrix.shape[0] == 0)
-        matrix.shape[0] = SOURCE_FILES;
     err = cairn_file_open(AT_FDCWD, bench.base, CAIRN_FILE_DIRECTORY, &bench.base_fd);
     if (!err)
         err = make_source(&bench, matrix.shape[0] * matrix.shape[1] * 2 / SOURCE_FILES);
@@ -341,6 +421,8 @@ cairn_bench_convert(const struct cairn_bench_options *options, struct cairn_benc
         err = measure(&bench, "rows tp8 to tp2", 0, 0.70);
     if (!err)
         err = measure(&bench, "columns tp8 to tp2, runs of 7168 bytes", 1, 0.50);
+    if (!err)
+        err = measure_plans(&bench);
     (void)remove_files(&bench, "source", SOURCE_FILES); /* what is left is in the temporary folder */
     (void)cairn_file_close(bench.source_fd);            /* directories */
     (void)cairn_file_close(bench.base_fd);

@@ -6,11 +6,16 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-enum { SHAPE_BYTES = 192, PART_TENSORS = 256 };
+enum {
+    SHAPE_BYTES = 192,
+    PART_TENSORS = 256,
+    LISTED_MAX = 1000 /* in the table, which people read */
+};
 
 static const char about[] =
-    "Says what the checkpoint PATH is: its format, who wrote it, its parallelism, and every tensor with\n"
-    "type, shape and where its parts lie. Only metadata is read, and nothing of it is executed.";
+    "Says what the checkpoint PATH is: its format, who wrote it, its parallelism, and its tensors with\n"
+    "type and shape: in the table the first 1000, with -o json every one and where its parts lie. Only\n"
+    "metadata is read, and nothing of it is executed.";
 static const char examples[] =
     "  cairn inspect ckpt/step-1000\n"
     "  cairn inspect ckpt/step-1000 -o json | jq '.tensors[] | select(.kind == \"optimizer\").name'\n";
@@ -98,9 +103,10 @@ print_tensors(const struct view *view)
 {
     const struct cairn_checkpoint *checkpoint = view->checkpoint;
     char shape[SHAPE_BYTES], shown[CAIRN_SHOWN_BYTES];
+    uint32_t count = cairn_layout_tensor_count(checkpoint->layout);
 
     printf("\n%-9s %-8s %-20s %10s %6s  %s\n", "kind", "type", "shape", "bytes", "parts", "name");
-    for (uint32_t t = 0; t < cairn_layout_tensor_count(checkpoint->layout); t++) {
+    for (uint32_t t = 0; t < count && t < LISTED_MAX; t++) {
         const struct cairn_tensor *tensor = cairn_layout_tensor(checkpoint->layout, t);
         uint32_t of = view->tied_to[t];
 
@@ -112,6 +118,8 @@ print_tensors(const struct view *view)
             printf(" = %s", cairn_layout_tensor(checkpoint->layout, of)->name);
         printf("\n");
     }
+    if (count > LISTED_MAX)
+        printf("… and %" PRIu32 " more; -o json lists every one\n", count - LISTED_MAX);
 }
 
 /* ---- json ---- */

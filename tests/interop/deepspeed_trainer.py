@@ -1,12 +1,13 @@
 """A tiny DeepSpeed job on the CPU: trains, saves a checkpoint with DeepSpeed's own writer, or loads one with its own loader, and
 writes down what each parameter and moment then is.
 
-One process per rank, each a call of run_rank in a fork of one process that has imported this file: that takes longer than the job.
-A job is {"mode": "save"|"load", "stage": 0..3, "dtype": "fp32"|"bf16"|"fp16", "dir": CHECKPOINT, "truth": FILE, "steps": N,
-"universal": bool, "options": {...}, "config": {...}}.
+One process per rank, started by convert_deepspeed helpers of test_convert_deepspeed.py with RANK, WORLD_SIZE, MASTER_ADDR and
+MASTER_PORT set: deepspeed_trainer.py save|load JSON, where JSON is
+{"stage": 0..3, "dtype": "fp32"|"bf16"|"fp16", "dir": CHECKPOINT, "truth": FILE, "steps": N, "universal": bool, "options": {...}, "config": {...}}.
 Rank 0 writes {"module": {name: tensor}, "fp32": …, "exp_avg": …, "exp_avg_sq": …, "step": int, "lr": float} to `truth`.
 """
 
+import json
 import os
 import sys
 from typing import Any
@@ -131,14 +132,10 @@ def truth_of(engine: Any) -> dict[str, Any]:
     return truth
 
 
-def run_rank(rank: int, ranks: int, port: int, output: str, job: dict[str, Any]) -> None:
-    """Everything that one rank does; what it prints goes to the file `output`."""
-    with open(output, "wb") as file:
-        os.dup2(file.fileno(), sys.stdout.fileno())
-        os.dup2(file.fileno(), sys.stderr.fileno())
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_SIZE=str(ranks), MASTER_ADDR="127.0.0.1",
-                      MASTER_PORT=str(port))
+def main() -> None:
+    job = {"mode": sys.argv[1], **json.loads(sys.argv[2])}
     torch.set_num_threads(1)
+    os.environ.setdefault("LOCAL_RANK", os.environ["RANK"])
     deepspeed.init_distributed("gloo")
     engine = engine_of(job)
     if job["mode"] == "save":
@@ -155,3 +152,7 @@ def run_rank(rank: int, ranks: int, port: int, output: str, job: dict[str, Any])
         torch.save(truth, job["truth"])
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

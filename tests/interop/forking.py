@@ -4,6 +4,7 @@ Who starts the job sets RANK_OUTPUTS to the files for the ranks' standard output
 ranks share; the trainer calls become_a_rank() after its imports, before it asks for its rank. Jobs whose ranks are to be started
 as torchrun starts them, each on its own, leave RANK_OUTPUTS out.
 """
+import importlib
 import os
 import sys
 
@@ -26,3 +27,14 @@ def become_a_rank():
     for child in ranks:
         os.waitpid(child, 0)
     os._exit(0)  # it trains nothing, so it has nothing to say at its end
+
+
+def run_rank(module, rank, ranks, port, output, *words):
+    """main() of a trainer that a fork server has imported, as one rank of a job; what it prints goes to the file `output`."""
+    with open(output, "wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_SIZE=str(ranks), MASTER_ADDR="127.0.0.1",
+                      MASTER_PORT=str(port))
+    sys.argv = [module, *words]
+    importlib.import_module(module).main()

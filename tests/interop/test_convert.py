@@ -66,6 +66,19 @@ def test_there_and_back(source, tmp_path):
     assert prints == {first["fingerprint_source"]}
 
 
+def test_permissions_follow_the_umask(source, tmp_path):
+    before = os.umask(0o027)
+    try:
+        cairn("convert", source, tmp_path / "universal", "--to", "universal")
+        cairn("convert", source, tmp_path / "one.safetensors", "--to", "safetensors")
+    finally:
+        os.umask(before)
+    files = [tmp_path / "one.safetensors", *(tmp_path / "universal").rglob("*")]
+    assert len(files) > 2
+    for path in (*files, tmp_path / "universal"):
+        assert path.stat().st_mode & 0o777 == (0o750 if path.is_dir() else 0o640), path
+
+
 def test_shards_with_an_index(source, tmp_path):
     from huggingface_hub import split_torch_state_dict_into_shards  # comes with accelerate
     state = {name: tensor for name, tensor in tensors().items() if tensor.numel() > 0}

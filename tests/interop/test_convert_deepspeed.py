@@ -11,6 +11,7 @@ DeepSpeed has a virtual environment of its own beside that of the other programs
 `make interop` does that: one minute, 49 MB; nothing is compiled. Where it is not there, everything here is skipped.
 """
 
+import json
 import multiprocessing
 import os
 import pathlib
@@ -18,21 +19,25 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from typing import Any
 
+import forking
 import pytest
 import torch
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CAIRN = ROOT / "build" / "plain" / "cairn"
 PYTHON = ROOT / "build" / "venv-deepspeed" / "bin" / "python"
+TRAINER = ROOT / "tests" / "interop" / "deepspeed_trainer.py"
+PIPELINE = ROOT / "tests" / "interop" / "deepspeed_pipeline.py"
 
 # torch.load of DeepSpeed's files imports its classes
 sys.path += map(str, (ROOT / "build" / "venv-deepspeed" / "lib").glob("python3*/site-packages"))
 os.environ["DS_ACCELERATOR"] = "cpu"
 os.environ["OMP_NUM_THREADS"] = "1"
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["deepspeed_trainer"])
+PROCESSES.set_forkserver_preload(["deepspeed_trainer", "deepspeed_pipeline"])
 
 pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason="DeepSpeed is not installed in build/venv-deepspeed (see this file)")
 
@@ -43,25 +48,28 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
+def run_ranks(ranks: int, program: pathlib.Path, *words: Any) -> None:
+    """Runs a program of DeepSpeed in so many processes, forks of one that has imported it."""
+    with tempfile.TemporaryDirectory() as folder:
+        outputs = [pathlib.Path(folder, str(rank)) for rank in range(ranks)]
+        port = free_port()
+        processes = [PROCESSES.Process(target=forking.run_rank, args=(program.stem, rank, ranks, port, str(output), *map(str, words)))
+                     for rank, output in enumerate(outputs)]
+        for process in processes:
+            process.start()
+        try:
+            for process in processes:
+                process.join(timeout=600)
+        finally:
+            for process in processes:
+                process.kill()
+        for process, output in zip(processes, outputs):
+            assert process.exitcode == 0, output.read_text(errors="replace")[-4000:]
+
+
 def run_job(mode: str, ranks: int, folder: pathlib.Path, truth: pathlib.Path, **job: Any) -> dict[str, Any]:
     """Runs a DeepSpeed job of `ranks` processes that saves into, or loads from, `folder`; gives what it then held."""
-    import deepspeed_trainer
-
-    whole = {"mode": mode, "dtype": "bf16", "steps": 3, **job, "dir": str(folder), "truth": str(truth)}
-    port = free_port()
-    outputs = [truth.with_suffix(f".out{rank}") for rank in range(ranks)]
-    processes = [PROCESSES.Process(target=deepspeed_trainer.run_rank, args=(rank, ranks, port, str(output), whole))
-                 for rank, output in enumerate(outputs)]
-    for process in processes:
-        process.start()
-    try:
-        for process in processes:
-            process.join(timeout=600)
-    finally:
-        for process in processes:
-            process.kill()
-    for process, output in zip(processes, outputs):
-        assert process.exitcode == 0, output.read_text(errors="replace")[-4000:]
+    run_ranks(ranks, TRAINER, mode, json.dumps({"dtype": "bf16", "steps": 3, **job, "dir": str(folder), "truth": str(truth)}))
     return torch.load(truth, weights_only=False)
 
 
@@ -205,6 +213,38 @@ def test_round_robin(tmp_path: pathlib.Path) -> None:
         assert torch.equal(torch.load(folder / "exp_avg.pt")["param"], moment), name
 
 
+def test_pipeline(tmp_path: pathlib.Path) -> None:
+    """Two stages: every layer's tensors under the module's names, and for another number of ranks, also by way of a distributed
+    checkpoint, what DeepSpeed loads and saves again is what was trained."""
+    run_ranks(4, PIPELINE, "save", tmp_path / "a")
+    convert(tmp_path / "a", tmp_path / "a.pt", "--to", "torch")
+    whole = torch.load(tmp_path / "a.pt", weights_only=False)
+    (tag,) = [child for child in (tmp_path / "a").iterdir() if child.is_dir()]
+    found = dict(whole["model"])
+    for path in sorted(tag.glob("layer_*")):
+        number = int(path.name.split("_")[1].split("-")[0])
+        for key, tensor in torch.load(path).items():
+            assert torch.equal(tensor, found.pop("tied_modules.embed.weight" if number == 0 else f"{number}.{key}")), f"{path} {key}"
+    assert not found
+    convert(tmp_path / "a", tmp_path / "d", "--to", "dcp")
+    convert(tmp_path / "d", tmp_path / "b", "--to", "deepspeed", "--dp", 1)
+    convert(tmp_path / "a", tmp_path / "three", "--to", "deepspeed", "--dp", 3)
+    run_ranks(2, PIPELINE, "load", tmp_path / "b", tmp_path / "c")
+    for other in ("three", "c"):
+        report = cairn("diff", tmp_path / "a", tmp_path / other, "--bits").stdout
+        assert all("deepspeed/" in line for line in report.splitlines()[:-1]), report  # what counts samples and ranks
+    convert(tmp_path / "c", tmp_path / "e", "--to", "deepspeed", "--dp", 2)
+    for kind in ("*optim_states.pt", "layer_*"):
+        for path in tag.glob(kind):
+            left, right = [tensors_of(torch.load(file, weights_only=False)) for file in (path, tmp_path / "e" / tag.name / path.name)]
+            assert len(left) == len(right)
+            for mine, theirs in zip(left, right):
+                used = slice(None, theirs.numel()) if mine.dim() == 1 else slice(None)
+                assert torch.equal(mine[used], theirs[used]) if mine.dim() else torch.equal(mine, theirs), path.name
+    refused = cairn("convert", tmp_path / "a", tmp_path / "u", "--to", "deepspeed-universal")
+    assert refused.returncode == 64 and "pipeline" in refused.stderr
+
+
 def test_broken(tmp_path: pathlib.Path) -> None:
     """What does not fit together is refused with the file and the reason, and nothing is written."""
     run_job("save", 3, tmp_path / "a", tmp_path / "a.pt", stage=2)
@@ -231,7 +271,7 @@ def test_broken(tmp_path: pathlib.Path) -> None:
     attempt("last", lambda f: rank(f, 2).unlink(), "3 ranks", "2 optim_states files")
     attempt("twice", lambda f: shutil.copy(rank(f, 0), f / "zero_pp_rank_0_mp_rank_00_optim_states.pt"), "both rank 0")
     attempt("truncated", lambda f: os.truncate(rank(f, 1), 3000), "rank_1")
-    attempt("tensor", lambda f: shutil.copy(rank(f, 0), f / "bf16_zero_pp_rank_0_mp_rank_01_optim_states.pt"), "parallelism")
+    attempt("tensor", lambda f: shutil.copy(rank(f, 0), f / "bf16_zero_pp_rank_0_mp_rank_01_optim_states.pt"), "mp_rank_01", "missing")
 
     def other_step(state: dict[str, Any]) -> None:
         state["base_optimizer_state"]["state"][1]["step"] += 1

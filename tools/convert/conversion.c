@@ -18,6 +18,7 @@
 #include "base/file.h"
 #include "tools/convert/memory_limit.h"
 #include "tools/convert/drop.h"
+#include "tools/convert/equals.h"
 #include "tools/convert/fingerprints.h"
 #include "tools/convert/tally.h"
 #include "tools/convert/target.h"
@@ -504,6 +505,8 @@ cairn_conversion_run(struct cairn_conversion *conversion, struct cairn_complaint
                                   conversion->report.thread_count, complaint);
     if (err == CAIRN_CORRUPT && conversion->options->map)
         explain_parts(complaint);
+    if (!err)
+        err = cairn_equals_check(conversion, handles, complaint);
     if (!err)
         err = cairn_tally_create(conversion->whole.layout, &conversion->output,
                                  &conversion->regions, &tally);

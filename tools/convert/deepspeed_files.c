@@ -15,7 +15,8 @@ enum part { PART_NONE, PART_MODEL, PART_RANK_MODEL, PART_OPTIM, PART_LAYER, PART
 struct parsed {
     enum part part;
     bool bf16;
-    uint32_t rank;
+    bool cut; /* a layer of tensor parallelism */
+    uint32_t rank; /* of a layer: its number */
     uint32_t mp_rank;
 };
 
@@ -43,14 +44,29 @@ take_number(const char **at, uint32_t *number)
     return *at != begin && *number < RANKS_MAX && (**at < '0' || **at > '9');
 }
 
+/* "layer_03-model_states.pt", "layer_03-model_00-model_states.pt" with tensor parallelism of 1 or more. */
+static bool
+take_layer(const char *name, struct parsed *parsed)
+{
+    uint32_t model = 0;
+
+    if (!take(&name, "layer_") || !take_number(&name, &parsed->rank))
+        return false;
+    if (take(&name, "-model_") && strcmp(name, "states.pt") == 0)
+        return true;
+    parsed->cut = take_number(&name, &model) && model > 0;
+    return strcmp(name, "-model_states.pt") == 0;
+}
+
 static struct parsed
 parse(const char *name)
 {
     struct parsed parsed = {.part = PART_NONE}, none = {.part = PART_NONE};
 
-    if (strncmp(name, "layer_", 6) == 0 && strstr(name, "model_states.pt"))
-        parsed.part = strstr(name, "_expert_") ? PART_EXPERT : PART_LAYER;
-    if (strncmp(name, "expp_rank_", 10) == 0)
+    if (take_layer(name, &parsed))
+        parsed.part = PART_LAYER;
+    else if ((strncmp(name, "layer_", 6) == 0 && strstr(name, "_expert_")) ||
+             strncmp(name, "expp_rank_", 10) == 0)
         parsed.part = PART_EXPERT;
     if (parsed.part != PART_NONE)
         return parsed;
@@ -120,7 +136,7 @@ cairn_deepspeed_folder(const struct cairn_place *place, const char *marker,
 /* ---- listing ---- */
 
 struct ranked {
-    uint32_t rank;
+    uint32_t part, rank;
     const char *name;
 };
 
@@ -129,34 +145,18 @@ by_rank(const void *left, const void *right)
 {
     const struct ranked *a = left, *b = right;
 
+    if (a->part != b->part)
+        return a->part < b->part ? -1 : 1;
     return a->rank < b->rank ? -1 : a->rank > b->rank;
 }
 
-/* The files of ranks 0, 1, 2, …, each once, as paths. */
 static cairn_err
-take_ranks(const struct cairn_place *place, const char *folder, const char *what,
-           struct ranked *ranked, uint32_t count, char ***paths, uint32_t *path_count,
-           struct cairn_complaint *complaint)
+take_paths(const char *folder, const struct ranked *ranked, uint32_t count, char ***paths,
+           uint32_t *path_count)
 {
     char path[CAIRN_FILE_PATH_BYTES_MAX];
 
-    if (count == 0)
-        return CAIRN_OK;
-    qsort(ranked, count, sizeof(*ranked), by_rank);
-    for (uint32_t i = 0; i < count; i++) {
-        if (i > 0 && ranked[i].rank == ranked[i - 1].rank)
-            return cairn_complain(complaint, CAIRN_CORRUPT,
-                                  "%s: %s and %s are both rank %" PRIu32
-                                  "'s %s; remove the one of the other run",
-                                  place->path, ranked[i - 1].name, ranked[i].name, ranked[i].rank,
-                                  what);
-        if (ranked[i].rank != i)
-            return cairn_complain(complaint, CAIRN_CORRUPT,
-                                  "%s: %s is there, but rank %" PRIu32
-                                  "'s %s is missing; copy it from the node that wrote it",
-                                  place->path, ranked[i].name, i, what);
-    }
-    *paths = calloc(count, sizeof(**paths));
+    *paths = calloc((size_t)count + 1, sizeof(**paths));
     if (!*paths)
         return CAIRN_NOMEM;
     *path_count = count;
@@ -170,9 +170,43 @@ take_ranks(const struct cairn_place *place, const char *folder, const char *what
     return CAIRN_OK;
 }
 
+/* The files of ranks 0, 1, 2, … of parts 0, 1, …, each once, as paths; all parts have as many ranks. */
+static cairn_err
+take_ranks(const struct cairn_place *place, const char *folder, const char *what,
+           struct ranked *ranked, uint32_t count, char ***paths, uint32_t *path_count,
+           struct cairn_complaint *complaint)
+{
+    uint32_t ranks = 0;
+
+    if (count == 0)
+        return CAIRN_OK;
+    qsort(ranked, count, sizeof(*ranked), by_rank);
+    while (ranks < count && ranked[ranks].part == 0)
+        ranks++;
+    for (uint32_t i = 0; i <= count; i++) { /* the last round: what the last part should still have */
+        struct ranked wanted = {.part = ranks ? i / ranks : 0, .rank = ranks ? i % ranks : 0};
+        const struct ranked *last = &ranked[i < count ? i : count - 1];
+
+        if (i == count && wanted.rank == 0)
+            break;
+        if (i > 0 && i < count && by_rank(last, last - 1) == 0)
+            return cairn_complain(complaint, CAIRN_CORRUPT,
+                                  "%s: %s and %s are both rank %" PRIu32
+                                  "'s %s; remove the one of the other run",
+                                  place->path, last[-1].name, last->name, last->rank, what);
+        if (i == count || by_rank(last, &wanted) != 0)
+            return cairn_complain(complaint, CAIRN_CORRUPT,
+                                  "%s: %s is there, but rank %" PRIu32
+                                  "'s %s is missing (mp_rank_%02" PRIu32
+                                  "); copy it from the node that wrote it",
+                                  place->path, last->name, wanted.rank, what, wanted.part);
+    }
+    return take_paths(folder, ranked, count, paths, path_count);
+}
+
 struct sorting {
-    struct ranked *models, *rank_models, *optims;
-    uint32_t model_count, rank_model_count, optim_count;
+    struct ranked *models, *rank_models, *optims, *layers;
+    uint32_t model_count, rank_model_count, optim_count, layer_count;
     bool bf16;
 };
 
@@ -184,26 +218,46 @@ sort_name(const struct cairn_place *place, const char *name, struct sorting *sor
 
     if (parsed.part == PART_NONE)
         return CAIRN_OK;
-    if (parsed.part == PART_LAYER || parsed.part == PART_EXPERT)
+    if (parsed.cut || parsed.part == PART_EXPERT)
         return cairn_complain(complaint, CAIRN_VERSION,
                               "%s: %s is of a job with %s parallelism, which is not read; merge it "
                               "with the framework that wrote it",
-                              place->path, name,
-                              parsed.part == PART_LAYER ? "pipeline" : "expert");
-    if (parsed.mp_rank > 0)
-        return cairn_complain(complaint, CAIRN_VERSION,
-                              "%s: %s is of a job with tensor or pipeline parallelism, which is not "
-                              "read; merge it with the framework that wrote it",
-                              place->path, name);
+                              place->path, name, parsed.cut ? "tensor" : "expert");
     if (parsed.part == PART_MODEL)
-        sorting->models[sorting->model_count++] = (struct ranked){0, name};
+        sorting->models[sorting->model_count++] = (struct ranked){parsed.mp_rank, 0, name};
     if (parsed.part == PART_RANK_MODEL)
-        sorting->rank_models[sorting->rank_model_count++] = (struct ranked){parsed.rank, name};
+        sorting->rank_models[sorting->rank_model_count++] =
+            (struct ranked){parsed.mp_rank, parsed.rank, name};
+    if (parsed.part == PART_LAYER)
+        sorting->layers[sorting->layer_count++] = (struct ranked){0, parsed.rank, name};
     if (parsed.part == PART_OPTIM) {
-        sorting->optims[sorting->optim_count++] = (struct ranked){parsed.rank, name};
+        sorting->optims[sorting->optim_count++] =
+            (struct ranked){parsed.mp_rank, parsed.rank, name};
         sorting->bf16 = parsed.bf16;
     }
     return CAIRN_OK;
+}
+
+/* Layers without parameters have no file, so numbers are left out. */
+static cairn_err
+take_layers(const struct cairn_place *place, const char *folder, struct sorting *sorting,
+            struct cairn_deepspeed_files *out, struct cairn_complaint *complaint)
+{
+    if (sorting->layer_count == 0)
+        return CAIRN_OK;
+    qsort(sorting->layers, sorting->layer_count, sizeof(*sorting->layers), by_rank);
+    out->layer_numbers = calloc(sorting->layer_count, sizeof(*out->layer_numbers));
+    if (!out->layer_numbers)
+        return CAIRN_NOMEM;
+    for (uint32_t i = 0; i < sorting->layer_count; i++) {
+        out->layer_numbers[i] = sorting->layers[i].rank;
+        if (i > 0 && out->layer_numbers[i] == out->layer_numbers[i - 1])
+            return cairn_complain(complaint, CAIRN_CORRUPT,
+                                  "%s: %s and %s are the same layer; remove the one of the other run",
+                                  place->path, sorting->layers[i - 1].name, sorting->layers[i].name);
+    }
+    return take_paths(folder, sorting->layers, sorting->layer_count, &out->layers,
+                      &out->layer_count);
 }
 
 static cairn_err
@@ -216,7 +270,8 @@ sort_names(const struct cairn_place *place, const char *folder, char *const *nam
     sorting.models = calloc(count + 1, sizeof(*sorting.models));
     sorting.rank_models = calloc(count + 1, sizeof(*sorting.rank_models));
     sorting.optims = calloc(count + 1, sizeof(*sorting.optims));
-    if (sorting.models && sorting.rank_models && sorting.optims) {
+    sorting.layers = calloc(count + 1, sizeof(*sorting.layers));
+    if (sorting.models && sorting.rank_models && sorting.optims && sorting.layers) {
         err = CAIRN_OK;
         for (size_t i = 0; i < count && !err; i++)
             err = sort_name(place, names[i], &sorting, complaint);
@@ -237,6 +292,14 @@ sort_names(const struct cairn_place *place, const char *folder, char *const *nam
     if (!err)
         err = take_ranks(place, folder, "optim_states file", sorting.optims, sorting.optim_count,
                          &out->optims, &out->optim_count, complaint);
+    if (!err)
+        err = take_layers(place, folder, &sorting, out, complaint);
+    out->part_count = 1;
+    for (uint32_t i = 0; !err && i < sorting.model_count; i++)
+        out->part_count = sorting.models[i].part + 1;
+    for (uint32_t i = 0; !err && i < sorting.rank_model_count; i++)
+        out->part_count = sorting.rank_models[i].part + 1;
+    free(sorting.layers);
     free(sorting.models);
     free(sorting.rank_models);
     free(sorting.optims);
@@ -271,7 +334,11 @@ cairn_deepspeed_files_fini(struct cairn_deepspeed_files *files)
         free(files->models[i]);
     for (uint32_t i = 0; files->optims && i < files->optim_count; i++)
         free(files->optims[i]);
+    for (uint32_t i = 0; files->layers && i < files->layer_count; i++)
+        free(files->layers[i]);
     free(files->models);
     free(files->optims);
+    free(files->layers);
+    free(files->layer_numbers);
     memset(files, 0, sizeof(*files));
 }

@@ -1,11 +1,13 @@
 /*
  * tools/convert/deepspeed_files.h - which file of a DeepSpeed checkpoint is whose.
  *
- *     mp_rank_00_model_states.pt                          the module, ZeRO 0 to 2
- *     zero_pp_rank_<rank>_mp_rank_00_model_states.pt      the module of a rank, ZeRO 3
- *     [bf16_]zero_pp_rank_<rank>_mp_rank_00_optim_states.pt   a rank's part of the optimizer
+ *     mp_rank_<part>_model_states.pt                          the module, ZeRO 0 to 2
+ *     zero_pp_rank_<rank>_mp_rank_<part>_model_states.pt      the module of a rank, ZeRO 3
+ *     [bf16_]zero_pp_rank_<rank>_mp_rank_<part>_optim_states.pt   a rank's part of the optimizer
+ *     layer_<number>-model_states.pt                          a layer of a pipeline's module
  *
- * "pp_rank" is the data-parallel rank, a number without leading zeros: names do not sort as ranks do.
+ * "pp_rank" is the data-parallel rank, a number without leading zeros: names do not sort as ranks do. A
+ * part is what model parallelism makes of the module: a stage of a pipeline; 0 without it.
  */
 #ifndef CAIRN_TOOLS_CONVERT_DEEPSPEED_FILES_H
 #define CAIRN_TOOLS_CONVERT_DEEPSPEED_FILES_H
@@ -14,12 +16,16 @@
 
 /* All zero is the empty value. */
 struct cairn_deepspeed_files {
-    char **models; /* paths in the place, by rank; one of all ranks unless model_by_rank */
+    char **models; /* paths in the place, by part and rank; one of all ranks unless model_by_rank */
     uint32_t model_count;
     bool model_by_rank; /* ZeRO 3 */
-    char **optims;      /* by rank */
+    char **optims;      /* by part and rank, as many ranks in each part */
     uint32_t optim_count;
     bool bf16; /* optims have the prefix */
+    char **layers; /* by number */
+    uint32_t *layer_numbers;
+    uint32_t layer_count;
+    uint32_t part_count; /* >= 1 */
 };
 
 /* The folder that `marker` ("latest") names in the place, "" where there is no such file and the place
@@ -38,8 +44,8 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_path(const char *folder, const char *
 
 /*
  * Lists a folder. The caller ends *out with cairn_deepspeed_files_fini in any case. CAIRN_CORRUPT where
- * a rank's file is missing or there twice; CAIRN_VERSION for checkpoints of tensor, pipeline or expert
- * parallelism; CAIRN_NOMEM, CAIRN_IO. Complained about.
+ * a rank's file is missing or there twice; CAIRN_VERSION for checkpoints of expert parallelism, and of layers cut
+ * by tensor parallelism; CAIRN_NOMEM, CAIRN_IO. Complained about.
  */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_files_list(const struct cairn_place *place,
                                                       const char *folder,

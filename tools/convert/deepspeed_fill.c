@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define TIED "tied_modules." /* what a pipeline calls parameters of several of its stages */
+
 /* What output->state is. */
 struct files {
     struct cairn_torch_output *files;
@@ -166,6 +168,58 @@ add_flat(struct cairn_deepspeed_target *target, uint32_t tensor, uint32_t file, 
                : cairn_output_add_flat(target->output, index, file, NULL, NULL, begin, end, at);
 }
 
+/*
+ * Where a buffer of any part cuts a parameter next behind element `at`. Tied parameters are in the buffers of
+ * several stages, cut at other places in each; cut at the places of all, their pieces are the same boxes.
+ */
+static uint64_t
+next_cut(const struct cairn_deepspeed_target *target, const char *name, uint64_t at)
+{
+    uint64_t cut = UINT64_MAX;
+
+    for (uint32_t p = 0; target->parts && p < target->part_count; p++) {
+        const struct cairn_deepspeed_groups *groups = &target->parts[p].groups;
+
+        for (uint32_t g = 0; g < groups->group_count; g++) {
+            uint64_t partition = cairn_deepspeed_partition(groups, g, false, target->ranks);
+
+            for (uint32_t i = 0; i < groups->groups[g].count; i++) {
+                const struct cairn_deepspeed_parameter *other =
+                    &groups->parameters[groups->groups[g].first + i];
+                uint64_t next;
+
+                if (strcmp(other->name, name) != 0)
+                    continue;
+                next = ((other->begin + at) / partition + 1) * partition - other->begin;
+                cut = next < cut ? next : cut;
+            }
+        }
+    }
+    return cut;
+}
+
+static cairn_err
+add_cut(struct cairn_deepspeed_target *target, const char *parameter, uint32_t tensor,
+        uint32_t file, uint64_t begin, uint64_t end, uint64_t at)
+{
+    size_t element_bytes =
+        cairn_dtype_bytes(cairn_layout_tensor(target->checkpoint->layout, tensor)->dtype);
+    bool tied = target->parts && strncmp(parameter, TIED, strlen(TIED)) == 0;
+    cairn_err err = CAIRN_OK;
+
+    if (!tied)
+        return add_flat(target, tensor, file, begin, end, at);
+    while (begin < end && !err) {
+        uint64_t cut = next_cut(target, parameter, begin);
+        uint64_t stop = cut < end ? cut : end;
+
+        err = add_flat(target, tensor, file, begin, stop, at);
+        at += (stop - begin) * element_bytes;
+        begin = stop;
+    }
+    return err;
+}
+
 /* All parameters of a group in a rank's buffer at `at`. */
 static cairn_err
 add_buffer(struct cairn_deepspeed_target *target, uint32_t key, uint32_t group, uint32_t file,
@@ -206,7 +260,8 @@ add_buffer(struct cairn_deepspeed_target *target, uint32_t key, uint32_t group, 
                                   "not the dtype of its group",
                                   target->checkpoint->place.path, name);
         dtype = tensor->dtype;
-        err = add_flat(target, index, file, begin, end, at + offset * cairn_dtype_bytes(dtype));
+        err = add_cut(target, parameter->name, index, file, begin, end,
+                      at + offset * cairn_dtype_bytes(dtype));
     }
     return err;
 }

@@ -24,13 +24,40 @@ refuse(const struct reading *reading, const char *why)
 
 /* ---- what the file says of the job ---- */
 
+/* As many parts as the job had, and none of them cut by tensor parallelism. */
+static cairn_err
+check_degrees(const struct reading *reading, const struct cairn_pickle_node *root)
+{
+    const struct cairn_pickle_node *dimensions =
+        cairn_pickle_get(root, "checkpoint_parallel_dimensions");
+    const struct cairn_deepspeed_state *state = reading->state;
+    uint64_t degree, tensor;
+
+    if (cairn_pickle_u64(cairn_pickle_get(root, "mp_world_size"), &degree) &&
+        degree != state->part_count)
+        return cairn_complain(reading->complaint, CAIRN_CORRUPT,
+                              "%s/%s is of a job with model parallelism of %" PRIu64
+                              ", and there are model_states of %" PRIu32
+                              "; copy the others from the nodes that wrote them",
+                              reading->checkpoint->place.path, reading->where, degree,
+                              state->part_count);
+    if (!cairn_pickle_u64(cairn_pickle_get(dimensions, "tp_degree"), &tensor))
+        tensor = state->has_layers ? 1 : state->part_count;
+    if (tensor != 1)
+        return cairn_complain(reading->complaint, CAIRN_VERSION,
+                              "%s/%s is of a job with tensor parallelism, and does not say how its "
+                              "parameters are cut; merge it with the framework that wrote it",
+                              reading->checkpoint->place.path, reading->where);
+    return CAIRN_OK;
+}
+
 static cairn_err
 read_facts(struct reading *reading, const struct cairn_pickle_node *root)
 {
     const struct cairn_pickle_node *shapes = cairn_pickle_get(root, "param_shapes");
     struct cairn_deepspeed_state *state = reading->state;
     const char *why = NULL;
-    uint64_t ranks, degree;
+    uint64_t ranks, step;
     cairn_err err;
 
     if (!cairn_pickle_pairs(root))
@@ -38,14 +65,16 @@ read_facts(struct reading *reading, const struct cairn_pickle_node *root)
     if (!cairn_pickle_u64(cairn_pickle_get(root, "dp_world_size"), &ranks) || ranks == 0 ||
         ranks > UINT32_MAX)
         return refuse(reading, "it does not say dp_world_size");
-    if (cairn_pickle_u64(cairn_pickle_get(root, "mp_world_size"), &degree) && degree != 1)
-        return cairn_complain(reading->complaint, CAIRN_VERSION,
-                              "%s/%s is of a job with model parallelism of %" PRIu64
-                              ", which is not read; merge it with the framework that wrote it",
-                              reading->checkpoint->place.path, reading->where, degree);
+    err = check_degrees(reading, root);
+    if (err)
+        return err;
     state->ranks = (uint32_t)ranks;
+    step = reading->checkpoint->step;
     reading->checkpoint->step_known =
         cairn_pickle_u64(cairn_pickle_get(root, "global_steps"), &reading->checkpoint->step);
+    if (state->part > 0 && step != reading->checkpoint->step)
+        return refuse(reading, "its global_steps is not that of mp_rank_00's file, so they are of "
+                               "different checkpoints; take all of one");
     (void)cairn_pickle_copy_text(cairn_pickle_get(root, "ds_version"), state->version,
                                  sizeof(state->version));
     state->has_groups = shapes && shapes->kind != CAIRN_PICKLE_NONE;

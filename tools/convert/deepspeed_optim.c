@@ -53,6 +53,14 @@ name_state(const struct reading *reading, const char *key, const char *parameter
     return CAIRN_OK;
 }
 
+/* Tied parameters are in several stages of a pipeline, cut at other places in each: the first's are read. */
+static bool
+is_of_another_part(const struct reading *reading, const char *name)
+{
+    return cairn_layout_tensor_find(reading->checkpoint->layout, name) <
+           reading->state->first_tensor;
+}
+
 /* One buffer: a piece for each parameter that the rank has some of. */
 static cairn_err
 cut_buffer(struct reading *reading, const char *key, uint32_t group,
@@ -80,6 +88,8 @@ cut_buffer(struct reading *reading, const char *key, uint32_t group,
         if (begin == end && reading->rank > 0)
             continue;
         err = name_state(reading, key, parameter->name, name);
+        if (!err && is_of_another_part(reading, name))
+            continue;
         if (!err)
             err = cairn_checkpoint_add_tensor(reading->checkpoint, name, buffer->view.dtype->dtype,
                                               CAIRN_OPTIMIZER, parameter->dims, parameter->shape,
@@ -147,7 +157,7 @@ read_scalar(struct reading *reading, const char *key, uint32_t group,
     const struct cairn_deepspeed_group *known = &reading->state->groups.groups[group];
     struct cairn_deepspeed_scalar scalar = {.group = group};
     char name[CAIRN_NAME_BYTES_MAX];
-    uint32_t first = 0;
+    uint32_t first = UINT32_MAX;
     cairn_err err;
 
     if (known->count == 0 || tensor->view.dtype->dtype == 0)
@@ -162,7 +172,9 @@ read_scalar(struct reading *reading, const char *key, uint32_t group,
                          name);
         if (err)
             break;
-        if (i > 0) {
+        if (is_of_another_part(reading, name))
+            continue;
+        if (first != UINT32_MAX) {
             err = cairn_checkpoint_add_alias(reading->checkpoint, name, first, reading->complaint);
             continue;
         }

@@ -90,10 +90,11 @@ cairn_deepspeed_plan_model(struct cairn_deepspeed_target *target, const char *fo
 
     if (target->stage3)
         (void)snprintf(path, sizeof(path),
-                       "%s/zero_pp_rank_%" PRIu32 "_mp_rank_00_model_states.pt", folder,
-                       target->rank);
+                       "%s/zero_pp_rank_%" PRIu32 "_mp_rank_%02" PRIu32 "_model_states.pt", folder,
+                       target->rank, target->part);
     else
-        (void)snprintf(path, sizeof(path), "%s/mp_rank_00_model_states.pt", folder);
+        (void)snprintf(path, sizeof(path), "%s/mp_rank_%02" PRIu32 "_model_states.pt", folder,
+                       target->part);
     if (!err) {
         cairn_deepspeed_set_ranks(&object.tree, object.root, "dp_world_size", target->ranks);
         err = cairn_deepspeed_target_add(target, path, &object.tree, object.root);
@@ -111,8 +112,8 @@ plan_optim(struct cairn_deepspeed_target *target, const char *folder, const char
     cairn_err err = cairn_deepspeed_object_load(target, 1, target->rank, &object);
 
     (void)snprintf(path, sizeof(path),
-                   "%s/%szero_pp_rank_%" PRIu32 "_mp_rank_00_optim_states.pt", folder, prefix,
-                   target->rank);
+                   "%s/%szero_pp_rank_%" PRIu32 "_mp_rank_%02" PRIu32 "_optim_states.pt", folder,
+                   prefix, target->rank, target->part);
     if (!err) {
         optimizer = cairn_pickle_get(object.root, "optimizer_state_dict");
         cairn_deepspeed_set_ranks(&object.tree, optimizer, "partition_count", target->ranks);
@@ -124,40 +125,118 @@ plan_optim(struct cairn_deepspeed_target *target, const char *folder, const char
     return err;
 }
 
+/* The layers of a pipeline, from what is carried of them. */
+static cairn_err
+plan_layers(struct cairn_deepspeed_target *target, const char *folder)
+{
+    static const char scope[] = CAIRN_DEEPSPEED_SCOPE "layer_", end[] = ".pickle";
+    const struct cairn_layout *layout = target->checkpoint->layout;
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(layout) && !err; i++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(layout, i);
+        const char *name = tensor->name + strlen(CAIRN_DEEPSPEED_SCOPE);
+        struct cairn_deepspeed_object object;
+        char path[CAIRN_NAME_BYTES_MAX + 64];
+
+        if (tensor->kind != CAIRN_OPAQUE || strncmp(tensor->name, scope, strlen(scope)) != 0 ||
+            strlen(tensor->name) <= strlen(scope) + strlen(end))
+            continue;
+        (void)snprintf(path, sizeof(path), "%s/%.*s.pt", folder, (int)(strlen(name) - strlen(end)),
+                       name);
+        err = cairn_deepspeed_object_named(target, tensor->name, &object);
+        if (!err)
+            err = cairn_deepspeed_target_add(target, path, &object.tree, object.root);
+        cairn_deepspeed_object_fini(&object);
+    }
+    return err;
+}
+
+/* What stands before "zero_pp_rank" in the names, "" where nothing is carried. */
+static cairn_err
+load_prefix(struct cairn_deepspeed_target *target, char prefix[16])
+{
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0;
+    cairn_err err = cairn_checkpoint_load_opaque(target->checkpoint, CAIRN_DEEPSPEED_PREFIX, 15,
+                                                 &bytes, &bytes_len, target->complaint);
+
+    prefix[0] = '\0';
+    if (err == CAIRN_NOT_FOUND)
+        return CAIRN_OK;
+    if (!err)
+        memcpy(prefix, bytes, bytes_len + 1); /* loaded with a NUL behind it */
+    free(bytes);
+    return err ? err : cairn_deepspeed_target_carried(target, CAIRN_DEEPSPEED_PREFIX);
+}
+
+/* All files of one part; after those of the last one, what the parts share. */
+static cairn_err
+plan_part(struct cairn_deepspeed_target *target, const char *folder)
+{
+    char prefix[16];
+    cairn_err err = load_prefix(target, prefix);
+
+    for (uint32_t rank = 0; rank < target->ranks && !err; rank++) {
+        target->rank = rank;
+        if (rank == 0 || target->stage3)
+            err = cairn_deepspeed_plan_model(target, folder);
+        if (!err && target->has_groups)
+            err = plan_optim(target, folder, prefix);
+    }
+    if (!err)
+        err = cairn_deepspeed_plan_rest(target);
+    if (err || target->part + 1 < target->part_count)
+        return err;
+    err = plan_layers(target, folder);
+    return err ? err : cairn_deepspeed_target_tied(target);
+}
+
+/* The targets of all parts, which refer to one another. */
+static cairn_err
+init_parts(const struct cairn_checkpoint *checkpoint, const struct cairn_output_options *options,
+           struct cairn_output *output, struct cairn_deepspeed_target **out, uint32_t *part_count,
+           struct cairn_complaint *complaint)
+{
+    struct cairn_deepspeed_target *parts = calloc(1, sizeof(*parts)), *grown;
+    cairn_err err = parts ? CAIRN_OK : CAIRN_NOMEM;
+
+    *part_count = 0;
+    *out = parts;
+    for (uint32_t part = 0; !err && (part == 0 || part < parts->part_count); part++) {
+        if (part == 1) {
+            grown = realloc(parts, parts->part_count * sizeof(*parts));
+            if (!grown)
+                return CAIRN_NOMEM;
+            *out = parts = grown;
+        }
+        *part_count = part + 1;
+        err = cairn_deepspeed_target_init(&parts[part], checkpoint, options, true, part, output,
+                                          complaint);
+    }
+    for (uint32_t part = 0; !err && *part_count > 1 && part < *part_count; part++)
+        parts[part].parts = parts;
+    return err;
+}
+
 cairn_err
 cairn_deepspeed_plan(const struct cairn_checkpoint *checkpoint,
                      const struct cairn_output_options *options, struct cairn_output *output,
                      struct cairn_complaint *complaint)
 {
-    struct cairn_deepspeed_target target;
-    char folder[64], prefix[16] = "";
-    uint8_t *bytes = NULL, *latest;
-    size_t bytes_len = 0;
-    cairn_err err;
+    struct cairn_deepspeed_target *parts = NULL;
+    uint32_t part_count = 0;
+    char folder[64] = "";
+    uint8_t *latest;
+    cairn_err err = init_parts(checkpoint, options, output, &parts, &part_count, complaint);
 
-    (void)snprintf(folder, sizeof(folder), "global_step%" PRIu64,
-                   checkpoint->step_known ? checkpoint->step : 0);
-    err = cairn_deepspeed_target_init(&target, checkpoint, options, true, output, complaint);
     if (!err)
-        err = cairn_checkpoint_load_opaque(checkpoint, CAIRN_DEEPSPEED_PREFIX, sizeof(prefix) - 1,
-                                           &bytes, &bytes_len, complaint);
-    if (!err)
-        err = cairn_deepspeed_target_carried(&target, CAIRN_DEEPSPEED_PREFIX);
-    if (!err)
-        memcpy(prefix, bytes, bytes_len);
-    if (err == CAIRN_NOT_FOUND)
-        err = CAIRN_OK;
-    free(bytes);
-    for (uint32_t rank = 0; rank < target.ranks && !err; rank++) {
-        target.rank = rank;
-        if (rank == 0 || target.stage3)
-            err = cairn_deepspeed_plan_model(&target, folder);
-        if (!err && target.has_groups)
-            err = plan_optim(&target, folder, prefix);
-    }
-    if (!err)
-        err = cairn_deepspeed_target_tied(&target);
-    cairn_deepspeed_target_fini(&target);
+        (void)snprintf(folder, sizeof(folder), "global_step%" PRIu64, parts->step);
+    for (uint32_t part = 0; part < part_count && !err; part++)
+        err = plan_part(&parts[part], folder);
+    for (uint32_t part = 0; part < part_count; part++)
+        cairn_deepspeed_target_fini(&parts[part]);
+    free(parts);
     if (err)
         return err;
     latest = (uint8_t *)strdup(folder);

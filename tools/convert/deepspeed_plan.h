@@ -17,6 +17,8 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_plan(const struct cairn_checkpoint *c
 /* The model_states file of target->rank in a folder. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_plan_model(struct cairn_deepspeed_target *target,
                                                       const char *folder);
+/* After the files of a part: what the source has apart and DeepSpeed keeps once (deepspeed_rest.c). */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_plan_rest(struct cairn_deepspeed_target *target);
 cairn_err cairn_deepspeed_finish(const struct cairn_checkpoint *checkpoint,
                                  struct cairn_output *output, struct cairn_complaint *complaint);
 void cairn_deepspeed_release(void *state);

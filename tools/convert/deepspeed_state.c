@@ -20,6 +20,20 @@ cairn_deepspeed_state_fini(struct cairn_deepspeed_state *state)
 }
 
 void
+cairn_deepspeed_scoped(uint32_t part, uint32_t rank, const char *what,
+                       char name[CAIRN_NAME_BYTES_MAX])
+{
+    char scope[64] = "";
+
+    if (part > 0)
+        (void)snprintf(scope, sizeof(scope), "part%" PRIu32 "/", part);
+    if (rank > 0)
+        (void)snprintf(scope + strlen(scope), sizeof(scope) - strlen(scope), "rank%" PRIu32 "/",
+                       rank);
+    (void)snprintf(name, CAIRN_NAME_BYTES_MAX, "%s%s", scope, what);
+}
+
+void
 cairn_deepspeed_forget(struct cairn_pickle *tree, struct cairn_pickle_node *dict, const char *key)
 {
     cairn_torch_carry_replace(dict, key, cairn_pickle_none(tree));
@@ -123,30 +137,26 @@ cairn_deepspeed_carry(struct cairn_checkpoint *checkpoint, struct cairn_deepspee
                       struct cairn_complaint *complaint)
 {
     const char *name = which == 0 ? CAIRN_DEEPSPEED_MODEL : CAIRN_DEEPSPEED_OPTIM;
-    char scope[64], own[CAIRN_NAME_BYTES_MAX];
+    char scope[CAIRN_NAME_BYTES_MAX], own[CAIRN_NAME_BYTES_MAX];
     uint8_t *bytes = NULL;
     size_t bytes_len = 0;
     cairn_err err;
 
-    if (rank == 0)
-        (void)snprintf(scope, sizeof(scope), "%s", CAIRN_DEEPSPEED_SCOPE);
-    else
-        (void)snprintf(scope, sizeof(scope), "rank%" PRIu32 "/%s", rank, CAIRN_DEEPSPEED_SCOPE);
+    cairn_deepspeed_scoped(state->part, rank, CAIRN_DEEPSPEED_SCOPE, scope);
+    cairn_deepspeed_scoped(state->part, rank, name, own);
     if (rank > 0)
         leave_out_shared(source);
     err = cairn_torch_source_carry(checkpoint, source, scope, &bytes, &bytes_len, complaint);
     if (err)
         return err;
     if (rank == 0) {
-        err = cairn_checkpoint_add_opaque(checkpoint, name, bytes, bytes_len, complaint);
+        err = cairn_checkpoint_add_opaque(checkpoint, own, bytes, bytes_len, complaint);
         free(bytes);
         return err ? err : keep_common(state, source, which);
     }
     if (bytes_len != state->carried_bytes[which] ||
-        memcmp(bytes, state->carried[which], bytes_len) != 0) {
-        (void)snprintf(own, sizeof(own), "rank%" PRIu32 "/%s", rank, name);
+        memcmp(bytes, state->carried[which], bytes_len) != 0)
         err = cairn_checkpoint_add_opaque(checkpoint, own, bytes, bytes_len, complaint);
-    }
     free(bytes);
     return err;
 }
@@ -226,12 +236,14 @@ cairn_deepspeed_state_end(struct cairn_checkpoint *checkpoint, struct cairn_deep
 {
     struct cairn_pickle_node *root = NULL;
     struct cairn_pickle tree;
+    char name[CAIRN_NAME_BYTES_MAX];
     uint8_t *bytes = NULL;
     size_t bytes_len = 0, taken = 0;
     cairn_err err;
 
+    cairn_deepspeed_scoped(state->part, 0, CAIRN_DEEPSPEED_MODEL, name);
     cairn_pickle_init(&tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
-    err = cairn_checkpoint_load_opaque(checkpoint, CAIRN_DEEPSPEED_MODEL,
+    err = cairn_checkpoint_load_opaque(checkpoint, name,
                                        CAIRN_CONVERT_METADATA_BYTES_MAX, &bytes, &bytes_len,
                                        complaint);
     if (!err)
@@ -242,7 +254,8 @@ cairn_deepspeed_state_end(struct cairn_checkpoint *checkpoint, struct cairn_deep
         err = add_shared(checkpoint, cairn_pickle_get(root, "shared_params"), complaint);
     cairn_pickle_fini(&tree);
     free(bytes);
-    checkpoint->parallelism = (struct cairn_parallelism){.tp = 1, .pp = 1, .dp = state->ranks};
+    checkpoint->parallelism =
+        (struct cairn_parallelism){.tp = 1, .pp = state->part_count, .dp = state->ranks};
     (void)snprintf(checkpoint->framework, sizeof(checkpoint->framework), "DeepSpeed%s%s",
                    state->version[0] ? " " : "", state->version);
     if (state->stage_known) {

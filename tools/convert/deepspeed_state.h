@@ -7,7 +7,8 @@
  * the fp32 buffers: <parameter> is an alias of fp32.<parameter> then.
  *
  * Carried, as torch_carry.h has it: deepspeed/model_states.pickle and deepspeed/optim_states.pickle, the
- * objects of rank 0's files, and rank<N>/… of those ranks whose objects differ. Words besides
+ * objects of rank 0's files, and rank<N>/… of those ranks whose objects differ; with part<N>/ in front those
+ * of the later stages of a pipeline, and deepspeed/layer_<number>-model_states.pickle of its layers. Words besides
  * "tensor":
  *   ("flat", "<key>/<group>")    a rank's buffer of a group
  *   ("scalar", "<key>/<group>")  a tensor of one element that all ranks have
@@ -36,8 +37,11 @@ struct cairn_deepspeed_scalar {
     uint8_t value[16];
 };
 
-/* All zero is the empty value. */
+/* All zero is the empty value, but for part_count. */
 struct cairn_deepspeed_state {
+    uint32_t part, part_count; /* which part of the module this is of */
+    uint32_t first_tensor;     /* of this part in the layout: tied parameters are in several parts */
+    bool has_layers;           /* a pipeline's files */
     struct cairn_deepspeed_groups groups;
     bool has_groups; /* false: no ZeRO */
     bool stage3;
@@ -52,6 +56,17 @@ struct cairn_deepspeed_state {
 };
 
 void cairn_deepspeed_state_fini(struct cairn_deepspeed_state *state);
+
+/* The name under which `what` of a rank of a part is carried. */
+void cairn_deepspeed_scoped(uint32_t part, uint32_t rank, const char *what,
+                            char name[CAIRN_NAME_BYTES_MAX]);
+
+/* Reads the layers of a pipeline, after all of its parts: each tensor under the name that it has in the
+ * module. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_layers_read(struct cairn_checkpoint *checkpoint,
+                                                       char *const *paths, const uint32_t *numbers,
+                                                       uint32_t count, uint32_t part_count,
+                                                       struct cairn_complaint *complaint);
 
 /* Reads a model_states file of a rank; rank 0 first. Complained about, as all here. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_model_read(struct cairn_checkpoint *checkpoint,

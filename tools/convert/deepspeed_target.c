@@ -12,12 +12,15 @@
 /* ---- what is carried ---- */
 
 static cairn_err
-load_carried(struct cairn_deepspeed_target *target, int which, const char *name)
+load_carried(struct cairn_deepspeed_target *target, int which, const char *what)
 {
-    cairn_err err = cairn_checkpoint_load_opaque(
+    char name[CAIRN_NAME_BYTES_MAX];
+    cairn_err err;
+
+    cairn_deepspeed_scoped(target->part, 0, what, name);
+    err = cairn_checkpoint_load_opaque(
         target->checkpoint, name, CAIRN_CONVERT_METADATA_BYTES_MAX, &target->carried[which],
         &target->carried_bytes[which], target->complaint);
-
     if (err == CAIRN_NOT_FOUND)
         return CAIRN_OK;
     return err ? err : cairn_deepspeed_target_carried(target, name);
@@ -54,28 +57,14 @@ cairn_deepspeed_target_tied(struct cairn_deepspeed_target *target)
     return err;
 }
 
-cairn_err
-cairn_deepspeed_object_load(struct cairn_deepspeed_target *target, int which, uint32_t rank,
-                            struct cairn_deepspeed_object *object)
+/* Parses bytes that live as long as the object. */
+static cairn_err
+parse(const struct cairn_deepspeed_target *target, const char *name, const uint8_t *bytes,
+      size_t bytes_len, struct cairn_deepspeed_object *object)
 {
-    const char *name = which == 0 ? CAIRN_DEEPSPEED_MODEL : CAIRN_DEEPSPEED_OPTIM;
-    const uint8_t *bytes = target->carried[which];
-    size_t bytes_len = target->carried_bytes[which], taken = 0;
-    char own[CAIRN_NAME_BYTES_MAX];
-    cairn_err err = CAIRN_OK;
+    size_t taken = 0;
+    cairn_err err;
 
-    memset(object, 0, sizeof(*object));
-    (void)snprintf(own, sizeof(own), "rank%" PRIu32 "/%s", rank, name);
-    if (rank > 0 && cairn_layout_tensor_find(target->checkpoint->layout, own) != UINT32_MAX) {
-        err = cairn_checkpoint_load_opaque(target->checkpoint, own,
-                                           CAIRN_CONVERT_METADATA_BYTES_MAX, &object->bytes,
-                                           &bytes_len, target->complaint);
-        if (!err)
-            err = cairn_deepspeed_target_carried(target, own);
-        bytes = object->bytes;
-    }
-    if (err)
-        return err;
     cairn_pickle_init(&object->tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
     err = cairn_pickle_read(&object->tree, name, bytes, bytes_len, &object->root, &taken);
     if (!err && !cairn_pickle_pairs(object->root))
@@ -84,6 +73,35 @@ cairn_deepspeed_object_load(struct cairn_deepspeed_target *target, int which, ui
                                 "%s: the carried object %s cannot be read: %s",
                                 target->checkpoint->place.path, name, cairn_err_text(err))
                : CAIRN_OK;
+}
+
+cairn_err
+cairn_deepspeed_object_named(struct cairn_deepspeed_target *target, const char *name,
+                             struct cairn_deepspeed_object *object)
+{
+    size_t bytes_len = 0;
+    cairn_err err;
+
+    memset(object, 0, sizeof(*object));
+    err = cairn_checkpoint_load_opaque(target->checkpoint, name, CAIRN_CONVERT_METADATA_BYTES_MAX,
+                                       &object->bytes, &bytes_len, target->complaint);
+    if (!err)
+        err = cairn_deepspeed_target_carried(target, name);
+    return err ? err : parse(target, name, object->bytes, bytes_len, object);
+}
+
+cairn_err
+cairn_deepspeed_object_load(struct cairn_deepspeed_target *target, int which, uint32_t rank,
+                            struct cairn_deepspeed_object *object)
+{
+    const char *name = which == 0 ? CAIRN_DEEPSPEED_MODEL : CAIRN_DEEPSPEED_OPTIM;
+    char own[CAIRN_NAME_BYTES_MAX];
+
+    cairn_deepspeed_scoped(target->part, rank, name, own);
+    if (rank > 0 && cairn_layout_tensor_find(target->checkpoint->layout, own) != UINT32_MAX)
+        return cairn_deepspeed_object_named(target, own, object);
+    memset(object, 0, sizeof(*object));
+    return parse(target, name, target->carried[which], target->carried_bytes[which], object);
 }
 
 void
@@ -155,6 +173,18 @@ check_order(const struct cairn_deepspeed_target *target, const struct cairn_pick
                           target->ranks);
 }
 
+static uint32_t
+count_parts(const struct cairn_checkpoint *checkpoint)
+{
+    char name[CAIRN_NAME_BYTES_MAX];
+    uint32_t count = 0;
+
+    do {
+        cairn_deepspeed_scoped(++count, 0, CAIRN_DEEPSPEED_MODEL, name);
+    } while (cairn_layout_tensor_find(checkpoint->layout, name) != UINT32_MAX);
+    return count;
+}
+
 static cairn_err
 note_aliases(struct cairn_deepspeed_target *target)
 {
@@ -174,7 +204,7 @@ note_aliases(struct cairn_deepspeed_target *target)
 cairn_err
 cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
                             const struct cairn_checkpoint *checkpoint,
-                            const struct cairn_output_options *options, bool flat,
+                            const struct cairn_output_options *options, bool flat, uint32_t part,
                             struct cairn_output *output, struct cairn_complaint *complaint)
 {
     const struct cairn_parallelism *wanted = &options->parallelism;
@@ -187,13 +217,16 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
     target->options = options;
     target->output = output;
     target->complaint = complaint;
+    target->part = part;
+    target->part_count = count_parts(checkpoint);
     target->ranks = wanted->dp ? wanted->dp : checkpoint->parallelism.dp;
     if (target->ranks == 0)
         target->ranks = 1;
-    if (wanted->tp > 1 || wanted->pp > 1 || wanted->ep > 1)
+    if (wanted->tp > 1 || wanted->ep > 1 || (wanted->pp > 0 && wanted->pp != target->part_count))
         return cairn_complain(complaint, CAIRN_INVAL,
-                              "DeepSpeed's files are written for data parallelism alone: leave out "
-                              "--tp, --pp and --ep");
+                              "DeepSpeed's files are written for another number of data-parallel ranks "
+                              "alone, here with a pipeline of %" PRIu32 ": leave out --tp, --pp and --ep",
+                              target->part_count);
     err = load_carried(target, 0, CAIRN_DEEPSPEED_MODEL);
     if (!err)
         err = load_carried(target, 1, CAIRN_DEEPSPEED_OPTIM);
@@ -208,6 +241,9 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
     if (!err)
         err = cairn_deepspeed_object_load(target, 0, 0, &object);
     shapes = err ? NULL : cairn_pickle_get(object.root, "param_shapes");
+    if (checkpoint->step_known ||
+        !cairn_pickle_u64(cairn_pickle_get(object.root, "global_steps"), &target->step))
+        target->step = checkpoint->step;
     if (!err && target->carried[1])
         err = read_groups(target, shapes);
     if (!err && target->carried[1])

@@ -20,6 +20,9 @@ struct cairn_deepspeed_target {
     bool has_groups, stage_known, stage3;
     bool elastic; /* the optimizer's state is saved without padding */
     uint32_t ranks, rank; /* of the target; whose file is being made */
+    uint64_t step; /* of the checkpoint, or as it is carried */
+    uint32_t part, part_count; /* of the module, as the source had them: stages of a pipeline */
+    const struct cairn_deepspeed_target *parts; /* [part_count], this one among them; NULL: one */
     char keys[CAIRN_DEEPSPEED_KEYS_MAX][CAIRN_DEEPSPEED_KEY_BYTES_MAX]; /* of flat buffers */
     uint32_t key_count;
     uint8_t *carried[2]; /* rank 0's pickles: model, optim (NULL: no ZeRO) */
@@ -34,13 +37,14 @@ struct cairn_deepspeed_object {
     uint8_t *bytes; /* owned: what the tree borrows from */
 };
 
-/* Reads what the checkpoint carries. CAIRN_INVAL where it carries nothing of DeepSpeed, or where `flat` buffers
+/* Reads what the checkpoint carries of one part (0: the first). CAIRN_INVAL where it carries nothing of DeepSpeed, or where `flat` buffers
  * for this number of ranks cannot be made of it; complained about, as all here. The caller ends *target in
  * any case. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
                                                        const struct cairn_checkpoint *checkpoint,
                                                        const struct cairn_output_options *options,
-                                                       bool flat, struct cairn_output *output,
+                                                       bool flat, uint32_t part,
+                                                       struct cairn_output *output,
                                                        struct cairn_complaint *complaint);
 void cairn_deepspeed_target_fini(struct cairn_deepspeed_target *target);
 
@@ -49,6 +53,10 @@ void cairn_deepspeed_target_fini(struct cairn_deepspeed_target *target);
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_object_load(struct cairn_deepspeed_target *target,
                                                        int which, uint32_t rank,
                                                        struct cairn_deepspeed_object *object);
+/* The object that is carried under a name of its own. The caller ends *object in any case. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_object_named(struct cairn_deepspeed_target *target,
+                                                        const char *name,
+                                                        struct cairn_deepspeed_object *object);
 void cairn_deepspeed_object_fini(struct cairn_deepspeed_object *object);
 
 /* Adds a file with a tree (target->rank says whose), and the pieces of the tensors in it. */

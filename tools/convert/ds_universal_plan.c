@@ -197,6 +197,8 @@ plan_all(struct writing *writing)
         target->rank = rank;
         err = cairn_deepspeed_plan_model(target, writing->folder);
     }
+    if (!err)
+        err = cairn_deepspeed_plan_rest(target);
     return err ? err : cairn_deepspeed_target_tied(target);
 }
 
@@ -209,9 +211,15 @@ cairn_ds_universal_plan(const struct cairn_checkpoint *checkpoint,
     uint8_t *latest;
     cairn_err err;
 
+    err = cairn_deepspeed_target_init(&writing.target, checkpoint, options, false, 0, output,
+                                      complaint);
     (void)snprintf(writing.folder, sizeof(writing.folder), "global_step%" PRIu64 "_universal",
-                   checkpoint->step_known ? checkpoint->step : 0);
-    err = cairn_deepspeed_target_init(&writing.target, checkpoint, options, false, output, complaint);
+                   writing.target.step);
+    if (!err && writing.target.part_count > 1)
+        err = cairn_complain(complaint, CAIRN_INVAL,
+                             "%s is of a pipeline, whose stages a universal checkpoint is not made of "
+                             "here; convert it to deepspeed, or to another format",
+                             checkpoint->place.path);
     if (!err && !writing.target.has_groups)
         err = cairn_complain(complaint, CAIRN_INVAL,
                              "%s has no ZeRO optimizer, and a universal checkpoint is made of one's "

@@ -318,6 +318,11 @@ struct cairn_output_small {
     size_t bytes_len;
 };
 
+/* A tensor of the source that is not written, since one that is has the same elements. */
+struct cairn_output_equal {
+    uint32_t tensor, of; /* of the source */
+};
+
 /* All zero is the empty value. */
 struct cairn_output {
     const struct cairn_format *format;
@@ -332,6 +337,8 @@ struct cairn_output {
     uint32_t small_count, small_room;
     uint32_t *carried; /* source tensors that are in literals or small files, not in the layout */
     uint32_t carried_count, carried_room;
+    struct cairn_output_equal *equals;
+    uint32_t equal_count, equal_room;
     void *state; /* the format's own, ended by its `release` */
 };
 
@@ -359,6 +366,11 @@ CAIRN_MUST_CHECK cairn_err cairn_output_add_small(struct cairn_output *output, c
 /* Says that a tensor of the source (its index) is carried by literals or small files: what is
  * neither said so, nor in the layout, nor an alias stops the conversion as forgotten. */
 CAIRN_MUST_CHECK cairn_err cairn_output_add_carried(struct cairn_output *output, uint32_t tensor);
+
+/* Says that a tensor of the source (its index) is not written, because the format keeps it and `of`, which
+ * is written, once: both are read and compared before anything is written, and must be equal. */
+CAIRN_MUST_CHECK cairn_err cairn_output_add_equal(struct cairn_output *output, uint32_t tensor,
+                                                  uint32_t of);
 
 /* The dtype in which a tensor of the source is written: options->dtype for floating parameters and
  * floating buffers where it is set, else the source's. */

@@ -1,5 +1,6 @@
 /*
- * tools/convert/format_deepspeed.c - DeepSpeed's own checkpoints: ZeRO 0 to 3 and the BF16 optimizer.
+ * tools/convert/format_deepspeed.c - DeepSpeed's own checkpoints: ZeRO 0 to 3 and the BF16 optimizer, and
+ * pipelines.
  *
  *     latest                  the name of the newest folder
  *     global_step<N>/         deepspeed_files.h says which file is whose
@@ -44,7 +45,7 @@ static cairn_err
 check_counts(const struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_files *files,
              const struct cairn_deepspeed_state *state, struct cairn_complaint *complaint)
 {
-    if (state->has_groups && files->optim_count != state->ranks)
+    if (state->has_groups && files->optim_count != files->part_count * (uint64_t)state->ranks)
         return cairn_complain(complaint, CAIRN_CORRUPT,
                               "%s: %s says that %" PRIu32
                               " ranks wrote the checkpoint, and there are %" PRIu32
@@ -56,44 +57,64 @@ check_counts(const struct cairn_checkpoint *checkpoint, const struct cairn_deeps
                               "%s: %s has no param_shapes, without which the optim_states files "
                               "cannot be cut into parameters; take the checkpoint's own",
                               checkpoint->place.path, files->models[0]);
-    if (files->model_by_rank && files->model_count != state->ranks)
+    if (files->model_by_rank && files->model_count != files->part_count * (uint64_t)state->ranks)
         return cairn_complain(complaint, CAIRN_CORRUPT,
                               "%s: %s says that %" PRIu32
                               " ranks wrote the checkpoint, and there are %" PRIu32
                               " model_states files; copy the others from the nodes that wrote them",
                               checkpoint->place.path, files->models[0], state->ranks,
                               files->model_count);
-    if (!files->model_by_rank && files->model_count != 1)
-        return CAIRN_INTERNAL;
     return CAIRN_OK;
+}
+
+/* All files of one part of the module. */
+static cairn_err
+read_part(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_files *files,
+          uint32_t part, struct cairn_complaint *complaint)
+{
+    struct cairn_deepspeed_state state = {
+        .part = part,
+        .part_count = files->part_count,
+        .first_tensor = cairn_layout_tensor_count(checkpoint->layout),
+        .has_layers = files->layer_count > 0,
+        .stage3 = files->model_by_rank};
+    uint32_t models = files->model_count / files->part_count;
+    uint32_t optims = files->optim_count / files->part_count;
+    cairn_err err;
+
+    err = cairn_deepspeed_model_read(checkpoint, &state, files->models[part * models], 0, complaint);
+    if (!err)
+        err = check_counts(checkpoint, files, &state, complaint);
+    for (uint32_t i = 1; i < models && !err; i++)
+        err = cairn_deepspeed_model_read(checkpoint, &state, files->models[part * models + i], i,
+                                         complaint);
+    for (uint32_t i = 0; i < optims && !err; i++)
+        err = cairn_deepspeed_optim_read(checkpoint, &state, files->optims[part * optims + i], i,
+                                         complaint);
+    if (!err)
+        err = cairn_deepspeed_state_end(checkpoint, &state, complaint);
+    cairn_deepspeed_state_fini(&state);
+    return err;
 }
 
 static cairn_err
 read_all(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
 {
     struct cairn_deepspeed_files files = {0};
-    struct cairn_deepspeed_state state = {0};
     char folder[CAIRN_NAME_BYTES_MAX];
     cairn_err err;
 
     err = cairn_deepspeed_folder(&checkpoint->place, "latest", folder, complaint);
     if (!err)
         err = cairn_deepspeed_files_list(&checkpoint->place, folder, &files, complaint);
-    state.stage3 = files.model_by_rank;
+    for (uint32_t part = 0; part < files.part_count && !err; part++)
+        err = read_part(checkpoint, &files, part, complaint);
     if (!err)
-        err = cairn_deepspeed_model_read(checkpoint, &state, files.models[0], 0, complaint);
-    if (!err)
-        err = check_counts(checkpoint, &files, &state, complaint);
-    for (uint32_t i = 1; i < files.model_count && !err; i++)
-        err = cairn_deepspeed_model_read(checkpoint, &state, files.models[i], i, complaint);
-    for (uint32_t i = 0; i < files.optim_count && !err; i++)
-        err = cairn_deepspeed_optim_read(checkpoint, &state, files.optims[i], i, complaint);
-    if (!err)
-        err = cairn_deepspeed_state_end(checkpoint, &state, complaint);
+        err = cairn_deepspeed_layers_read(checkpoint, files.layers, files.layer_numbers,
+                                          files.layer_count, files.part_count, complaint);
     if (!err && files.bf16) /* what the loader looks for first, where the job trains in bf16 */
         err = cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_PREFIX, "bf16_", 5, complaint);
     cairn_deepspeed_files_fini(&files);
-    cairn_deepspeed_state_fini(&state);
     return err;
 }
 

@@ -267,7 +267,13 @@ read_all(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
     err = cairn_deepspeed_folder(&checkpoint->place, "latest_universal", reading.folder, complaint);
     if (!err)
         err = cairn_deepspeed_files_list(&checkpoint->place, reading.folder, &files, complaint);
+    if (!err && (files.part_count > 1 || files.layer_count > 0))
+        err = cairn_complain(complaint, CAIRN_VERSION,
+                             "%s is of a job with model parallelism, which is not read in this form; "
+                             "convert the checkpoint that it was made of",
+                             checkpoint->place.path);
     reading.state.stage3 = files.model_by_rank;
+    reading.state.part_count = files.part_count;
     for (uint32_t i = 0; i < files.model_count && !err; i++)
         err = cairn_deepspeed_model_read(checkpoint, &reading.state, files.models[i], i, complaint);
     if (!err && !reading.state.has_groups)

@@ -42,6 +42,7 @@ cairn_output_fini(struct cairn_output *output)
     free(output->sums);
     free(output->smalls);
     free(output->carried);
+    free(output->equals);
     cairn_layout_destroy(output->layout);
     if (output->format && output->format->release)
         output->format->release(output->state);
@@ -136,6 +137,18 @@ cairn_output_add_carried(struct cairn_output *output, uint32_t tensor)
     if (!err)
         output->carried[output->carried_count++] = tensor;
     return err;
+}
+
+cairn_err
+cairn_output_add_equal(struct cairn_output *output, uint32_t tensor, uint32_t of)
+{
+    cairn_err err = grow(&output->equals, output->equal_count, &output->equal_room,
+                         sizeof(*output->equals));
+
+    if (err)
+        return err;
+    output->equals[output->equal_count++] = (struct cairn_output_equal){tensor, of};
+    return cairn_output_add_carried(output, tensor);
 }
 
 static bool

@@ -28,6 +28,7 @@ struct cairn_target {
     char *directory;
     char *name; /* of the single file in the directory, NULL: the output's own paths */
     int dir_fd;
+    mode_t mask;  /* of the process, which the output's permissions follow */
     bool made;    /* the directory was made here */
     bool created; /* part files may be there */
     bool resumed;
@@ -138,6 +139,8 @@ open_directory(struct cairn_target *target, struct cairn_complaint *complaint)
     if (!target->name && access(target->directory, F_OK) != 0) {
         err = cairn_dir_make(AT_FDCWD, target->directory);
         target->made = !err;
+        if (target->made)
+            cairn_file_share(AT_FDCWD, target->directory, true, target->mask);
     }
     if (!err)
         err = cairn_file_open(AT_FDCWD, target->directory, CAIRN_FILE_DIRECTORY, &target->dir_fd);
@@ -218,6 +221,7 @@ cairn_target_open(const char *path, const struct cairn_output *output, bool sing
     if (!target)
         return CAIRN_NOMEM;
     target->dir_fd = -1;
+    target->mask = cairn_file_mask();
     target->output = output;
     err = split_path(target, path, single_file);
     if (!err)
@@ -244,6 +248,15 @@ cairn_target_open(const char *path, const struct cairn_output *output, bool sing
 
 /* ---- files ---- */
 
+static bool
+in_same_directory(const char *a, const char *b)
+{
+    const char *end = strrchr(a, '/'), *other = strrchr(b, '/');
+    size_t bytes = end ? (size_t)(end - a) : 0;
+
+    return bytes == (other ? (size_t)(other - b) : 0) && memcmp(a, b, bytes) == 0;
+}
+
 /* Makes the directories that a name goes through. */
 static cairn_err
 make_directories(const struct cairn_target *target, const char *name)
@@ -257,6 +270,8 @@ make_directories(const struct cairn_target *target, const char *name)
         memcpy(path, name, (size_t)(slash - name));
         path[slash - name] = '\0';
         err = cairn_dir_make(target->dir_fd, path);
+        if (!err)
+            cairn_file_share(target->dir_fd, path, true, target->mask);
     }
     return err;
 }
@@ -271,7 +286,8 @@ cairn_target_create(struct cairn_target *target, struct cairn_complaint *complai
         uint64_t bytes = target->output->files[f].bytes;
         int fd = -1;
 
-        err = make_directories(target, final_name(target, f));
+        if (f == 0 || !in_same_directory(final_name(target, f), final_name(target, f - 1)))
+            err = make_directories(target, final_name(target, f));
         if (err)
             break;
         err = cairn_handles_acquire(target->handles, f, &fd, complaint);
@@ -322,6 +338,7 @@ cairn_target_write(struct cairn_target *target, uint32_t file, uint64_t at, cons
     for (size_t done = 0; !err && done < bytes_len; done += WRITE_BYTES)
         err = cairn_file_write_at(fd, at + done, (const uint8_t *)bytes + done,
                                   bytes_len - done < WRITE_BYTES ? bytes_len - done : WRITE_BYTES);
+    cairn_file_start_sync(fd, at, bytes_len); /* or all waits for the commit */
     cairn_handles_release(target->handles, file);
     return err ? cairn_complain(complaint, err,
                                 "%s/%s cannot be written at byte %" PRIu64
@@ -383,8 +400,11 @@ rename_parts(struct cairn_target *target, struct cairn_complaint *complaint)
 
         err = cairn_target_part_name(target, f, part, sizeof(part));
         if (!err)
-            err = cairn_file_rename(target->dir_fd, part, name);
+            cairn_file_share(target->dir_fd, part, false, target->mask);
         if (!err)
+            err = cairn_file_rename(target->dir_fd, part, name);
+        if (!err && (f + 1 == target->output->file_count ||
+                     !in_same_directory(name, final_name(target, f + 1))))
             err = sync_directory_of(target, name);
         if (err)
             (void)cairn_complain(complaint, err, "%s/%s cannot be given its name: %s",
@@ -404,6 +424,8 @@ save_smalls(struct cairn_target *target, struct cairn_complaint *complaint)
         err = make_directories(target, small->path);
         if (!err)
             err = cairn_file_save(target->dir_fd, small->path, small->bytes, small->bytes_len);
+        if (!err)
+            cairn_file_share(target->dir_fd, small->path, false, target->mask);
         if (!err && strchr(small->path, '/')) /* cairn_file_save syncs dir_fd alone */
             err = sync_directory_of(target, small->path);
         if (err)

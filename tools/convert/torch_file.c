@@ -44,7 +44,7 @@ check_order(const struct cairn_torch_opening *opening, const struct cairn_zip *z
         return CAIRN_OK;
     if (entry->bytes > ORDER_BYTES_MAX)
         return cairn_torch_refuse(opening, "its byte order is not one");
-    err = cairn_zip_load(opening->fd, opening->where, entry, order);
+    err = cairn_zip_take(zip, opening->where, entry, order);
     if (err)
         return err;
     if (strcmp(order, "little") == 0)
@@ -56,7 +56,8 @@ check_order(const struct cairn_torch_opening *opening, const struct cairn_zip *z
 }
 
 static cairn_err
-read_tree(const struct cairn_torch_opening *opening, const struct cairn_zip_entry *entry)
+read_tree(const struct cairn_torch_opening *opening, const struct cairn_zip *zip,
+          const struct cairn_zip_entry *entry)
 {
     struct cairn_torch_file *file = opening->file;
     char where[CAIRN_FILE_PATH_BYTES_MAX];
@@ -69,7 +70,7 @@ read_tree(const struct cairn_torch_opening *opening, const struct cairn_zip_entr
     file->pickle_bytes = malloc((size_t)entry->bytes + 1);
     if (!file->pickle_bytes)
         return CAIRN_NOMEM;
-    err = cairn_zip_load(opening->fd, opening->where, entry, file->pickle_bytes);
+    err = cairn_zip_take(zip, opening->where, entry, file->pickle_bytes);
     if (err)
         return err;
     (void)snprintf(where, sizeof(where), "data.pkl of %s", opening->where);
@@ -130,7 +131,7 @@ open_zip(const struct cairn_torch_opening *opening)
     if (err == CAIRN_OK)
         err = check_order(opening, &zip);
     if (err == CAIRN_OK)
-        err = read_tree(opening, entry);
+        err = read_tree(opening, &zip, entry);
     if (err == CAIRN_OK)
         err = cairn_torch_list_storages(opening);
     if (err == CAIRN_OK)

@@ -134,13 +134,13 @@ cairn_err
 cairn_torch_list_storages(const struct cairn_torch_opening *opening)
 {
     struct cairn_torch_file *file = opening->file;
-    struct level *levels = calloc(CAIRN_PICKLE_DEPTH_MAX, sizeof(*levels));
+    struct level *levels = malloc(CAIRN_PICKLE_DEPTH_MAX * sizeof(*levels));
     uint8_t *seen = calloc(file->tree.node_count, 1);
     size_t depth = 0;
     cairn_err err = levels && seen ? CAIRN_OK : CAIRN_NOMEM;
 
     if (err == CAIRN_OK)
-        levels[depth++].node = file->root;
+        levels[depth++] = (struct level){file->root, 0};
     while (depth > 0 && err == CAIRN_OK) {
         struct level *level = &levels[depth - 1];
         struct cairn_torch_child child;

@@ -355,7 +355,7 @@ cairn_torch_list_tensors(const struct cairn_torch_opening *opening)
     if (!walk)
         return CAIRN_NOMEM;
     walk->opening = opening;
-    walk->levels = calloc(CAIRN_PICKLE_DEPTH_MAX, sizeof(*walk->levels));
+    walk->levels = malloc(CAIRN_PICKLE_DEPTH_MAX * sizeof(*walk->levels));
     walk->open = calloc(opening->file->tree.node_count, 1);
     if (walk->levels && walk->open)
         err = enter(walk, opening->file->root);

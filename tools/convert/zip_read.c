@@ -9,13 +9,14 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/wire.h"
+#include "tools/convert/window.h"
 #include "tools/convert/zip_format.h"
 
 enum { CHECK_BYTES = 1 << 20 };
 
 /* An archive that is being read. */
 struct archive {
-    int fd;
+    const struct cairn_window *window;
     const char *where;
     uint64_t begin, bytes;
     uint64_t directory_at, directory_bytes, entry_count; /* at: from the archive's start */
@@ -52,7 +53,7 @@ read_exact(const struct archive *archive, uint64_t at, void *bytes, size_t bytes
 
     if (at > archive->bytes || bytes_len > archive->bytes - at)
         return refuse(archive, "it is shorter than what it says of itself: was it cut?");
-    err = cairn_file_read_at(archive->fd, archive->begin + at, bytes, bytes_len, &got);
+    err = cairn_window_read(archive->window, archive->begin + at, bytes, bytes_len, &got);
     if (err == CAIRN_OK && got != bytes_len)
         err = refuse(archive, "the file is shorter than the archive: was it cut?");
     return err;
@@ -363,14 +364,16 @@ cairn_zip_probe(const void *bytes, size_t bytes_len)
 cairn_err
 cairn_zip_open(int fd, const char *where, uint64_t begin, uint64_t bytes, struct cairn_zip *zip)
 {
-    struct archive archive = {
-        .fd = fd, .where = where, .begin = begin, .bytes = bytes, .zip = zip};
+    struct archive archive = {.where = where, .begin = begin, .bytes = bytes, .zip = zip};
     cairn_err err;
 
     memset(zip, 0, sizeof(*zip));
     if (bytes > INT64_MAX || begin > INT64_MAX - bytes)
         return refuse(&archive, "no file is as long as it would be");
-    err = read_end(&archive);
+    archive.window = zip->window = malloc(sizeof(*zip->window));
+    err = zip->window ? cairn_window_open(fd, begin, bytes, zip->window) : CAIRN_NOMEM;
+    if (err == CAIRN_OK)
+        err = read_end(&archive);
     if (err == CAIRN_OK)
         err = read_directory(&archive);
     if (err == CAIRN_OK)
@@ -389,6 +392,7 @@ cairn_zip_fini(struct cairn_zip *zip)
     free(zip->names);
     free(zip->entries);
     free(zip->by_name);
+    free(zip->window);
     memset(zip, 0, sizeof(*zip));
 }
 
@@ -437,6 +441,20 @@ cairn_zip_load(int fd, const char *where, const struct cairn_zip_entry *entry, v
 {
     size_t got = 0;
     cairn_err err = cairn_file_read_at(fd, entry->at, out, (size_t)entry->bytes, &got);
+
+    if (err == CAIRN_OK && got != entry->bytes)
+        return cut_short(where, entry);
+    if (err == CAIRN_OK)
+        err = compare_checksum(where, entry, cairn_crc32(0, out, got));
+    return err;
+}
+
+cairn_err
+cairn_zip_take(const struct cairn_zip *zip, const char *where, const struct cairn_zip_entry *entry,
+               void *out)
+{
+    size_t got = 0;
+    cairn_err err = cairn_window_read(zip->window, entry->at, out, (size_t)entry->bytes, &got);
 
     if (err == CAIRN_OK && got != entry->bytes)
         return cut_short(where, entry);

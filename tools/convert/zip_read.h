@@ -21,6 +21,8 @@ enum {
     CAIRN_ZIP_DIRECTORY_BYTES_MAX = 1 << 30
 };
 
+struct cairn_window;
+
 struct cairn_zip_entry {
     const char *name; /* whole, the archive's folder included */
     uint64_t at;      /* of its first byte in the file */
@@ -32,6 +34,7 @@ struct cairn_zip {
     char *names;                     /* owned; what entries point to */
     struct cairn_zip_entry *entries; /* owned; in the order of the directory */
     uint32_t *by_name;               /* owned; indexes of entries, sorted by name */
+    struct cairn_window *window;     /* owned; the archive's two ends */
     uint32_t entry_count;
     char folder[CAIRN_ZIP_NAME_BYTES_MAX]; /* that of the first entry, with its '/'; "" where none */
 };
@@ -57,6 +60,10 @@ const struct cairn_zip_entry *cairn_zip_find(const struct cairn_zip *zip, const 
  * checksum, where there is one. CAIRN_CORRUPT with a log line, CAIRN_IO.
  */
 CAIRN_MUST_CHECK cairn_err cairn_zip_load(int fd, const char *where,
+                                          const struct cairn_zip_entry *entry, void *out);
+
+/* The same of an archive that is open, from memory where the entry stands at one of its ends. */
+CAIRN_MUST_CHECK cairn_err cairn_zip_take(const struct cairn_zip *zip, const char *where,
                                           const struct cairn_zip_entry *entry, void *out);
 
 /* Compares the checksum of an entry of any size, in bounded memory; as cairn_zip_load. */

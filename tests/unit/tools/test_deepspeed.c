@@ -194,7 +194,8 @@ writes_any_number_of_ranks(void **state)
     static const char *const fixtures[] = {"zero2", "zero3"};
     static const uint32_t ranks[] = {1, 2, 3, 5, 103};
     struct cairn_complaint complaint = {""};
-    char source[PATH_BYTES], target[PATH_BYTES], universal[PATH_BYTES];
+    char source[PATH_BYTES], target[PATH_BYTES], universal[PATH_BYTES], other[PATH_BYTES];
+    const char *const ways[] = {source, universal, other};
 
     (void)state;
     for (size_t f = 0; f < 2; f++) {
@@ -203,15 +204,76 @@ writes_any_number_of_ranks(void **state)
         if (convert(source, universal, "deepspeed-universal", 0, &complaint))
             fail_msg("%s", complaint.text);
         check_markers(universal, "deepspeed-universal");
+        (void)snprintf(other, sizeof(other), "%s/dcp-%s", base, fixtures[f]);
+        if (convert(source, other, "dcp", 0, &complaint)) /* which has a step for each parameter */
+            fail_msg("%s", complaint.text);
         for (size_t r = 0; r < sizeof(ranks) / sizeof(ranks[0]); r++)
-            for (int by_way = 0; by_way < 2; by_way++) {
+            for (int by_way = 0; by_way < 3; by_way++) {
                 (void)snprintf(target, sizeof(target), "%s/%s-%u-%d", base, fixtures[f], ranks[r],
                                by_way);
-                if (convert(by_way ? universal : source, target, "deepspeed", ranks[r], &complaint))
+                if (convert(ways[by_way], target, "deepspeed", ranks[r], &complaint))
                     fail_msg("%s", complaint.text);
                 check_markers(target, "deepspeed");
             }
     }
+}
+
+/* Every conversion proves that both sides have the same elements; here that what was tied in two stages can be
+ * written for any number of ranks. */
+static void
+writes_pipelines(void **state)
+{
+    static const uint32_t ranks[] = {1, 2, 3, 7};
+    struct cairn_complaint complaint = {""};
+    char source[PATH_BYTES] = FIXTURES "pipe", target[PATH_BYTES];
+
+    (void)state;
+    for (size_t r = 0; r < sizeof(ranks) / sizeof(ranks[0]); r++) {
+        (void)snprintf(target, sizeof(target), "%s/pipe-%u", base, ranks[r]);
+        if (convert(source, target, "deepspeed", ranks[r], &complaint))
+            fail_msg("%s", complaint.text);
+        (void)snprintf(source, sizeof(source), "%s", target);
+    }
+    (void)snprintf(target, sizeof(target), "%s/pipe-universal", base);
+    assert_int_equal(convert(source, target, "deepspeed-universal", 0, &complaint), CAIRN_INVAL);
+    assert_non_null(strstr(complaint.text, "pipeline"));
+}
+
+/* One parameter's step is changed where each has its own: DeepSpeed's groups have one step, so it is refused. */
+static void
+refuses_steps_that_differ(void **state)
+{
+    struct cairn_checkpoint checkpoint = {.place.dir_fd = -1};
+    struct cairn_complaint complaint = {""};
+    char source[PATH_BYTES], target[PATH_BYTES], path[2 * PATH_BYTES];
+    const float other = 77;
+    uint32_t tensor;
+
+    (void)state;
+    (void)snprintf(source, sizeof(source), "%s/steps", base);
+    (void)snprintf(target, sizeof(target), "%s/steps-out", base);
+    assert_int_equal(convert(FIXTURES "zero2", source, "dcp", 0, &complaint), CAIRN_OK);
+    assert_int_equal(cairn_checkpoint_open(source, NULL, &checkpoint, &complaint), CAIRN_OK);
+    tensor = cairn_layout_tensor_find(checkpoint.layout, "step.down.weight");
+    assert_int_not_equal(tensor, UINT32_MAX);
+    for (size_t i = 0; i < cairn_layout_piece_count(checkpoint.layout); i++) {
+        const struct cairn_piece *piece = cairn_layout_piece(checkpoint.layout, i);
+        int fd = -1;
+
+        if (piece->tensor != tensor)
+            continue;
+        (void)snprintf(path, sizeof(path), "%s/%s", source,
+                       checkpoint.containers[piece->container].path);
+        fd = open(path, O_WRONLY | O_CLOEXEC);
+        assert_true(fd >= 0);
+        assert_int_equal(pwrite(fd, &other, sizeof(other), (off_t)piece->offset_bytes),
+                         sizeof(other));
+        assert_int_equal(close(fd), 0);
+    }
+    cairn_checkpoint_close(&checkpoint);
+    assert_int_equal(convert(source, target, "deepspeed", 2, &complaint), CAIRN_INVAL);
+    assert_non_null(strstr(complaint.text, "step.down.weight"));
+    assert_int_not_equal(access(target, F_OK), 0);
 }
 
 /* ---- arithmetic ---- */
@@ -354,7 +416,7 @@ refuses_what_does_not_fit_together(void **state)
     copy_fixture("tensor-parallel", 4, path);
     (void)snprintf(to, sizeof(to), "%s" TAG "mp_rank_01_model_states.pt", path);
     copy_file(from, to);
-    expect_refusal(path, CAIRN_VERSION, "parallelism");
+    expect_refusal(path, CAIRN_CORRUPT, "model parallelism of 1, and there are model_states of 2");
 
     copy_fixture("elsewhere", 0, path);
     (void)snprintf(to, sizeof(to), "%s/latest", path);
@@ -402,6 +464,8 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_what_deepspeed_saved),
         cmocka_unit_test(writes_any_number_of_ranks),
+        cmocka_unit_test(writes_pipelines),
+        cmocka_unit_test(refuses_steps_that_differ),
         cmocka_unit_test(parts_are_what_a_walk_gives),
         cmocka_unit_test(refuses_what_does_not_fit_together),
         cmocka_unit_test(survives_changed_bytes),

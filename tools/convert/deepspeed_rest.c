@@ -1,0 +1,123 @@
+/*
+ * tools/convert/deepspeed_rest.c - what DeepSpeed's files keep once and other formats for each parameter.
+ *
+ * A group has one step, and with ZeRO 3 a parameter is nowhere but in its fp32 master, and a tied one only
+ * under one of its names. What comes back from a format that knows no ties has them apart: they are left
+ * out as equal to what is written.
+ */
+#include "tools/convert/deepspeed_plan.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* The distinct keys of optimizer state of one element: "step". */
+struct keys {
+    char keys[CAIRN_DEEPSPEED_KEYS_MAX][CAIRN_DEEPSPEED_KEY_BYTES_MAX];
+    uint32_t count;
+};
+
+static void
+note_key(struct keys *keys, const char *name)
+{
+    size_t bytes = strcspn(name, ".");
+
+    if (name[bytes] == '\0' || bytes >= CAIRN_DEEPSPEED_KEY_BYTES_MAX)
+        return;
+    for (uint32_t i = 0; i < keys->count; i++)
+        if (strncmp(keys->keys[i], name, bytes) == 0 && keys->keys[i][bytes] == '\0')
+            return;
+    if (keys->count < CAIRN_DEEPSPEED_KEYS_MAX)
+        (void)snprintf(keys->keys[keys->count++], CAIRN_DEEPSPEED_KEY_BYTES_MAX, "%.*s", (int)bytes,
+                       name);
+}
+
+static bool
+is_written(const struct cairn_deepspeed_target *target, uint32_t tensor)
+{
+    const char *name = cairn_layout_tensor(target->checkpoint->layout, tensor)->name;
+
+    return target->output->layout &&
+           cairn_layout_tensor_find(target->output->layout, name) != UINT32_MAX;
+}
+
+/* Leaves `name` out as equal to `of`, where it is there, apart, and not written, and `of` is. */
+static cairn_err
+leave_out(struct cairn_deepspeed_target *target, const char *name, const char *of)
+{
+    uint32_t tensor = cairn_layout_tensor_find(target->checkpoint->layout, name);
+    uint32_t written = cairn_deepspeed_target_find(target, of);
+
+    if (tensor == UINT32_MAX || written == UINT32_MAX || tensor == written ||
+        target->alias_of[tensor] != UINT32_MAX || is_written(target, tensor) ||
+        !is_written(target, written))
+        return CAIRN_OK;
+    return cairn_output_add_equal(target->output, tensor, written);
+}
+
+static cairn_err
+leave_out_scalars(struct cairn_deepspeed_target *target, const struct keys *keys,
+                  const struct cairn_deepspeed_group *group)
+{
+    char name[CAIRN_NAME_BYTES_MAX + CAIRN_DEEPSPEED_KEY_BYTES_MAX];
+    char first[CAIRN_NAME_BYTES_MAX + CAIRN_DEEPSPEED_KEY_BYTES_MAX];
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t k = 0; k < keys->count && !err; k++)
+        for (uint32_t i = 1; i < group->count && !err; i++) {
+            (void)snprintf(first, sizeof(first), "%s.%s", keys->keys[k],
+                           target->groups.parameters[group->first].name);
+            (void)snprintf(name, sizeof(name), "%s.%s", keys->keys[k],
+                           target->groups.parameters[group->first + i].name);
+            err = leave_out(target, name, first);
+        }
+    return err;
+}
+
+/* Under its own name, or that of the parameter that it is tied to. */
+static cairn_err
+leave_out_tied(struct cairn_deepspeed_target *target, const struct cairn_pickle_node *shared)
+{
+    const struct cairn_pickle_node *pairs = cairn_pickle_pairs(shared);
+    char alias[CAIRN_NAME_BYTES_MAX], stored[CAIRN_NAME_BYTES_MAX];
+    char master[CAIRN_NAME_BYTES_MAX + 8];
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t i = 0; pairs && i < pairs->count && !err; i++) {
+        if (!cairn_pickle_copy_text(pairs->items[2 * i], alias, sizeof(alias)) ||
+            !cairn_pickle_copy_text(pairs->items[2 * i + 1], stored, sizeof(stored)))
+            continue; /* the reader let none of these through */
+        (void)snprintf(master, sizeof(master), "fp32.%s", cairn_deepspeed_canonical(stored));
+        err = leave_out(target, cairn_deepspeed_canonical(alias),
+                        target->stage3 ? master : cairn_deepspeed_canonical(stored));
+    }
+    return err;
+}
+
+cairn_err
+cairn_deepspeed_plan_rest(struct cairn_deepspeed_target *target)
+{
+    const struct cairn_layout *layout = target->checkpoint->layout;
+    struct cairn_deepspeed_object object;
+    struct keys keys = {.count = 0};
+    char master[CAIRN_NAME_BYTES_MAX + 8];
+    cairn_err err = cairn_deepspeed_object_load(target, 0, 0, &object);
+
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(layout); i++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(layout, i);
+
+        if (tensor->kind == CAIRN_OPTIMIZER && tensor->dims == 0)
+            note_key(&keys, tensor->name);
+    }
+    for (uint32_t g = 0; g < target->groups.group_count && !err; g++)
+        err = leave_out_scalars(target, &keys, &target->groups.groups[g]);
+    for (uint32_t i = 0; target->stage3 && i < target->groups.parameter_count && !err; i++) {
+        const char *name = target->groups.parameters[i].name;
+
+        (void)snprintf(master, sizeof(master), "fp32.%s", name);
+        err = leave_out(target, name, master);
+    }
+    if (!err)
+        err = leave_out_tied(target, cairn_pickle_get(object.root, "shared_params"));
+    cairn_deepspeed_object_fini(&object);
+    return err;
+}

@@ -1,0 +1,52 @@
+/* tools/convert/window.c - see window.h. */
+#include "tools/convert/window.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+#include "base/file.h"
+
+cairn_err
+cairn_window_open(int fd, uint64_t begin, uint64_t bytes, struct cairn_window *window)
+{
+    uint64_t rest = bytes > CAIRN_WINDOW_BYTES ? bytes - CAIRN_WINDOW_BYTES : 0;
+    size_t head = rest > 0 ? CAIRN_WINDOW_BYTES : (size_t)bytes;
+    size_t tail = rest < CAIRN_WINDOW_BYTES ? (size_t)rest : CAIRN_WINDOW_BYTES;
+    cairn_err err;
+
+    window->fd = fd;
+    window->begin = begin;
+    window->bytes = bytes;
+    window->head_bytes = window->tail_bytes = 0;
+    err = cairn_file_read_at(fd, begin, window->head, head, &window->head_bytes);
+    if (!err && tail > 0)
+        err = cairn_file_read_at(fd, begin + bytes - tail, window->tail, tail,
+                                 &window->tail_bytes);
+    return err;
+}
+
+/* Copies from kept[kept_bytes], which are at `kept_at` of the file, where all of it is there. */
+static bool
+take(const uint8_t *kept, uint64_t kept_at, size_t kept_bytes, uint64_t at, void *bytes,
+     size_t bytes_len)
+{
+    if (at < kept_at || at - kept_at > kept_bytes || bytes_len > kept_bytes - (at - kept_at))
+        return false;
+    memcpy(bytes, kept + (at - kept_at), bytes_len);
+    return true;
+}
+
+cairn_err
+cairn_window_read(const struct cairn_window *window, uint64_t at, void *bytes, size_t bytes_len,
+                  size_t *got)
+{
+    uint64_t rest = window->bytes > CAIRN_WINDOW_BYTES ? window->bytes - CAIRN_WINDOW_BYTES : 0;
+    uint64_t tail = rest < CAIRN_WINDOW_BYTES ? rest : CAIRN_WINDOW_BYTES;
+
+    *got = bytes_len;
+    if (take(window->head, window->begin, window->head_bytes, at, bytes, bytes_len) ||
+        take(window->tail, window->begin + window->bytes - tail, window->tail_bytes, at, bytes,
+             bytes_len))
+        return CAIRN_OK;
+    return cairn_file_read_at(window->fd, at, bytes, bytes_len, got);
+}
