@@ -261,9 +261,9 @@ holds(const struct cairn_map_stage *stage, const struct cairn_map_rule *rule,
            cairn_map_source_find(stage, &rule->given, "", captures) != UINT32_MAX;
 }
 
-/* Looks for the rule of a tensor and applies it; *found is false where there is none. */
+/* Looks for the rule of a tensor and applies it; where there is none, the tensor stays unused. */
 static cairn_err
-map_tensor(struct cairn_map_stage *stage, uint32_t tensor, bool aliases, bool *found)
+map_tensor(struct cairn_map_stage *stage, uint32_t tensor, bool aliases)
 {
     char key[CAIRN_NAME_BYTES_MAX];
     const char *name = split_name(cairn_layout_tensor(stage->from, tensor), key);
@@ -274,16 +274,12 @@ map_tensor(struct cairn_map_stage *stage, uint32_t tensor, bool aliases, bool *f
         const struct cairn_map_side *side = &rule->sides[stage->side];
 
         for (uint32_t i = 0; i < side->count; i++) {
-            bool made;
-
             if (!matches(stage->map, stage->side, &side->tensors[i].name, name, captures) ||
                 !holds(stage, rule, captures))
                 continue;
-            *found = true;
-            return cairn_map_instance_make(stage, rule, key, captures, tensor, aliases, &made);
+            return cairn_map_instance_make(stage, rule, key, captures, tensor, aliases);
         }
     }
-    *found = false;
     return CAIRN_OK;
 }
 
@@ -293,12 +289,9 @@ map_all(struct cairn_map_stage *stage)
     cairn_err err = CAIRN_OK;
 
     for (int aliases = 0; aliases < 2; aliases++)
-        for (uint32_t t = 0; t < cairn_layout_tensor_count(stage->from) && !err; t++) {
-            bool found;
-
+        for (uint32_t t = 0; t < cairn_layout_tensor_count(stage->from) && !err; t++)
             if (cairn_layout_tensor(stage->from, t)->kind != CAIRN_OPAQUE && !stage->used[t])
-                err = map_tensor(stage, t, aliases, &found);
-        }
+                err = map_tensor(stage, t, aliases);
     return err;
 }
 

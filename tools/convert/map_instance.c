@@ -381,19 +381,17 @@ spread_of_parameter(struct cairn_map_instance *instance, uint64_t *count)
 
 cairn_err
 cairn_map_instance_make(struct cairn_map_stage *stage, const struct cairn_map_rule *rule,
-                        const char *key, const uint64_t *captures, uint32_t first, bool aliases,
-                        bool *made)
+                        const char *key, const uint64_t *captures, uint32_t first, bool aliases)
 {
     struct cairn_map_instance instance = {.stage = stage,
-                                .rule = rule,
-                                .source = &rule->sides[stage->side],
-                                .target = &rule->sides[1 - stage->side],
-                                .key = key};
+                                          .rule = rule,
+                                          .source = &rule->sides[stage->side],
+                                          .target = &rule->sides[1 - stage->side],
+                                          .key = key};
     uint32_t target_first = cairn_layout_tensor_count(stage->to), ordinal = 0;
     uint64_t spread_count = 1;
     cairn_err err;
 
-    *made = false;
     memcpy(instance.captures, captures, sizeof(instance.captures));
     memcpy(instance.values, stage->settings.values, sizeof(instance.values));
     instance.gathered = lone_capture(instance.source, instance.target);
@@ -421,7 +419,6 @@ cairn_map_instance_make(struct cairn_map_stage *stage, const struct cairn_map_ru
         stage->report->mapped++;
     }
     stage->report->made += ordinal;
-    *made = !err;
     free(instance.sources);
     return err;
 }

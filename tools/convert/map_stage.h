@@ -36,14 +36,14 @@ struct cairn_map_stage {
 
 /*
  * Makes the target's tensors of the rule of which tensor `first` is a part: its name, without `key`
- * and a dot, fits a pattern with the captures in captures[] (by symbol). *made is false where all
- * parts are aliases and `aliases` is false, and then nothing is done. Errors of
+ * and a dot, fits a pattern with the captures in captures[] (by symbol). Where all parts are aliases
+ * and `aliases` is false, nothing is done. Errors of
  * cairn_checkpoint_map.
  */
 CAIRN_MUST_CHECK cairn_err cairn_map_instance_make(struct cairn_map_stage *stage,
                                                    const struct cairn_map_rule *rule,
                                                    const char *key, const uint64_t *captures,
-                                                   uint32_t first, bool aliases, bool *made);
+                                                   uint32_t first, bool aliases);
 
 /* A tensor of the source by a pattern; UINT32_MAX where there is none. */
 uint32_t cairn_map_source_find(const struct cairn_map_stage *stage,
