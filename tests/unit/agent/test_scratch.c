@@ -55,6 +55,7 @@ setup(void **state)
     if (!agent || cairn_transport_hub_create(2, &hub) != CAIRN_OK)
         return -1;
     options.hub = hub;
+    agent->arriving_holding = UINT32_MAX;
     return cairn_transport_open(&options, &agent->transport) == CAIRN_OK ? 0 : -1;
 }
 
@@ -75,9 +76,9 @@ a_payload_that_arrives_is_kept_where_it_is(void **state)
 {
     static uint8_t payload[16];
     struct cairn_agent *agent = *state;
-    uint64_t buffers[CAIRN_SHARDS_MAX];
+    struct kept_payload kept[CAIRN_SHARDS_MAX];
 
-    assert_false(scratch_keep(agent, 0, 1, payload)); /* it came from this node */
+    assert_false(scratch_keep(agent, 0, 1, payload)); /* it lies where it does not stay */
     assert_int_equal(agent->scratch[0].staged, 0);
     agent->arriving_from = 1;
     agent->arriving_buffer = 42;
@@ -86,13 +87,54 @@ a_payload_that_arrives_is_kept_where_it_is(void **state)
     assert_int_equal(agent->scratch[0].staged, 2);
     assert_ptr_equal(scratch_shard(agent, 0, 1), payload);
     assert_ptr_equal(scratch_stage(agent, 0, 3), scratch_shard(agent, 0, 3));
-    assert_int_equal(scratch_take_kept(agent, 0, buffers), 1);
-    assert_int_equal(buffers[0], 42);
+    assert_int_equal(scratch_take_kept(agent, 0, kept), 1);
+    assert_int_equal(kept[0].buffer, 42);
     assert_int_equal(agent->kept_buffers, 1);
     scratch_release(agent, 0); /* it is a worker's now */
     assert_int_equal(agent->kept_buffers, 1);
-    scratch_give_back(agent, buffers, 1);
+    scratch_give_back(agent, kept, 1);
     assert_int_equal(agent->kept_buffers, 0);
+}
+
+/* What lies in this node's own memory is decoded from there, and that memory stays until then. */
+static void
+own_memory_is_held_until_it_is_decoded(void **state)
+{
+    struct cairn_agent *agent = *state;
+    struct cairn_memory_options options = {.slots = 2,
+                                           .holdings = 3,
+                                           .slot_blocks = 1,
+                                           .parity_blocks = 1,
+                                           .record_bytes = 4096,
+                                           .data_count = 1,
+                                           .parity_count = 1};
+    struct cairn_memory_reserved reserved;
+    struct kept_payload kept[CAIRN_SHARDS_MAX];
+    char report[1024];
+    bool adopted;
+    uint8_t *block;
+
+    assert_int_equal(cairn_memory_open(&options, &agent->memory, &adopted, report, sizeof report), CAIRN_OK);
+    assert_int_equal(cairn_memory_reserve(agent->memory, 2, 0, &reserved), CAIRN_OK);
+    assert_int_equal(cairn_memory_host(agent->memory, 2, &reserved), CAIRN_OK);
+    block = cairn_memory_data(agent->memory, 2, 0, 1);
+    agent->arriving_holding = 2;
+    for (uint32_t item = 0; item < SCRATCH_ITEMS_MAX; item++) /* they take no buffers of the transport */
+        for (uint32_t shard = 0; shard < MAIL_BUFFERS; shard++)
+            assert_true(scratch_keep(agent, item, shard, block));
+    assert_int_equal(agent->kept_buffers, 0);
+    for (uint32_t item = 1; item < SCRATCH_ITEMS_MAX; item++)
+        scratch_release(agent, item);
+    agent->arriving_holding = UINT32_MAX;
+    assert_ptr_equal(scratch_shard(agent, 0, 1), block);
+    assert_int_equal(scratch_take_kept(agent, 0, kept), MAIL_BUFFERS);
+    scratch_release(agent, 0); /* it is a worker's now */
+    cairn_memory_free(agent->memory, 2);
+    scratch_give_back(agent, kept, MAIL_BUFFERS - 1);
+    assert_ptr_equal(cairn_memory_data(agent->memory, 2, 0, 1), block);
+    scratch_give_back(agent, kept + MAIL_BUFFERS - 1, 1);
+    assert_null(cairn_memory_data(agent->memory, 2, 0, 1));
+    cairn_memory_close(agent->memory);
 }
 
 static void
@@ -187,6 +229,7 @@ main(void)
         cmocka_unit_test_setup_teardown(a_released_item_leaves_its_space_to_letters_and_workers, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(a_payload_that_arrives_is_kept_where_it_is, setup, teardown),
+        cmocka_unit_test_setup_teardown(own_memory_is_held_until_it_is_decoded, setup, teardown),
         cmocka_unit_test_setup_teardown(half_of_the_buffers_are_kept_at_most, setup, teardown),
         cmocka_unit_test_setup_teardown(dropping_nothing_is_allowed, setup, teardown),
     };
