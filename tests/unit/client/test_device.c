@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-enum { SMALL = 300, SMALL_BYTES = 5000, LARGE_BYTES = 1 << 20, SLICES = SMALL + 4 };
+enum { SMALL = 64, SMALL_BYTES = 5000, LARGE_BYTES = 1 << 20, SLICES = SMALL + 4 };
 
 #define DECLARE(name, result, arguments) static result(*fake_##name) arguments;
 FAKECUDA_LIST(DECLARE)
@@ -270,7 +270,7 @@ begin_copying(struct trainer *trainer, uint64_t step)
 
 /* ---- the tests ---- */
 
-/* Both devices and the host in one snapshot, hundreds of small tensors among them; what follows a fence
+/* Both devices and the host in one snapshot, dozens of small tensors among them; what follows a fence
  * is not in it. With the memory pinned, and through the ring where that is refused. */
 static void
 test_captured_and_overwritten(void **state)
@@ -284,7 +284,7 @@ test_captured_and_overwritten(void **state)
         for (uint64_t nth = 1; !pinned && nth <= 2 * FAKE_SLOTS; nth++)
             fake_fail("cuMemHostRegister_v2", nth, 2);
         assert_int_equal(attach(&trainer, 10000), CAIRN_OK);
-        fake_speed(0, 300); /* everything arrives late */
+        fake_speed(0, 100); /* everything arrives late */
         for (uint64_t step = 1; step <= 4; step++) {
             const uint8_t **before = copy_of_all(&trainer);
 
