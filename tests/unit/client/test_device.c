@@ -33,7 +33,7 @@ static int (*cu_stream_finish)(void *);
 
 static pthread_mutex_t lines_lock = PTHREAD_MUTEX_INITIALIZER;
 static char lines[8192];
-static int line_count; /* of errors and warnings */
+static atomic_int line_count; /* of errors and warnings */
 
 static void
 note_line(void *context, enum cairn_log_level level, const char *line)
