@@ -202,6 +202,16 @@ read_holding(struct cairn_json_reader *reader, struct operator_node *node)
                                   .age_ns = numbers[7]};
 }
 
+/* The field of a node's view, NULL where a newer version has more. */
+static uint64_t *
+find_field(struct operator_node *node, const char *name)
+{
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (strcmp(name, fields[i].name) == 0)
+            return (uint64_t *)(void *)((char *)node + fields[i].offset);
+    return NULL;
+}
+
 bool
 operator_node_read(struct cairn_json_reader *reader, struct operator_node *out)
 {
@@ -210,7 +220,7 @@ operator_node_read(struct cairn_json_reader *reader, struct operator_node *out)
 
     cairn_json_object_begin(reader);
     while (cairn_json_object_next(reader, key, sizeof key)) {
-        uint64_t value;
+        uint64_t *field = find_field(&node, key);
 
         if (strcmp(key, "holdings") == 0) {
             cairn_json_array_begin(reader);
@@ -222,10 +232,10 @@ operator_node_read(struct cairn_json_reader *reader, struct operator_node *out)
             operator_coverage_read(reader, &node);
             continue;
         }
-        value = cairn_json_read_u64(reader, UINT64_MAX);
-        for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-            if (strcmp(key, fields[i].name) == 0)
-                memcpy((char *)&node + fields[i].offset, &value, sizeof value);
+        if (field)
+            *field = cairn_json_read_u64(reader, UINT64_MAX);
+        else
+            cairn_json_skip(reader);
     }
     if (cairn_json_reader_failed(reader)) {
         operator_node_fini(&node);

@@ -129,6 +129,13 @@ push_context(const struct cuda_mem *cuda, struct caller *caller)
     return result;
 }
 
+/* To give something back: tried again where it is refused, as nothing can be given back without it. */
+static bool
+push_to_release(const struct cuda_mem *cuda, struct caller *caller)
+{
+    return push_context(cuda, caller) == CU_SUCCESS || push_context(cuda, caller) == CU_SUCCESS;
+}
+
 static cu_result
 pop_context(const struct cuda_mem *cuda, struct caller *caller)
 {
@@ -181,7 +188,7 @@ release_all(struct cuda_mem *cuda)
     if (cuda->retained) {
         /* A context that cannot be entered any more: still give back what the driver will take. */
         struct caller caller;
-        bool pushed = push_context(cuda, &caller) == CU_SUCCESS;
+        bool pushed = push_to_release(cuda, &caller);
 
         if (cuda->stream)
             (void)driver->stream_finish(cuda->stream);
@@ -390,7 +397,7 @@ cuda_unpin(struct cairn_mem *mem, void *host)
         if (cuda->pins[i].host != host)
             continue;
         /* Also when broken: the driver must let go of memory that is about to be unmapped. */
-        pushed = push_context(cuda, &caller) == CU_SUCCESS;
+        pushed = push_to_release(cuda, &caller);
         (void)cuda->driver.stream_finish(cuda->stream);
         if (pushed && !cuda->broken)
             (void)land_finished(cuda);

@@ -20,7 +20,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 KERNEL_US = 8000
-INITIALISE_US = 150000
+LONG_US = 150000  # longer than a busy machine takes to begin a copy
 
 # By path, before anything asks for libcuda.so.1, which is the name that it has.
 driver = ctypes.CDLL(str(ROOT / "build" / "plain" / "libfakecuda.so"))
@@ -56,6 +56,7 @@ class Device:
     def __init__(self, number):
         context, self.stream = ctypes.c_void_p(), ctypes.c_void_p()
         self.number, self.blocks = number, []  # (view, device address, bytes)
+        self.kernel_us = KERNEL_US
         check(driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), number))
         check(driver.cuCtxPushCurrent_v2(context))
         check(driver.cuStreamCreateWithPriority(ctypes.byref(self.stream), 1, 0))
@@ -68,8 +69,8 @@ class Device:
         self.blocks.append((view, address.value, size))
         return torch.frombuffer((ctypes.c_char * size).from_address(view), dtype=torch.float32).view(shape)
 
-    def write(self, tensor, value, delay_us=KERNEL_US):
-        """A kernel: some time after it was issued the tensor has the value."""
+    def write(self, tensor, value, delay_us):
+        """A kernel: so long after it was issued the tensor has the value."""
         value = value.detach().contiguous()
         check(driver.fakecuda_write(self.stream, address_of(tensor), value.data_ptr(), value.nbytes, delay_us))
 
@@ -131,7 +132,7 @@ class Model(nn.Module):
         for parameter in self.parameters():
             found = block_of(parameter)
             if found:
-                found[0].write(parameter, torch.randn(parameter.shape) / 50, INITIALISE_US if parameter.dim() > 1 else 0)
+                found[0].write(parameter, torch.randn(parameter.shape) / 50, LONG_US if parameter.dim() > 1 else 0)
 
     def forward(self, x):
         for device in DEVICES:
@@ -154,9 +155,9 @@ class Momentum(torch.optim.Optimizer):
             new = 0.9 * momentum + parameter.grad
             value = parameter - self.param_groups[0]["lr"] * new
             if found:
-                small = parameter.dim() < 2
-                found[0].write(momentum, new, 0 if small else KERNEL_US)
-                found[0].write(parameter, value, 0 if small else KERNEL_US)
+                delay_us = found[0].kernel_us if parameter.dim() > 1 else 0
+                found[0].write(momentum, new, delay_us)
+                found[0].write(parameter, value, delay_us)
             else:
                 momentum.copy_(new)
                 parameter.copy_(value)
@@ -183,6 +184,8 @@ def main():
     options = parser.parse_args()
     torch.set_num_threads(1)
     cuda = Cuda(options.wrong_stream)
+    for device in DEVICES if options.wrong_stream else ():
+        device.kernel_us = LONG_US
     if not options.plain:
         cuda.stand_in()
     model = Model()

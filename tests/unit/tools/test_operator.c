@@ -508,6 +508,22 @@ hostile_coverage_is_refused(void **state)
     operator_node_fini(&out);
 }
 
+/* What a newer agent says beside what this one knows is passed over, whatever it is. */
+static void
+newer_views_are_read(void **state)
+{
+    struct operator_node out;
+
+    (void)state;
+    assert_true(reads("{\"of_tomorrow\":{\"a\":[1,{\"b\":null}],\"c\":\"}\"},\"coverage\":{\"totals\":{\"x\":[1.5,true]},"
+                      "\"uncovered\":[{\"since\":{\"step\":3},\"kind\":2,\"name\":\"m\",\"why\":\"text\"}]}}",
+                      &out));
+    assert_int_equal(out.coverage->uncovered.count, 1);
+    assert_string_equal(out.coverage->uncovered.items[0].name, "m");
+    operator_node_fini(&out);
+    assert_false(reads("{\"of_tomorrow\":{\"a\":[1,}}", &out));
+}
+
 static struct cairn_tree
 parse(struct cairn_json_writer *writer, char **text)
 {
@@ -714,6 +730,7 @@ main(void)
                                        SCENE(the_worst_is_kept),
                                        SCENE(coverage_travels),
                                        SCENE(hostile_coverage_is_refused),
+                                       SCENE(newer_views_are_read),
                                        SCENE(status_shows_coverage),
                                        SCENE(snapshots_are_listed_newest_first),
                                        cmocka_unit_test(restores_say_what_and_why),
