@@ -1,12 +1,12 @@
 /*
  * tools/convert/mdist_buckets.c - see mdist_buckets.h.
  *
- * What is known of the order (Megatron-Core 0.15 and 0.16): a buffer has the parameters of one dtype
- * of a rank in the reverse order of the module, each from a multiple of 64 elements on. A bucket ends
- * behind a parameter, and its array has no padding at its end. The module's order is that of the
- * model's arrays in .metadata, layer by layer; how a parameter is cut among tensor ranks is told by
- * the chunks of its array. The chunks of a bucket begin and end where parameters do, which is held
- * against what was found.
+ * What is known of the order (Megatron-Core 0.15 and 0.16): a buffer has the parameters of one
+ * dtype of a rank in the reverse order of the module, each from a multiple of 64 elements on. A
+ * bucket ends behind a parameter, and its array has no padding at its end. The module's order is
+ * that of the model's arrays in .metadata, layer by layer; how a parameter is cut among tensor
+ * ranks is told by the chunks of its array. The chunks of a bucket begin and end where parameters
+ * do, which is held against what was found.
  */
 #include "tools/convert/mdist_buckets.h"
 
@@ -139,8 +139,8 @@ static cairn_err
 refuse(const struct finding *finding, const char *why)
 {
     return cairn_complain(finding->reading->complaint, CAIRN_INVAL,
-                          "%s: the optimizer is dp_reshardable, and which parameter lies where in its "
-                          "buckets cannot be told: %s; load it once with Megatron-Core and save it "
+                          "%s: the optimizer is dp_reshardable, and which parameter lies where "
+                          "in its buckets cannot be told: %s; load it once with Megatron-Core and save it "
                           "with --dist-ckpt-optim-fully-reshardable",
                           finding->reading->checkpoint->place.path, why);
 }
@@ -248,8 +248,8 @@ struct rank {
     bool dense, expert;                /* which kinds of parameters its buffers hold */
 };
 
-/* Experts one after the other; or, where they are multiplied together (moe_grouped_gemm), first all of
- * one weight and then all of the next. */
+/* Experts one after the other; or, where they are multiplied together (moe_grouped_gemm), first
+ * all of one weight and then all of the next. */
 static cairn_err
 add_experts(struct finding *finding, const struct rank *rank, uint64_t layer)
 {
@@ -551,8 +551,8 @@ place_rank(const struct finding *finding, const struct bucket *bucket, struct ra
         rank->expert_end = rank->expert_begin + finding->experts / ep;
     }
     if (rank->stage >= pp || finding->layers % pp != 0 || finding->experts % ep != 0)
-        return refuse(finding, "layers, experts and ranks do not divide evenly, as the arguments in "
-                               "common.pt have them");
+        return refuse(finding, "layers, experts and ranks do not divide evenly, as the "
+                               "arguments in common.pt have them");
     return CAIRN_OK;
 }
 

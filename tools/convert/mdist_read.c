@@ -64,7 +64,8 @@ note_flat(struct cairn_mdist_reading *reading, const struct cairn_dcp_entry *ent
     array->flat = true;
     for (uint32_t d = 0; d < array->dims; d++) {
         if (entry->shape[d] == 0 || array->shape[d] % entry->shape[d] != 0)
-            return refuse(reading, entry->name, "is no whole number of boxes; .metadata is damaged");
+            return refuse(reading, entry->name,
+                          "is no whole number of boxes; .metadata is damaged");
         array->box[d] = array->shape[d] / entry->shape[d];
         if (array->box[d] > 0 && elements > UINT64_MAX / array->box[d])
             return refuse(reading, entry->name, "has boxes that are too large");

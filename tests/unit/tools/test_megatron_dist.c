@@ -1,7 +1,7 @@
 /*
- * tests/unit/tools/test_megatron_dist.c - checkpoints of Megatron-Core's dist_checkpointing: what it
- * saved is found element by element in each of its forms (tests/fixtures/make_megatron_dist.py), laid
- * out again, and broken; and what keys stand for.
+ * tests/unit/tools/test_megatron_dist.c - checkpoints of Megatron-Core's dist_checkpointing: what
+ * it saved is found element by element in each of its forms (tests/fixtures/make_megatron_dist.py),
+ * laid out again, and broken; and what keys stand for.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -81,7 +81,8 @@ expect_names(const struct cairn_checkpoint *checkpoint, const char *prefix)
 {
     static const char *const names[] = {
         "embedding.word_embeddings.weight", "decoder.final_layernorm.weight",
-        "decoder.layers.0.self_attention.linear_proj.weight", "decoder.layers.1.mlp.linear_fc1.weight",
+        "decoder.layers.0.self_attention.linear_proj.weight",
+        "decoder.layers.1.mlp.linear_fc1.weight",
         "decoder.layers.0.mlp.experts.local_experts.1.linear_fc2.weight",
         "decoder.layers.1.mlp.experts.local_experts.0.linear_fc2.weight"};
     char name[CAIRN_NAME_BYTES_MAX];
@@ -230,9 +231,10 @@ knows_keys(void **unused)
         bool back; /* it is the key by default */
     } cases[] = {
         {"output_layer.weight", "", "output_layer.weight", 0, true},
-        {"decoder.layers.mlp.linear_fc2.weight", "", "decoder.layers.*.mlp.linear_fc2.weight", 1, true},
-        {"decoder.layers.12.mlp.linear_fc2.weight", "", "decoder.layers.12.mlp.linear_fc2.weight", 0,
+        {"decoder.layers.mlp.linear_fc2.weight", "", "decoder.layers.*.mlp.linear_fc2.weight", 1,
          true},
+        {"decoder.layers.12.mlp.linear_fc2.weight", "", "decoder.layers.12.mlp.linear_fc2.weight",
+         0, true},
         {"decoder.layers.mlp.experts.experts.linear_fc1.weight", "",
          "decoder.layers.*.mlp.experts.local_experts.*.linear_fc1.weight", 2, true},
         {"decoder.layers.3.mlp.experts.experts.7.linear_fc1.weight", "",
@@ -241,8 +243,8 @@ knows_keys(void **unused)
          "decoder.layers.*.mlp.linear_fc2.weight", 1, true},
         {"optimizer.state.fp32_param.decoder.layers.mlp.linear_fc2.weight", "fp32",
          "decoder.layers.*.mlp.linear_fc2.weight", 1, false},
-        {"chained_1.optimizer.state.exp_avg.output_layer.weight", "exp_avg", "output_layer.weight", 0,
-         false},
+        {"chained_1.optimizer.state.exp_avg.output_layer.weight", "exp_avg", "output_layer.weight",
+         0, false},
         {"module.decoder.final_layernorm.weight", "", "decoder.final_layernorm.weight", 0, false},
     };
     struct cairn_mdist_name name;
