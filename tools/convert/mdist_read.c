@@ -76,25 +76,34 @@ note_flat(struct cairn_mdist_reading *reading, const struct cairn_dcp_entry *ent
                : refuse(reading, entry->name, "has boxes of another size; .metadata is damaged");
 }
 
+/* The tensors that the gates are in already, of twice the rows. */
 static cairn_err
 find_half(struct cairn_mdist_reading *reading, uint32_t index)
 {
     struct cairn_mdist_array *array = &reading->arrays[index];
-    struct cairn_mdist_array *other = NULL;
+    const struct cairn_dcp_entry *entry = &reading->metadata.entries[index];
+    const struct cairn_layout *layout = reading->checkpoint->layout;
+    uint32_t stars = array->name.stars, dims = array->dims - stars, first, last = UINT32_MAX;
+    uint64_t numbers[CAIRN_MDIST_STARS_MAX] = {0}, count = 1;
+    char name[CAIRN_NAME_BYTES_MAX];
+    const struct cairn_tensor *known;
 
-    for (uint32_t i = 0; i < index && !other; i++)
-        if (reading->arrays[i].half == CAIRN_MDIST_GATE &&
-            strcmp(reading->arrays[i].name.state, array->name.state) == 0 &&
-            strcmp(reading->arrays[i].name.pattern, array->name.pattern) == 0)
-            other = &reading->arrays[i];
-    if (!other || other->dims != array->dims ||
-        memcmp(other->shape, array->shape, array->dims * sizeof(*array->shape)) != 0 ||
-        reading->metadata.entries[index].dtype !=
-            reading->metadata.entries[other - reading->arrays].dtype)
-        return refuse(reading, reading->metadata.entries[index].name,
+    first = cairn_mdist_expand(&array->name, numbers, name) ? cairn_layout_tensor_find(layout, name)
+                                                            : UINT32_MAX;
+    for (uint32_t d = 0; d < stars; d++) {
+        numbers[d] = array->shape[d] - 1;
+        count *= array->shape[d];
+    }
+    if (cairn_mdist_expand(&array->name, numbers, name))
+        last = cairn_layout_tensor_find(layout, name);
+    known = first != UINT32_MAX ? cairn_layout_tensor(layout, first) : NULL;
+    if (!known || last == UINT32_MAX || last - first != count - 1 || known->dims != dims ||
+        known->dtype != entry->dtype || known->shape[0] != 2 * array->shape[stars] ||
+        memcmp(known->shape + 1, array->shape + stars + 1, (dims - 1) * sizeof(*known->shape)) != 0)
+        return refuse(reading, entry->name,
                       "has no other half of its shape; the checkpoint is not whole");
-    array->first = other->first;
-    array->rows = other->rows;
+    array->first = first;
+    array->rows = known->shape[0];
     return CAIRN_OK;
 }
 
@@ -217,14 +226,27 @@ add_box(struct cairn_mdist_reading *reading, const struct cairn_mdist_array *arr
                                     chunk->stride_bytes + stars, reading->complaint);
 }
 
+/* Whether a chunk is of layers and experts that the array has. */
+static bool
+is_within(const struct cairn_mdist_array *array, const struct cairn_dcp_chunk *chunk)
+{
+    for (uint32_t d = 0; d < array->name.stars; d++)
+        if (chunk->start[d] >= array->shape[d] ||
+            chunk->extent[d] > array->shape[d] - chunk->start[d])
+            return false;
+    return true;
+}
+
 static cairn_err
 add_chunk(struct cairn_mdist_reading *reading, const struct cairn_mdist_array *array,
-          uint32_t container, const struct cairn_dcp_chunk *chunk)
+          const char *key, uint32_t container, const struct cairn_dcp_chunk *chunk)
 {
     uint32_t stars = array->name.stars;
     uint64_t count = 1;
     cairn_err err = CAIRN_OK;
 
+    if (!is_within(array, chunk))
+        return refuse(reading, key, "has a part outside of it; .metadata is damaged");
     for (uint32_t d = 0; d < stars; d++)
         count *= chunk->extent[d];
     for (uint64_t i = 0; i < count && !err; i++) {
@@ -251,6 +273,8 @@ add_flat(struct cairn_mdist_reading *reading, const struct cairn_mdist_array *ar
     uint64_t start[CAIRN_DIMS_MAX], extent[CAIRN_DIMS_MAX], index = 0, row = 1;
     uint64_t begin = chunk->start[array->dims], end = begin + chunk->extent[array->dims];
 
+    if (!is_within(array, chunk))
+        return refuse(reading, entry->name, "has a part outside of it; .metadata is damaged");
     for (uint32_t d = 0; d < array->dims; d++)
         if (chunk->extent[d] != 1 || (d < stars && array->box[d] != 1))
             return refuse(reading, entry->name, "has a flat range of several boxes, which is not "
@@ -297,7 +321,7 @@ read_chunk(struct cairn_mdist_reading *reading, struct cairn_dcp_source *source,
     if (!array->known)
         return cairn_mdist_buckets_note(reading, wanted->entry, source->container, &chunk);
     return array->flat ? add_flat(reading, array, entry, source->container, &chunk)
-                       : add_chunk(reading, array, source->container, &chunk);
+                       : add_chunk(reading, array, entry->name, source->container, &chunk);
 }
 
 /* ---- objects ---- */
