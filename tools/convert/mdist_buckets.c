@@ -240,7 +240,8 @@ add_part(struct finding *finding, const struct bucket *bucket, uint32_t tensor, 
 
 static cairn_err
 add_state(struct finding *finding, const struct bucket *bucket,
-          const struct cairn_mdist_parameter *parameter, const struct box *parts, uint32_t part_count, uint64_t begin)
+          const struct cairn_mdist_parameter *parameter, const struct box *parts,
+          uint32_t part_count, uint64_t begin)
 {
     struct cairn_mdist_reading *reading = finding->reading;
     const struct cairn_mdist_array *array = &reading->arrays[parameter->entry];

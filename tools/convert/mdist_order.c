@@ -10,8 +10,8 @@ cairn_mdist_order_refuse(const struct cairn_mdist_order *order, const char *why)
 {
     return cairn_complain(order->reading->complaint, CAIRN_INVAL,
                           "%s: the optimizer is dp_reshardable, and which parameter lies where "
-                          "in its buckets cannot be told: %s; load it once with Megatron-Core and save it "
-                          "with --dist-ckpt-optim-fully-reshardable",
+                          "in its buckets cannot be told: %s; load it once with Megatron-Core "
+                          "and save it with --dist-ckpt-optim-fully-reshardable",
                           order->reading->checkpoint->place.path, why);
 }
 
@@ -88,7 +88,8 @@ is_numbered(const struct cairn_mdist_order *order, uint32_t entry, int which)
 }
 
 static cairn_err
-add_parameter(struct cairn_mdist_order *order, uint32_t entry, uint64_t layer, uint64_t expert, bool tied)
+add_parameter(struct cairn_mdist_order *order, uint32_t entry, uint64_t layer, uint64_t expert,
+              bool tied)
 {
     const struct cairn_mdist_place *place = &order->places[entry];
     struct cairn_mdist_parameter *parameter;

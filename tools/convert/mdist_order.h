@@ -1,6 +1,6 @@
 /*
- * tools/convert/mdist_order.h - the parameters of a rank of Megatron-Core in the order of its module,
- * which is that of the model's arrays in .metadata, layer by layer; for mdist_buckets.c.
+ * tools/convert/mdist_order.h - the parameters of a rank of Megatron-Core in the order of its
+ * module, which is that of the model's arrays in .metadata, layer by layer; for mdist_buckets.c.
  */
 #ifndef CAIRN_TOOLS_CONVERT_MDIST_ORDER_H
 #define CAIRN_TOOLS_CONVERT_MDIST_ORDER_H
