@@ -1,5 +1,5 @@
-"""Real checkpoints of Megatron-Core for the converter's tests: a process that imports it once, and forks the ranks of a job for each
-command.
+"""Real checkpoints of Megatron-Core for the converter's tests: a process that imports it once, and forks the ranks of a job for
+each command.
 
 Reads commands, one line of JSON each, from its standard input, and answers each with one line of JSON: {"ok": true, …} or
 {"error": text}. A job is {"tp", "pp", "ep", "dp", "kind"}; commands are
@@ -7,8 +7,8 @@ Reads commands, one line of JSON each, from its standard input, and answers each
     {"op": "save", "job": …, "out": {folder: encoding}, "options": {…}}   trains, saves the same state in each encoding
     {"op": "same", "job": …, "one": folder, "other": folder}              loads both and compares every tensor of every rank
 
-Encodings are the optimizer's: fully_reshardable, dp_reshardable, or none. Everything is Megatron-Core's own code on CPU tensors with
-gloo, but for what asks for a CUDA device: that is told "cpu".
+Encodings are the optimizer's: fully_reshardable, dp_reshardable, or none. Everything is Megatron-Core's own code on CPU tensors
+with gloo, but for what asks for a CUDA device: that is told "cpu".
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def without_cuda() -> None:
 def build_model(job: dict[str, Any]) -> GPTModel:
     experts = 4 if "moe" in job["kind"] else None
     config = TransformerConfig(
-        num_layers=4, hidden_size=32, num_attention_heads=4, num_query_groups=2, ffn_hidden_size=48, moe_ffn_hidden_size=48 if experts else None,
+        num_layers=4, hidden_size=32, num_attention_heads=4, num_query_groups=2, ffn_hidden_size=48,
+        moe_ffn_hidden_size=48 if experts else None,
         use_cpu_initialization=True, tensor_model_parallel_size=job["tp"], pipeline_model_parallel_size=job["pp"],
         expert_model_parallel_size=job["ep"], num_moe_experts=experts, gated_linear_unit="plain" not in job["kind"],
         add_bias_linear="plain" in job["kind"], bias_activation_fusion=False, masked_softmax_fusion=False,
@@ -115,7 +116,8 @@ def sharded_state(job: dict[str, Any], wrapped: Any, optimizer: Any, encoding: s
         state["optimizer"] = optimizer.sharded_state_dict(model, is_loading=loading, metadata=metadata)
     if not loading:
         state["args"] = argparse.Namespace(
-            tensor_model_parallel_size=job["tp"], pipeline_model_parallel_size=job["pp"], expert_model_parallel_size=job["ep"],
+            tensor_model_parallel_size=job["tp"], pipeline_model_parallel_size=job["pp"],
+            expert_model_parallel_size=job["ep"],
             num_layers=4, vocab_size=VOCABULARY, padded_vocab_size=job.get("padded", VOCABULARY), swiglu=True)
         state.update(iteration=7, checkpoint_version=3.0, opt_param_scheduler={"max_lr": 0.01, "num_steps": 7})
         key = dist_checkpointing.ShardedObject(
@@ -142,22 +144,20 @@ def save(command: dict[str, Any]) -> None:
 
 def poison(wrapped: Any) -> None:
     """Rows of the vocabulary that are no word become NaN."""
-    tp, rank = parallel_state.get_tensor_model_parallel_world_size(), parallel_state.get_tensor_model_parallel_rank()
+    rank = parallel_state.get_tensor_model_parallel_rank()
     for name, parameter in wrapped.module.named_parameters():
         if "word_embeddings" in name or "output_layer" in name:
             rows = parameter.shape[0]
             first = max(0, min(rows, VOCABULARY - rank * rows))
             parameter.data[first:] = float("nan")
-    assert tp > 0
 
 
 def load(folder: str, command: dict[str, Any]) -> dict[str, Any]:
     job = command["job"]
-    encoding = command.get("encoding", "fully_reshardable")
     wrapped, optimizer = build(job, 2)
     content = dist_checkpointing.load_content_metadata(folder) or {}
     options = {key: content[key] for key in ("singleton_local_shards", "non_homogeneous_layers") if key in content}
-    state = sharded_state(job, wrapped, optimizer, encoding, options, True)
+    state = sharded_state(job, wrapped, optimizer, "fully_reshardable", options, True)
     for tensor in values(state):
         if isinstance(tensor, torch.Tensor):
             tensor.data.fill_(3.0)
