@@ -121,7 +121,8 @@ def sharded_state(job: dict[str, Any], wrapped: Any, optimizer: Any, encoding: s
             num_layers=4, vocab_size=VOCABULARY, padded_vocab_size=job.get("padded", VOCABULARY), swiglu=True)
         state.update(iteration=7, checkpoint_version=3.0, opt_param_scheduler={"max_lr": 0.01, "num_steps": 7})
         key = dist_checkpointing.ShardedObject(
-            "rng_state", [{"random_rng_state": (3, (1, 2), None), "torch_rng_state": torch.get_rng_state()}], (job["pp"], job["tp"]),
+            "rng_state", [{"random_rng_state": (3, (1, 2), None), "torch_rng_state": torch.get_rng_state()}],
+            (job["pp"], job["tp"]),
             (parallel_state.get_pipeline_model_parallel_rank(), parallel_state.get_tensor_model_parallel_rank()),
             replica_id=parallel_state.get_data_parallel_rank(with_context_parallel=True))
         state["rng_state"] = key
@@ -189,11 +190,11 @@ def differences(one: Any, other: Any, path: str = "") -> list[str]:
         same = one.dtype == other.dtype and one.shape == other.shape and torch.equal(
             one.contiguous().flatten().view(torch.uint8), other.contiguous().flatten().view(torch.uint8))
         return [] if same else [f"{path}: tensors differ"]
-    return [] if type(one) is type(other) and (one == other or isinstance(one, torch.nn.Module)) else [f"{path}: {one!r} {other!r}"]
+    return [] if type(one) is type(other) and one == other else [f"{path}: {one!r} {other!r}"]
 
 
 def clip_vocabulary(state: Any, padded: int) -> None:
-    """Takes the rows away that are no word: they are not the same on purpose. Only matrices of the vocabulary have as many rows."""
+    """Takes the rows away that are no word: they are not the same on purpose. Only the vocabulary's matrices have so many rows."""
     items = list(state.items() if isinstance(state, dict) else enumerate(state) if isinstance(state, list) else [])
     rank = parallel_state.get_tensor_model_parallel_rank()
     rows = padded // parallel_state.get_tensor_model_parallel_world_size()
