@@ -194,7 +194,7 @@ def differences(one: Any, other: Any, path: str = "") -> list[str]:
 
 
 def clip_vocabulary(state: Any, padded: int) -> None:
-    """Takes the rows away that are no word: they are not the same on purpose. Only the vocabulary's matrices have so many rows."""
+    """Takes the rows away that are no word: they are not the same on purpose. Only its matrices have so many rows."""
     items = list(state.items() if isinstance(state, dict) else enumerate(state) if isinstance(state, list) else [])
     rank = parallel_state.get_tensor_model_parallel_rank()
     rows = padded // parallel_state.get_tensor_model_parallel_world_size()
