@@ -1,5 +1,5 @@
-"""Real checkpoints of Megatron-Core for the converter's tests: a process that imports it once, and forks the ranks of a job for each
-command.
+"""Real checkpoints of Megatron-Core for the converter's tests: a process that imports it once, and forks the ranks of a job for
+each command.
 
 Reads commands, one line of JSON each, from its standard input, and answers each with one line of JSON: {"ok": true, …} or
 {"error": text}. A job is {"tp", "pp", "ep", "dp", "kind"}; commands are
@@ -7,8 +7,8 @@ Reads commands, one line of JSON each, from its standard input, and answers each
     {"op": "save", "job": …, "out": {folder: encoding}, "options": {…}}   trains, saves the same state in each encoding
     {"op": "same", "job": …, "one": folder, "other": folder}              loads both and compares every tensor of every rank
 
-Encodings are the optimizer's: fully_reshardable, dp_reshardable, or none. Everything is Megatron-Core's own code on CPU tensors with
-gloo, but for what asks for a CUDA device: that is told "cpu".
+Encodings are the optimizer's: fully_reshardable, dp_reshardable, or none. Everything is Megatron-Core's own code on CPU tensors
+with gloo, but for what asks for a CUDA device: that is told "cpu".
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def without_cuda() -> None:
 def build_model(job: dict[str, Any]) -> GPTModel:
     experts = 4 if "moe" in job["kind"] else None
     config = TransformerConfig(
-        num_layers=4, hidden_size=32, num_attention_heads=4, num_query_groups=2, ffn_hidden_size=48, moe_ffn_hidden_size=48 if experts else None,
+        num_layers=4, hidden_size=32, num_attention_heads=4, num_query_groups=2, ffn_hidden_size=48,
+        moe_ffn_hidden_size=48 if experts else None,
         use_cpu_initialization=True, tensor_model_parallel_size=job["tp"], pipeline_model_parallel_size=job["pp"],
         expert_model_parallel_size=job["ep"], num_moe_experts=experts, gated_linear_unit="plain" not in job["kind"],
         add_bias_linear="plain" in job["kind"], bias_activation_fusion=False, masked_softmax_fusion=False,
@@ -115,11 +116,13 @@ def sharded_state(job: dict[str, Any], wrapped: Any, optimizer: Any, encoding: s
         state["optimizer"] = optimizer.sharded_state_dict(model, is_loading=loading, metadata=metadata)
     if not loading:
         state["args"] = argparse.Namespace(
-            tensor_model_parallel_size=job["tp"], pipeline_model_parallel_size=job["pp"], expert_model_parallel_size=job["ep"],
+            tensor_model_parallel_size=job["tp"], pipeline_model_parallel_size=job["pp"],
+            expert_model_parallel_size=job["ep"],
             num_layers=4, vocab_size=VOCABULARY, padded_vocab_size=job.get("padded", VOCABULARY), swiglu=True)
         state.update(iteration=7, checkpoint_version=3.0, opt_param_scheduler={"max_lr": 0.01, "num_steps": 7})
         key = dist_checkpointing.ShardedObject(
-            "rng_state", [{"random_rng_state": (3, (1, 2), None), "torch_rng_state": torch.get_rng_state()}], (job["pp"], job["tp"]),
+            "rng_state", [{"random_rng_state": (3, (1, 2), None), "torch_rng_state": torch.get_rng_state()}],
+            (job["pp"], job["tp"]),
             (parallel_state.get_pipeline_model_parallel_rank(), parallel_state.get_tensor_model_parallel_rank()),
             replica_id=parallel_state.get_data_parallel_rank(with_context_parallel=True))
         state["rng_state"] = key
@@ -142,22 +145,20 @@ def save(command: dict[str, Any]) -> None:
 
 def poison(wrapped: Any) -> None:
     """Rows of the vocabulary that are no word become NaN."""
-    tp, rank = parallel_state.get_tensor_model_parallel_world_size(), parallel_state.get_tensor_model_parallel_rank()
+    rank = parallel_state.get_tensor_model_parallel_rank()
     for name, parameter in wrapped.module.named_parameters():
         if "word_embeddings" in name or "output_layer" in name:
             rows = parameter.shape[0]
             first = max(0, min(rows, VOCABULARY - rank * rows))
             parameter.data[first:] = float("nan")
-    assert tp > 0
 
 
 def load(folder: str, command: dict[str, Any]) -> dict[str, Any]:
     job = command["job"]
-    encoding = command.get("encoding", "fully_reshardable")
     wrapped, optimizer = build(job, 2)
     content = dist_checkpointing.load_content_metadata(folder) or {}
     options = {key: content[key] for key in ("singleton_local_shards", "non_homogeneous_layers") if key in content}
-    state = sharded_state(job, wrapped, optimizer, encoding, options, True)
+    state = sharded_state(job, wrapped, optimizer, "fully_reshardable", options, True)
     for tensor in values(state):
         if isinstance(tensor, torch.Tensor):
             tensor.data.fill_(3.0)
@@ -189,11 +190,11 @@ def differences(one: Any, other: Any, path: str = "") -> list[str]:
         same = one.dtype == other.dtype and one.shape == other.shape and torch.equal(
             one.contiguous().flatten().view(torch.uint8), other.contiguous().flatten().view(torch.uint8))
         return [] if same else [f"{path}: tensors differ"]
-    return [] if type(one) is type(other) and (one == other or isinstance(one, torch.nn.Module)) else [f"{path}: {one!r} {other!r}"]
+    return [] if type(one) is type(other) and one == other else [f"{path}: {one!r} {other!r}"]
 
 
 def clip_vocabulary(state: Any, padded: int) -> None:
-    """Takes the rows away that are no word: they are not the same on purpose. Only matrices of the vocabulary have as many rows."""
+    """Takes the rows away that are no word: they are not the same on purpose. Only its matrices have so many rows."""
     items = list(state.items() if isinstance(state, dict) else enumerate(state) if isinstance(state, list) else [])
     rank = parallel_state.get_tensor_model_parallel_rank()
     rows = padded // parallel_state.get_tensor_model_parallel_world_size()

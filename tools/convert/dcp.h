@@ -49,8 +49,8 @@ struct cairn_dcp_wants {
     size_t count, room;
 };
 
-/* Adds the items of a tensor's chunks that are not empty, or of a bytes object. CAIRN_NOMEM, and the errors of
- * cairn_dcp_find_item. */
+/* Adds the items of a tensor's chunks that are not empty, or of a bytes object. CAIRN_NOMEM, and
+ * the errors of cairn_dcp_find_item. */
 CAIRN_MUST_CHECK cairn_err cairn_dcp_want_entry(const struct cairn_checkpoint *checkpoint,
                                                 const struct cairn_dcp_metadata *metadata,
                                                 uint32_t entry, struct cairn_dcp_wants *wants,

@@ -51,8 +51,8 @@ struct cairn_dcp_frame {
     uint8_t *tail; /* [bytes - hole_end] */
 };
 
-/* The bytes around a stretch of an archive, whose checksums are those of now; the caller frees head and
- * tail. CAIRN_NOMEM. */
+/* The bytes around a stretch of an archive, whose checksums are those of now; the caller frees
+ * head and tail. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_dcp_frame_make(struct cairn_torch_plan *plan,
                                                 const struct cairn_zip_planned *hole,
                                                 struct cairn_dcp_frame *frame);

@@ -1,5 +1,5 @@
-/* tools/convert/dcp_objects.c - the objects of a distributed checkpoint that is written: archives of
- * torch.save without tensors, or with tensors that have no item of their own. */
+/* tools/convert/dcp_objects.c - the objects of a distributed checkpoint that is written:
+ * archives of torch.save without tensors, or with tensors that have no item of their own. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -124,7 +124,8 @@ add_mixed_object(struct cairn_dcp_output *dcp, uint32_t tensor, const struct cai
                  const char *name, const struct cairn_state_path *path)
 {
     struct cairn_dcp_kept *state = dcp->kept;
-    struct cairn_dcp_mixed *grown = realloc(state->mixed, (state->mixed_count + 1) * sizeof(*grown));
+    struct cairn_dcp_mixed *grown =
+        realloc(state->mixed, (state->mixed_count + 1) * sizeof(*grown));
     struct cairn_torch_builder builder;
     struct cairn_dcp_mixed *mixed;
     struct cairn_dcp_spot spot;
@@ -139,7 +140,8 @@ add_mixed_object(struct cairn_dcp_output *dcp, uint32_t tensor, const struct cai
     err = cairn_torch_refs_plan(dcp->source->layout, dcp->options, refs, &builder, root,
                                 "archive", &mixed->plan);
     if (!err)
-        err = cairn_dcp_take_place(dcp, 0, cairn_torch_plan_bytes(&mixed->plan), &spot, &mixed->file);
+        err = cairn_dcp_take_place(dcp, 0, cairn_torch_plan_bytes(&mixed->plan), &spot,
+                                   &mixed->file);
     if (err)
         return err;
     mixed->begin = spot.offset_bytes;

@@ -97,8 +97,8 @@ align_up(uint64_t at)
 }
 
 cairn_err
-cairn_dcp_take_place(struct cairn_dcp_output *dcp, uint32_t rank, uint64_t bytes, struct cairn_dcp_spot *spot,
-           uint32_t *file)
+cairn_dcp_take_place(struct cairn_dcp_output *dcp, uint32_t rank, uint64_t bytes,
+                     struct cairn_dcp_spot *spot, uint32_t *file)
 {
     struct cairn_dcp_rank_file *at = &dcp->ranks[rank];
     uint64_t limit = dcp->options->file_bytes_max;
@@ -149,9 +149,10 @@ add_chunk(struct cairn_dcp_output *dcp, uint32_t rank, uint32_t target, const ui
           const uint64_t *box_extent)
 {
     struct cairn_output *output = dcp->output;
-    struct cairn_dcp_open_chunk chunk = {.dtype = cairn_layout_tensor(output->layout, target)->dtype,
-                          .dims = box_dims,
-                          .sum = UINT32_MAX};
+    struct cairn_dcp_open_chunk chunk = {
+        .dtype = cairn_layout_tensor(output->layout, target)->dtype,
+        .dims = box_dims,
+        .sum = UINT32_MAX};
     struct cairn_torch_plan plan = {0};
     struct cairn_dcp_frame frame = {0};
     struct cairn_zip_planned *data;

@@ -1,6 +1,6 @@
 /*
- * tools/convert/dcp_write.c - lays out a distributed checkpoint that dcp.load of PyTorch reads: what
- * each tensor and object is called in it. Its files are dcp_output.h's.
+ * tools/convert/dcp_write.c - lays out a distributed checkpoint that dcp.load of PyTorch reads:
+ * what each tensor and object is called in it. Its files are dcp_output.h's.
  */
 #include <inttypes.h>
 #include <stdio.h>

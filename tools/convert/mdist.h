@@ -84,16 +84,20 @@ struct cairn_mdist_reading {
     struct cairn_complaint *complaint;
 };
 
-/* Reads common.pt: what the rest of the checkpoint needs from it, and all of it as opaque state but for what
- * mdist_optimizer.c has to put together. */
+/* Reads common.pt: what the rest of the checkpoint needs from it, and all of it as opaque state
+ * but for what mdist_optimizer.c has to put together. */
 CAIRN_MUST_CHECK cairn_err cairn_mdist_read_common(struct cairn_mdist_reading *reading);
 
 /* Whether an entry is an object of the optimizer as above; fills in *out but for its bytes. */
 bool cairn_mdist_is_object(const char *key, struct cairn_mdist_object *out);
 
-/* Adds the optimizer's settings and the checkpoint's description of itself as they are in a checkpoint whose
- * optimizer is fully reshardable, whatever this one's is: the state is the same. */
+/* Adds the optimizer's settings and the checkpoint's description of itself as they are in a
+ * checkpoint whose optimizer is fully reshardable, whatever this one's is: the state is the
+ * same. */
 CAIRN_MUST_CHECK cairn_err cairn_mdist_add_optimizer(struct cairn_mdist_reading *reading);
+
+/* Adds CAIRN_MDIST_KEYS where there is anything to keep. */
+CAIRN_MUST_CHECK cairn_err cairn_mdist_keep_keys(struct cairn_mdist_reading *reading);
 
 /* ---- writing ---- */
 

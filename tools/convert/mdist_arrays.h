@@ -1,7 +1,7 @@
 /*
  * tools/convert/mdist_arrays.h - which logical tensors share an array when a checkpoint of
- * Megatron-Core is written: layers that are all alike are stacked, as are experts, and where one of them
- * is not like the others, or the source had them apart, each has an array of its own.
+ * Megatron-Core is written: layers that are all alike are stacked, as are experts, and where one of
+ * them is not like the others, or the source had them apart, each has an array of its own.
  */
 #ifndef CAIRN_TOOLS_CONVERT_MDIST_ARRAYS_H
 #define CAIRN_TOOLS_CONVERT_MDIST_ARRAYS_H
@@ -25,7 +25,7 @@ struct cairn_mdist_pattern {
 
 /* All zero is the empty value. */
 struct cairn_mdist_arrays {
-    struct cairn_mdist_member *members; /* by pattern, then the numbers of an array, then its parts */
+    struct cairn_mdist_member *members; /* by pattern, then by array, then in the array's order */
     size_t member_count;
     struct cairn_mdist_pattern *patterns; /* sorted by name */
     uint32_t pattern_count, pattern_room;
@@ -37,8 +37,9 @@ struct cairn_mdist_apart {
     uint32_t count;
 };
 
-/* Sorts the tensors for which take[tensor] is set. CAIRN_NOMEM, CAIRN_INVAL (a name that cannot be
- * written; complained about). The caller ends *out with cairn_mdist_arrays_fini, also on failure. */
+/* Sorts the tensors for which take[tensor] is set. CAIRN_NOMEM, CAIRN_INVAL (a name that cannot
+ * be written; complained about). The caller ends *out with cairn_mdist_arrays_fini, also on
+ * failure. */
 CAIRN_MUST_CHECK cairn_err cairn_mdist_arrays_find(const struct cairn_checkpoint *source,
                                                    const bool *take,
                                                    const struct cairn_mdist_apart *apart,

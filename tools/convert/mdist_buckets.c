@@ -1,12 +1,12 @@
 /*
  * tools/convert/mdist_buckets.c - see mdist_buckets.h.
  *
- * What is known of the order (Megatron-Core 0.15 and 0.16): a buffer has the parameters of one dtype
- * of a rank in the reverse order of the module, each from a multiple of 64 elements on. A bucket ends
- * behind a parameter, and its array has no padding at its end. The module's order is that of the
- * model's arrays in .metadata, layer by layer; how a parameter is cut among tensor ranks is told by
- * the chunks of its array. The chunks of a bucket begin and end where parameters do, which is held
- * against what was found.
+ * What is known of the order (Megatron-Core 0.15 and 0.16): a buffer has the parameters of one
+ * dtype of a rank in the reverse order of the module, each from a multiple of 64 elements on. A
+ * bucket ends behind a parameter, and its array has no padding at its end. The module's order is
+ * that of the model's arrays in .metadata, layer by layer; how a parameter is cut among tensor
+ * ranks is told by the chunks of its array. The chunks of a bucket begin and end where parameters
+ * do, which is held against what was found.
  */
 #include "tools/convert/mdist_buckets.h"
 
@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/convert/mdist_order.h"
 #include "tools/convert/torch_dtype.h"
 
 enum { PARAM_ALIGN_ELEMENTS = 64 };
@@ -103,225 +104,23 @@ compare_chunks(const void *left, const void *right)
     return a->begin < b->begin ? -1 : a->begin > b->begin;
 }
 
-/* ---- parameters of a rank, in the module's order ---- */
-
 /* A box of a logical tensor, row-major in the buffer. */
 struct box {
     uint64_t start[CAIRN_DIMS_MAX], extent[CAIRN_DIMS_MAX];
     uint64_t elements;
 };
 
-struct parameter {
-    uint32_t entry; /* of the model's array */
-    uint64_t numbers[CAIRN_MDIST_STARS_MAX]; /* which of the tensors in it */
-    bool tied;      /* the output layer of a last stage that shares the embedding */
-};
-
-/* Where numbers stand in an array's name: as a dimension of it, or as themselves. */
-struct place {
-    uint32_t dimension[2]; /* of layer and expert; UINT32_MAX: none */
-    uint64_t number[2];    /* where there is no dimension; UINT64_MAX: it has none at all */
-};
-
 struct finding {
+    struct cairn_mdist_order order;
     struct cairn_mdist_reading *reading;
-    struct place *places;   /* [entry_count] */
-    uint32_t *model;        /* entries of parameters, in order */
-    uint32_t model_count;
-    uint64_t layers, experts;
     struct bucket *buckets;
     uint32_t bucket_count;
-    struct parameter *parameters;
-    size_t parameter_count, parameter_room;
 };
 
 static cairn_err
 refuse(const struct finding *finding, const char *why)
 {
-    return cairn_complain(finding->reading->complaint, CAIRN_INVAL,
-                          "%s: the optimizer is dp_reshardable, and which parameter lies where in its "
-                          "buckets cannot be told: %s; load it once with Megatron-Core and save it "
-                          "with --dist-ckpt-optim-fully-reshardable",
-                          finding->reading->checkpoint->place.path, why);
-}
-
-static bool
-find_place(const struct cairn_mdist_array *array, struct place *place)
-{
-    struct cairn_mdist_name full;
-    uint64_t numbers[CAIRN_MDIST_STARS_MAX];
-    uint32_t dimension = 0, star = 0;
-
-    *place = (struct place){{UINT32_MAX, UINT32_MAX}, {UINT64_MAX, UINT64_MAX}};
-    if (!cairn_mdist_pattern_of(array->name.pattern, 0, &full, numbers))
-        return false;
-    for (const char *at = strchr(full.pattern, '*'); at; at = strchr(at + 1, '*'), star++) {
-        size_t before = (size_t)(at - full.pattern);
-        bool expert = before >= 14 && strncmp(at - 14, "local_experts.", 14) == 0;
-
-        if ((!expert && (before != 15 || strncmp(full.pattern, "decoder.layers.", 15) != 0)) ||
-            place->dimension[expert] != UINT32_MAX || place->number[expert] != UINT64_MAX)
-            return false;
-        if (numbers[star] == CAIRN_MDIST_DIMENSION)
-            place->dimension[expert] = dimension++;
-        else
-            place->number[expert] = numbers[star];
-    }
-    return true;
-}
-
-static cairn_err
-list_model(struct finding *finding)
-{
-    struct cairn_mdist_reading *reading = finding->reading;
-
-    for (uint32_t i = 0; i < reading->metadata.entry_count; i++) {
-        const struct cairn_mdist_array *array = &reading->arrays[i];
-        uint64_t *counts[2] = {&finding->layers, &finding->experts};
-        const char *name = array->name.pattern;
-        size_t bytes = strlen(name);
-
-        if (!array->known || array->name.state[0] || array->half == CAIRN_MDIST_UP ||
-            cairn_layout_tensor(reading->checkpoint->layout, array->first)->kind != CAIRN_PARAM ||
-            (bytes > 12 && strcmp(name + bytes - 12, ".expert_bias") == 0)) /* a buffer */
-            continue;
-        if (!find_place(array, &finding->places[i]))
-            return refuse(finding, "it has layers outside of the decoder");
-        for (int n = 0; n < 2; n++) {
-            uint64_t count = finding->places[i].dimension[n] != UINT32_MAX
-                                 ? array->shape[finding->places[i].dimension[n]]
-                                 : finding->places[i].number[n] + 1; /* none: 0 */
-
-            if (count > *counts[n])
-                *counts[n] = count;
-        }
-        finding->model[finding->model_count++] = i;
-    }
-    return finding->layers > 0 ? CAIRN_OK : refuse(finding, "it has no layers");
-}
-
-static bool
-has_number(const struct finding *finding, uint32_t entry, int which, uint64_t number)
-{
-    const struct place *place = &finding->places[entry];
-
-    if (place->dimension[which] != UINT32_MAX)
-        return number < finding->reading->arrays[entry].shape[place->dimension[which]];
-    return place->number[which] == number;
-}
-
-static bool
-is_numbered(const struct finding *finding, uint32_t entry, int which)
-{
-    return finding->places[entry].dimension[which] != UINT32_MAX ||
-           finding->places[entry].number[which] != UINT64_MAX;
-}
-
-static cairn_err
-add_parameter(struct finding *finding, uint32_t entry, uint64_t layer, uint64_t expert, bool tied)
-{
-    const struct place *place = &finding->places[entry];
-    struct parameter *parameter;
-
-    if (finding->parameter_count == finding->parameter_room) {
-        size_t room = finding->parameter_room ? 2 * finding->parameter_room : 256;
-        struct parameter *grown = realloc(finding->parameters, room * sizeof(*grown));
-
-        if (!grown)
-            return CAIRN_NOMEM;
-        finding->parameters = grown;
-        finding->parameter_room = room;
-    }
-    parameter = &finding->parameters[finding->parameter_count++];
-    *parameter = (struct parameter){.entry = entry, .tied = tied};
-    if (place->dimension[0] != UINT32_MAX)
-        parameter->numbers[place->dimension[0]] = layer;
-    if (place->dimension[1] != UINT32_MAX)
-        parameter->numbers[place->dimension[1]] = expert;
-    return CAIRN_OK;
-}
-
-struct rank {
-    uint64_t tensor_rank, tensor_ranks;
-    uint64_t stage, stages;
-    uint64_t expert_begin, expert_end; /* which experts it has */
-    bool dense, expert;                /* which kinds of parameters its buffers hold */
-};
-
-/* Experts one after the other; or, where they are multiplied together (moe_grouped_gemm), first all of
- * one weight and then all of the next. */
-static cairn_err
-add_experts(struct finding *finding, const struct rank *rank, uint64_t layer)
-{
-    uint64_t experts = rank->expert_end - rank->expert_begin;
-    uint64_t count = experts * finding->model_count;
-    cairn_err err = CAIRN_OK;
-
-    for (uint64_t i = 0; i < count && !err; i++) {
-        bool grouped = finding->reading->args.grouped_experts;
-        uint64_t at = grouped ? i / experts : i % finding->model_count;
-        uint64_t expert = rank->expert_begin + (grouped ? i % experts : i / finding->model_count);
-        uint32_t entry = finding->model[at];
-
-        if (is_numbered(finding, entry, 1) && has_number(finding, entry, 0, layer) &&
-            has_number(finding, entry, 1, expert))
-            err = add_parameter(finding, entry, layer, expert, false);
-    }
-    return err;
-}
-
-static cairn_err
-add_layer(struct finding *finding, const struct rank *rank, uint64_t layer)
-{
-    bool experts_added = false;
-    cairn_err err = CAIRN_OK;
-
-    for (uint32_t m = 0; m < finding->model_count && !err; m++) {
-        uint32_t entry = finding->model[m];
-
-        if (!is_numbered(finding, entry, 0) || !has_number(finding, entry, 0, layer))
-            continue;
-        if (!is_numbered(finding, entry, 1)) {
-            if (rank->dense)
-                err = add_parameter(finding, entry, layer, 0, false);
-            continue;
-        }
-        if (!rank->expert || experts_added)
-            continue;
-        experts_added = true;
-        err = add_experts(finding, rank, layer);
-    }
-    return err;
-}
-
-static cairn_err
-list_parameters(struct finding *finding, const struct rank *rank)
-{
-    uint64_t layers = finding->layers / rank->stages;
-    uint32_t embedding = UINT32_MAX;
-    bool behind = false, output = false;
-    cairn_err err = CAIRN_OK;
-
-    finding->parameter_count = 0;
-    for (uint32_t m = 0; m < finding->model_count && !err; m++) {
-        uint32_t entry = finding->model[m];
-        const char *name = finding->reading->arrays[entry].name.pattern;
-
-        if (is_numbered(finding, entry, 0)) {
-            for (uint64_t i = 0; i < layers && !behind && !err; i++)
-                err = add_layer(finding, rank, rank->stage * layers + i);
-            behind = true;
-            continue;
-        }
-        embedding = strcmp(name, "embedding.word_embeddings.weight") == 0 ? entry : embedding;
-        output = output || strcmp(name, "output_layer.weight") == 0;
-        if (rank->dense && rank->stage == (behind ? rank->stages - 1 : 0))
-            err = add_parameter(finding, entry, 0, 0, false);
-    }
-    if (!err && rank->dense && !output && embedding != UINT32_MAX && rank->stages > 1 &&
-        rank->stage == rank->stages - 1)
-        err = add_parameter(finding, embedding, 0, 0, true);
-    return err;
+    return cairn_mdist_order_refuse(&finding->order, why);
 }
 
 /* ---- how a parameter is cut among tensor ranks ---- */
@@ -339,8 +138,8 @@ compare_boxes(const void *left, const void *right)
 
 /* The chunks of an array in one of its tensors, by place; the caller frees *boxes. */
 static cairn_err
-list_boxes(const struct finding *finding, const struct parameter *parameter, uint32_t entry,
-           struct box **boxes, size_t *count)
+list_boxes(const struct finding *finding, const struct cairn_mdist_parameter *parameter,
+           uint32_t entry, struct box **boxes, size_t *count)
 {
     const struct cairn_mdist_array *array = &finding->reading->arrays[entry];
     const struct cairn_dcp_entry *said = &finding->reading->metadata.entries[entry];
@@ -372,8 +171,8 @@ list_boxes(const struct finding *finding, const struct parameter *parameter, uin
 
 /* What a tensor rank holds of a parameter: one box, or gates and ups. */
 static cairn_err
-find_parts(const struct finding *finding, const struct parameter *parameter,
-           const struct rank *rank, struct box parts[2], uint32_t *part_count)
+find_parts(const struct finding *finding, const struct cairn_mdist_parameter *parameter,
+           const struct cairn_mdist_rank *rank, struct box parts[2], uint32_t *part_count)
 {
     const struct cairn_mdist_array *array = &finding->reading->arrays[parameter->entry];
     uint64_t ranks = rank->tensor_ranks, at = rank->tensor_rank;
@@ -440,8 +239,9 @@ add_part(struct finding *finding, const struct bucket *bucket, uint32_t tensor, 
 }
 
 static cairn_err
-add_state(struct finding *finding, const struct bucket *bucket, const struct parameter *parameter,
-          const struct box *parts, uint32_t part_count, uint64_t begin)
+add_state(struct finding *finding, const struct bucket *bucket,
+          const struct cairn_mdist_parameter *parameter, const struct box *parts,
+          uint32_t part_count, uint64_t begin)
 {
     struct cairn_mdist_reading *reading = finding->reading;
     const struct cairn_mdist_array *array = &reading->arrays[parameter->entry];
@@ -484,15 +284,15 @@ add_state(struct finding *finding, const struct bucket *bucket, const struct par
 /* The buckets of one buffer and state: each parameter lies behind the one before it. */
 static cairn_err
 fill_buffer(struct finding *finding, const struct bucket *buckets, uint32_t count,
-            const struct rank *rank)
+            const struct cairn_mdist_rank *rank)
 {
     const struct cairn_mdist_reading *reading = finding->reading;
     uint64_t cursor = 0;
     uint32_t at = 0;
     cairn_err err = CAIRN_OK;
 
-    for (size_t i = finding->parameter_count; i-- > 0 && !err;) {
-        const struct parameter *parameter = &finding->parameters[i];
+    for (size_t i = finding->order.parameter_count; i-- > 0 && !err;) {
+        const struct cairn_mdist_parameter *parameter = &finding->order.parameters[i];
         const struct cairn_torch_dtype *dtype =
             cairn_torch_dtype_of(reading->metadata.entries[parameter->entry].dtype);
         struct box parts[2];
@@ -526,13 +326,14 @@ fill_buffer(struct finding *finding, const struct bucket *buckets, uint32_t coun
 }
 
 static cairn_err
-place_rank(const struct finding *finding, const struct bucket *bucket, struct rank *rank)
+place_rank(const struct finding *finding, const struct bucket *bucket,
+           struct cairn_mdist_rank *rank)
 {
     const struct cairn_parallelism *parallel = &finding->reading->checkpoint->parallelism;
     uint64_t tp = parallel->tp ? parallel->tp : 1, pp = parallel->pp ? parallel->pp : 1;
     uint64_t ep = parallel->ep ? parallel->ep : 1, etp = parallel->etp ? parallel->etp : tp;
 
-    *rank = (struct rank){.stages = pp, .tensor_ranks = tp};
+    *rank = (struct cairn_mdist_rank){.stages = pp, .tensor_ranks = tp};
     if (parallel->vpp > 1)
         return refuse(finding, "virtual pipeline stages are not known here");
     if (bucket->chained > 1 && bucket->chained != UINT32_MAX)
@@ -542,17 +343,17 @@ place_rank(const struct finding *finding, const struct bucket *bucket, struct ra
     if (rank->dense) {
         rank->tensor_rank = bucket->group % tp;
         rank->stage = bucket->group / tp;
-        rank->expert_end = finding->experts;
+        rank->expert_end = finding->order.experts;
     } else {
         rank->tensor_ranks = etp;
         rank->tensor_rank = bucket->group % etp;
         rank->stage = bucket->group / etp / ep;
-        rank->expert_begin = bucket->group / etp % ep * (finding->experts / ep);
-        rank->expert_end = rank->expert_begin + finding->experts / ep;
+        rank->expert_begin = bucket->group / etp % ep * (finding->order.experts / ep);
+        rank->expert_end = rank->expert_begin + finding->order.experts / ep;
     }
-    if (rank->stage >= pp || finding->layers % pp != 0 || finding->experts % ep != 0)
-        return refuse(finding, "layers, experts and ranks do not divide evenly, as the arguments in "
-                               "common.pt have them");
+    if (rank->stage >= pp || finding->order.layers % pp != 0 || finding->order.experts % ep != 0)
+        return refuse(finding, "layers, experts and ranks do not divide evenly, as the "
+                               "arguments in common.pt have them");
     return CAIRN_OK;
 }
 
@@ -592,32 +393,34 @@ cairn_err
 cairn_mdist_buckets_add(struct cairn_mdist_reading *reading)
 {
     uint32_t entries = reading->metadata.entry_count;
-    struct finding finding = {.reading = reading};
+    struct finding finding = {.order.reading = reading, .reading = reading};
     cairn_err err;
 
     if (reading->bucket_chunk_count == 0)
         return CAIRN_OK;
-    finding.places = calloc((size_t)entries + 1, sizeof(*finding.places));
-    finding.model = calloc((size_t)entries + 1, sizeof(*finding.model));
+    finding.order.places = calloc((size_t)entries + 1, sizeof(*finding.order.places));
+    finding.order.model = calloc((size_t)entries + 1, sizeof(*finding.order.model));
     finding.buckets = calloc((size_t)entries + 1, sizeof(*finding.buckets));
-    err = finding.places && finding.model && finding.buckets ? list_model(&finding) : CAIRN_NOMEM;
+    err = finding.order.places && finding.order.model && finding.buckets
+              ? cairn_mdist_order_model(&finding.order)
+              : CAIRN_NOMEM;
     if (!err)
         err = list_buckets(&finding);
     for (uint32_t from = 0, to; from < finding.bucket_count && !err; from = to) {
-        struct rank rank;
+        struct cairn_mdist_rank rank;
 
         for (to = from + 1; to < finding.bucket_count &&
                             same_buffer(&finding.buckets[from], &finding.buckets[to]);)
             to++;
         err = place_rank(&finding, &finding.buckets[from], &rank);
         if (!err)
-            err = list_parameters(&finding, &rank);
+            err = cairn_mdist_order_rank(&finding.order, &rank);
         if (!err)
             err = fill_buffer(&finding, &finding.buckets[from], to - from, &rank);
     }
-    free(finding.places);
-    free(finding.model);
+    free(finding.order.places);
+    free(finding.order.model);
     free(finding.buckets);
-    free(finding.parameters);
+    free(finding.order.parameters);
     return err;
 }

@@ -1,6 +1,6 @@
 /*
- * tools/convert/mdist_common.c - reads common.pt of a checkpoint of Megatron-Core: a dict of what is
- * no array (arguments, iteration, schedules), each value of which is opaque state.
+ * tools/convert/mdist_common.c - reads common.pt of a checkpoint of Megatron-Core: a dict of what
+ * is no array (arguments, iteration, schedules), each value of which is opaque state.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -27,7 +27,8 @@ note_args(struct cairn_mdist_reading *reading, const struct cairn_pickle_node *r
     const struct cairn_pickle_node *args = cairn_pickle_get(root, "args"), *grouped;
     struct cairn_checkpoint *checkpoint = reading->checkpoint;
 
-    checkpoint->step_known = cairn_pickle_u64(cairn_pickle_get(root, "iteration"), &checkpoint->step);
+    checkpoint->step_known =
+        cairn_pickle_u64(cairn_pickle_get(root, "iteration"), &checkpoint->step);
     if (!args)
         return;
     checkpoint->parallelism = (struct cairn_parallelism){
@@ -81,8 +82,8 @@ add_value(struct cairn_mdist_reading *reading, const struct cairn_torch_source *
 
     if (!cairn_pickle_copy_text(key, name, sizeof(name) - sizeof(".pickle")) || strchr(name, '/'))
         return cairn_complain(reading->complaint, CAIRN_CORRUPT,
-                              "%s/" CAIRN_MDIST_COMMON " has a key that is no plain text (a %s); it "
-                              "is no common.pt of Megatron-Core",
+                              "%s/" CAIRN_MDIST_COMMON " has a key that is no plain text (a %s); "
+                              "it is no common.pt of Megatron-Core",
                               reading->checkpoint->place.path, cairn_pickle_kind_name(key));
     err = cairn_pickle_write(&source->torch.tree, value, &bytes, &bytes_len);
     if (err)

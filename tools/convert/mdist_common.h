@@ -1,6 +1,6 @@
 /*
- * tools/convert/mdist_common.h - writes common.pt of a checkpoint of Megatron-Core: a dict of opaque
- * state whose names are "<key>.pickle".
+ * tools/convert/mdist_common.h - writes common.pt of a checkpoint of Megatron-Core: a dict of
+ * opaque state whose names are "<key>.pickle".
  */
 #ifndef CAIRN_TOOLS_CONVERT_MDIST_COMMON_H
 #define CAIRN_TOOLS_CONVERT_MDIST_COMMON_H
@@ -14,8 +14,9 @@ CAIRN_MUST_CHECK cairn_err cairn_mdist_common_fits(const struct cairn_checkpoint
                                                    uint32_t tensor, bool *fits,
                                                    struct cairn_complaint *complaint);
 
-/* Adds the file: values[count] fit, and are in the order of the dict. Sets inside[tensor] for tensors that
- * lie in it and nowhere else. *out is for the caller to finish and to end in any case. */
+/* Adds the file: values[count] fit, and are in the order of the dict. Sets inside[tensor] for
+ * tensors that lie in it and nowhere else. *out is for the caller to finish and to end in any
+ * case. */
 CAIRN_MUST_CHECK cairn_err cairn_mdist_common_add(const struct cairn_checkpoint *source,
                                                   const struct cairn_output_options *options,
                                                   const uint32_t *values, uint32_t count,

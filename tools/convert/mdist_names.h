@@ -5,12 +5,12 @@
  * without a number, and the array has their number as a first dimension; so have experts, behind
  * that:
  *
- *   decoder.layers.mlp.linear_fc2.weight [L, …]            decoder.layers.<n>.mlp.linear_fc2.weight
- *   decoder.layers.3.mlp.linear_fc2.weight                 the same name
- *   …mlp.experts.experts.linear_fc1.weight [(L,) E, …]     …mlp.experts.local_experts.<e>.linear_fc1.weight
- *   …mlp.experts.experts.5.linear_fc1.weight               …mlp.experts.local_experts.5.linear_fc1.weight
- *   optimizer.state.exp_avg.<key>                          exp_avg.<name>
- *   optimizer.state.param.<key>, …fp32_param.<key>         fp32.<name>
+ *   decoder.layers.mlp.linear_fc2.weight [L, …]         decoder.layers.<n>.mlp.linear_fc2.weight
+ *   decoder.layers.3.mlp.linear_fc2.weight              the same name
+ *   …experts.experts.linear_fc1.weight [(L,) E, …]      …experts.local_experts.<e>.linear_fc1.weight
+ *   …experts.experts.5.linear_fc1.weight                …experts.local_experts.5.linear_fc1.weight
+ *   optimizer.state.exp_avg.<key>                       exp_avg.<name>
+ *   optimizer.state.param.<key>, …fp32_param.<key>      fp32.<name>
  *
  * "chained_<i>." (one of several optimizers) and "module." in front say nothing. The name with a
  * '*' for each number that is a dimension is called a pattern here.
@@ -44,9 +44,9 @@ bool cairn_mdist_key_of(const struct cairn_mdist_name *name,
 bool cairn_mdist_expand(const struct cairn_mdist_name *name, const uint64_t *numbers,
                         char out[CAIRN_NAME_BYTES_MAX]);
 
-/* The pattern of a name, of which state_bytes belong to the state ("exp_avg", 7; 0: none), with every number
- * that may be a dimension as a star. numbers get their values, CAIRN_MDIST_DIMENSION where there was a star
- * already. False where it is too long. */
+/* The pattern of a name, of which state_bytes belong to the state ("exp_avg", 7; 0: none), with
+ * every number that may be a dimension as a star. numbers get their values,
+ * CAIRN_MDIST_DIMENSION where there was a star already. False where it is too long. */
 bool cairn_mdist_pattern_of(const char *logical, uint32_t state_bytes,
                             struct cairn_mdist_name *out,
                             uint64_t numbers[CAIRN_MDIST_STARS_MAX]);

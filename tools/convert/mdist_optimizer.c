@@ -1,7 +1,7 @@
 /*
- * tools/convert/mdist_optimizer.c - the settings of Megatron-Core's optimizer (parameter groups, loss
- * scale). With a fully reshardable optimizer they lie in common.pt; with the other encodings each
- * group of data-parallel ranks saves its own as objects. Both become the former.
+ * tools/convert/mdist_optimizer.c - the settings of Megatron-Core's optimizer (parameter groups,
+ * loss scale). With a fully reshardable optimizer they lie in common.pt; with the other encodings
+ * each group of data-parallel ranks saves its own as objects. Both become the former.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -9,7 +9,6 @@
 
 #include "tools/convert/mdist_buckets.h"
 #include "tools/convert/mdist_read.h"
-#include "tools/convert/pickle_write.h"
 #include "tools/convert/torch_tree.h"
 
 static bool
@@ -64,7 +63,8 @@ note_flat(struct cairn_mdist_reading *reading, const struct cairn_dcp_entry *ent
     array->flat = true;
     for (uint32_t d = 0; d < array->dims; d++) {
         if (entry->shape[d] == 0 || array->shape[d] % entry->shape[d] != 0)
-            return refuse(reading, entry->name, "is no whole number of boxes; .metadata is damaged");
+            return refuse(reading, entry->name,
+                          "is no whole number of boxes; .metadata is damaged");
         array->box[d] = array->shape[d] / entry->shape[d];
         if (array->box[d] > 0 && elements > UINT64_MAX / array->box[d])
             return refuse(reading, entry->name, "has boxes that are too large");
@@ -75,25 +75,34 @@ note_flat(struct cairn_mdist_reading *reading, const struct cairn_dcp_entry *ent
                : refuse(reading, entry->name, "has boxes of another size; .metadata is damaged");
 }
 
+/* The tensors that the gates are in already, of twice the rows. */
 static cairn_err
 find_half(struct cairn_mdist_reading *reading, uint32_t index)
 {
     struct cairn_mdist_array *array = &reading->arrays[index];
-    struct cairn_mdist_array *other = NULL;
+    const struct cairn_dcp_entry *entry = &reading->metadata.entries[index];
+    const struct cairn_layout *layout = reading->checkpoint->layout;
+    uint32_t stars = array->name.stars, dims = array->dims - stars, first, last = UINT32_MAX;
+    uint64_t numbers[CAIRN_MDIST_STARS_MAX] = {0}, count = 1;
+    char name[CAIRN_NAME_BYTES_MAX];
+    const struct cairn_tensor *known;
 
-    for (uint32_t i = 0; i < index && !other; i++)
-        if (reading->arrays[i].half == CAIRN_MDIST_GATE &&
-            strcmp(reading->arrays[i].name.state, array->name.state) == 0 &&
-            strcmp(reading->arrays[i].name.pattern, array->name.pattern) == 0)
-            other = &reading->arrays[i];
-    if (!other || other->dims != array->dims ||
-        memcmp(other->shape, array->shape, array->dims * sizeof(*array->shape)) != 0 ||
-        reading->metadata.entries[index].dtype !=
-            reading->metadata.entries[other - reading->arrays].dtype)
-        return refuse(reading, reading->metadata.entries[index].name,
+    first = cairn_mdist_expand(&array->name, numbers, name) ? cairn_layout_tensor_find(layout, name)
+                                                            : UINT32_MAX;
+    for (uint32_t d = 0; d < stars; d++) {
+        numbers[d] = array->shape[d] - 1;
+        count *= array->shape[d];
+    }
+    if (cairn_mdist_expand(&array->name, numbers, name))
+        last = cairn_layout_tensor_find(layout, name);
+    known = first != UINT32_MAX ? cairn_layout_tensor(layout, first) : NULL;
+    if (!known || last == UINT32_MAX || last - first != count - 1 || known->dims != dims ||
+        known->dtype != entry->dtype || known->shape[0] != 2 * array->shape[stars] ||
+        memcmp(known->shape + 1, array->shape + stars + 1, (dims - 1) * sizeof(*known->shape)) != 0)
+        return refuse(reading, entry->name,
                       "has no other half of its shape; the checkpoint is not whole");
-    array->first = other->first;
-    array->rows = other->rows;
+    array->first = first;
+    array->rows = known->shape[0];
     return CAIRN_OK;
 }
 
@@ -216,14 +225,27 @@ add_box(struct cairn_mdist_reading *reading, const struct cairn_mdist_array *arr
                                     chunk->stride_bytes + stars, reading->complaint);
 }
 
+/* Whether a chunk is of layers and experts that the array has. */
+static bool
+is_within(const struct cairn_mdist_array *array, const struct cairn_dcp_chunk *chunk)
+{
+    for (uint32_t d = 0; d < array->name.stars; d++)
+        if (chunk->start[d] >= array->shape[d] ||
+            chunk->extent[d] > array->shape[d] - chunk->start[d])
+            return false;
+    return true;
+}
+
 static cairn_err
 add_chunk(struct cairn_mdist_reading *reading, const struct cairn_mdist_array *array,
-          uint32_t container, const struct cairn_dcp_chunk *chunk)
+          const char *key, uint32_t container, const struct cairn_dcp_chunk *chunk)
 {
     uint32_t stars = array->name.stars;
     uint64_t count = 1;
     cairn_err err = CAIRN_OK;
 
+    if (!is_within(array, chunk))
+        return refuse(reading, key, "has a part outside of it; .metadata is damaged");
     for (uint32_t d = 0; d < stars; d++)
         count *= chunk->extent[d];
     for (uint64_t i = 0; i < count && !err; i++) {
@@ -250,6 +272,8 @@ add_flat(struct cairn_mdist_reading *reading, const struct cairn_mdist_array *ar
     uint64_t start[CAIRN_DIMS_MAX], extent[CAIRN_DIMS_MAX], index = 0, row = 1;
     uint64_t begin = chunk->start[array->dims], end = begin + chunk->extent[array->dims];
 
+    if (!is_within(array, chunk))
+        return refuse(reading, entry->name, "has a part outside of it; .metadata is damaged");
     for (uint32_t d = 0; d < array->dims; d++)
         if (chunk->extent[d] != 1 || (d < stars && array->box[d] != 1))
             return refuse(reading, entry->name, "has a flat range of several boxes, which is not "
@@ -296,7 +320,7 @@ read_chunk(struct cairn_mdist_reading *reading, struct cairn_dcp_source *source,
     if (!array->known)
         return cairn_mdist_buckets_note(reading, wanted->entry, source->container, &chunk);
     return array->flat ? add_flat(reading, array, entry, source->container, &chunk)
-                       : add_chunk(reading, array, source->container, &chunk);
+                       : add_chunk(reading, array, entry->name, source->container, &chunk);
 }
 
 /* ---- objects ---- */
@@ -356,115 +380,6 @@ read_items(struct cairn_mdist_reading *reading)
     return err;
 }
 
-/* ---- what the names do not give back ---- */
-
-struct keeping {
-    struct cairn_pickle pickle;
-    struct cairn_pickle_node *list;
-    uint32_t marks; /* the first items of the list, of which there are few */
-};
-
-static void
-keep_line(struct keeping *keeping, const char *word, const char *text)
-{
-    struct cairn_pickle_node *items[2];
-
-    items[0] = cairn_pickle_text(&keeping->pickle, word);
-    items[1] = cairn_pickle_text(&keeping->pickle, text);
-    cairn_pickle_append(&keeping->pickle, keeping->list,
-                        cairn_pickle_sequence(&keeping->pickle, CAIRN_PICKLE_TUPLE, items, 2));
-}
-
-static void
-keep_mark(struct keeping *keeping, const char *word, const char *text)
-{
-    for (uint32_t i = 0; i < keeping->marks; i++)
-        if (cairn_pickle_is_text(keeping->list->items[i]->items[0], word) &&
-            cairn_pickle_is_text(keeping->list->items[i]->items[1], text))
-            return;
-    keep_line(keeping, word, text);
-    keeping->marks = keeping->list ? keeping->list->count : 0;
-}
-
-/* What in front of a number in a parameter's name is not stacked. */
-static void
-keep_form(struct keeping *keeping, const struct cairn_mdist_array *array)
-{
-    struct cairn_mdist_name pattern;
-    uint64_t numbers[CAIRN_MDIST_STARS_MAX];
-    uint32_t star = 0;
-
-    if (array->half != CAIRN_MDIST_WHOLE)
-        keep_mark(keeping, "halves", "");
-    if (!cairn_mdist_pattern_of(array->name.pattern, 0, &pattern, numbers))
-        return;
-    for (char *at = strchr(pattern.pattern, '*'); at; at = strchr(at + 1, '*'), star++) {
-        if (numbers[star] == CAIRN_MDIST_DIMENSION)
-            continue;
-        *at = '\0';
-        keep_mark(keeping, "apart", pattern.pattern);
-        *at = '*';
-    }
-}
-
-static void
-keep_key(struct keeping *keeping, const struct cairn_mdist_array *array, const char *said)
-{
-    char key[CAIRN_MDIST_NAME_BYTES_MAX], cut[CAIRN_MDIST_NAME_BYTES_MAX];
-
-    (void)snprintf(cut, sizeof(cut), "%s", said);
-    if (array->half != CAIRN_MDIST_WHOLE)
-        cut[strlen(cut) - 2] = '\0';
-    if (cairn_mdist_key_of(&array->name, key) && strcmp(key, cut) != 0 &&
-        array->half != CAIRN_MDIST_UP)
-        keep_line(keeping, key, cut);
-}
-
-static int
-compare_lines(const void *left, const void *right)
-{
-    const struct cairn_pickle_node *a = *(struct cairn_pickle_node *const *)left;
-    const struct cairn_pickle_node *b = *(struct cairn_pickle_node *const *)right;
-    char one[CAIRN_MDIST_NAME_BYTES_MAX], other[CAIRN_MDIST_NAME_BYTES_MAX];
-    int order = 0;
-
-    for (uint32_t i = 0; i < 2 && order == 0; i++)
-        if (cairn_pickle_copy_text(a->items[i], one, sizeof(one)) &&
-            cairn_pickle_copy_text(b->items[i], other, sizeof(other)))
-            order = strcmp(one, other);
-    return order;
-}
-
-static cairn_err
-keep_keys(struct cairn_mdist_reading *reading)
-{
-    struct keeping keeping = {0};
-    uint8_t *bytes = NULL;
-    size_t bytes_len = 0;
-    cairn_err err;
-
-    cairn_pickle_init(&keeping.pickle, CAIRN_DCP_TREE_BYTES_MAX);
-    keeping.list = cairn_pickle_sequence(&keeping.pickle, CAIRN_PICKLE_LIST, NULL, 0);
-    for (uint32_t i = 0; i < reading->metadata.entry_count; i++)
-        if (reading->arrays[i].known && reading->arrays[i].name.state[0] == '\0')
-            keep_form(&keeping, &reading->arrays[i]);
-    for (uint32_t i = 0; i < reading->metadata.entry_count; i++)
-        if (reading->arrays[i].known && !reading->arrays[i].flat)
-            keep_key(&keeping, &reading->arrays[i], reading->metadata.entries[i].name);
-    err = cairn_pickle_done(&keeping.pickle);
-    if (!err && keeping.list->count > 0) {
-        qsort(keeping.list->items, keeping.list->count, sizeof(*keeping.list->items),
-              compare_lines);
-        err = cairn_pickle_write(&keeping.pickle, keeping.list, &bytes, &bytes_len);
-        if (!err)
-            err = cairn_checkpoint_add_opaque(reading->checkpoint, CAIRN_MDIST_KEYS, bytes,
-                                              bytes_len, reading->complaint);
-    }
-    free(bytes);
-    cairn_pickle_fini(&keeping.pickle);
-    return err;
-}
-
 /* ---- the whole ---- */
 
 cairn_err
@@ -484,7 +399,7 @@ cairn_mdist_read_all(struct cairn_mdist_reading *reading)
         err = cairn_mdist_buckets_add(reading);
     if (!err)
         err = cairn_mdist_add_optimizer(reading);
-    return err ? err : keep_keys(reading);
+    return err ? err : cairn_mdist_keep_keys(reading);
 }
 
 void

@@ -1,7 +1,7 @@
 /*
- * tools/convert/mdist_write.c - lays out a checkpoint that Megatron-Core's dist_checkpointing loads:
- * arrays with their layers and experts stacked, the optimizer fully reshardable, objects, common.pt,
- * and metadata.json as commit marker.
+ * tools/convert/mdist_write.c - lays out a checkpoint that Megatron-Core's dist_checkpointing
+ * loads: arrays with their layers and experts stacked, the optimizer fully reshardable, objects,
+ * common.pt, and metadata.json as commit marker.
  */
 #include <stdio.h>
 #include <stdlib.h>
