@@ -1,6 +1,6 @@
 /*
- * tests/fuzz/fuzz_megatron.c - any text as a key of Megatron-LM's state dicts: refused, or a name that prints as what it
- * was read from, and whose canonical form is one that reads as itself.
+ * tests/fuzz/fuzz_megatron.c - any text as a key of Megatron-LM's state dicts: refused, or a name
+ * that prints as what it was read from, and whose canonical form is one that reads as itself.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,13 +1,15 @@
-"""Megatron-LM jobs on the CPU, made of megatron-core's own models, DistributedDataParallel and optimizers: they save a checkpoint as
-Megatron-LM's `ckpt_format torch` does, or load one with megatron-core's loaders and hold every element against what it must be.
+"""Megatron-LM jobs on the CPU, made of megatron-core's own models, DistributedDataParallel and optimizers: they save a
+checkpoint as Megatron-LM's `ckpt_format torch` does, or load one with megatron-core's loaders and hold every element against
+what it must be.
 
     megatron_trainer.py FILE       FILE: JSON, a list of jobs that are run one after the other
 
-A job is {"mode": "save"|"load", "dir": …, "tp": 1, "pp": 1, "vpp": 1, "ep": 1, "etp": null, "dp": 1} and what the model shall be (DEFAULTS).
-Its ranks are forked from this process, so torch and megatron-core are imported once.
+A job is {"mode": "save"|"load", "dir": …, "tp": 1, "pp": 1, "vpp": 1, "ep": 1, "etp": null, "dp": 1} and what the model shall
+be (DEFAULTS). Its ranks are forked from this process, so torch and megatron-core are imported once.
 
-What a tensor holds is a function of its global name and of the place of each element in the unsharded tensor (`logical`); which part of it a
-rank has is `shard_of`, written without looking at the converter. After loading, all of it is compared exactly, padding of the vocabulary being 0.
+What a tensor holds is a function of its global name and of the place of each element in the unsharded tensor (`logical`);
+which part of it a rank has is `shard_of`, written without looking at the converter. After loading, all of it is compared
+exactly, padding of the vocabulary being 0.
 """
 
 import argparse
@@ -35,7 +37,8 @@ def without_a_gpu() -> None:
     torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
     torch.Tensor.cuda = lambda self, *where, **how: self  # type: ignore[assignment]
     torch.Tensor.type = lambda self, *to, **how: (  # type: ignore[assignment]
-        typename(self, *to, **how) if to else typename(self).replace("torch.", "torch.cuda."))
+        typename(self, *to, **how) if to else typename(self).replace("torch.", "torch.cuda.")
+    )
     torch.tensor = lambda *values, device=None, **how: tensor(*values, device="cpu", **how)  # type: ignore[assignment]
 
 
@@ -50,26 +53,70 @@ from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.module import Float16Module
 
 DEFAULTS: dict[str, Any] = {
-    "tp": 1, "pp": 1, "vpp": 1, "ep": 1, "etp": None, "dp": 1, "layers": 4, "heads": 4, "groups": 2, "hidden": 16, "ffn": 24, "glu": True,
-    "experts": 0, "bias": False, "tied": False, "vocab": 37, "vocab_multiple": 4, "dtype": "bf16", "distributed_optimizer": True,
-    "bucket_size": None, "rms": True, "positions": "rope", "qk_norm": False, "first_layers": None, "last_layers": None, "no_optim": False}
+    "tp": 1,
+    "pp": 1,
+    "vpp": 1,
+    "ep": 1,
+    "etp": None,
+    "dp": 1,
+    "layers": 4,
+    "heads": 4,
+    "groups": 2,
+    "hidden": 16,
+    "ffn": 24,
+    "glu": True,
+    "experts": 0,
+    "bias": False,
+    "tied": False,
+    "vocab": 37,
+    "vocab_multiple": 4,
+    "dtype": "bf16",
+    "distributed_optimizer": True,
+    "bucket_size": None,
+    "rms": True,
+    "positions": "rope",
+    "qk_norm": False,
+    "first_layers": None,
+    "last_layers": None,
+    "no_optim": False,
+}
 STEP = 3
 
 
 def arguments(job: dict[str, Any]) -> argparse.Namespace:
     """What Megatron-LM keeps of its command line, as far as anybody reads it."""
     return argparse.Namespace(
-        tensor_model_parallel_size=job["tp"], pipeline_model_parallel_size=job["pp"], expert_model_parallel_size=job["ep"],
-        expert_tensor_parallel_size=job["etp"] or job["tp"], context_parallel_size=1,
-        virtual_pipeline_model_parallel_size=job["vpp"] if job["vpp"] > 1 else None, num_layers=job["layers"], hidden_size=job["hidden"],
-        num_attention_heads=job["heads"], num_query_groups=job["groups"], group_query_attention=job["groups"] < job["heads"],
-        ffn_hidden_size=job["ffn"], swiglu=job["glu"], num_experts=job["experts"] or None, vocab_size=job["vocab"],
-        padded_vocab_size=padded(job), make_vocab_size_divisible_by=job["vocab_multiple"], add_position_embedding=job["positions"] != "rope",
-        untie_embeddings_and_output_weights=not job["tied"], use_distributed_optimizer=job["distributed_optimizer"],
-        overlap_grad_reduce=job["bucket_size"] is not None, ddp_bucket_size=job["bucket_size"], data_parallel_size=job["dp"],
-        world_size=world_of(job), rank=torch.distributed.get_rank(), params_dtype=getattr(torch, {"bf16": "bfloat16", "fp32": "float32"}[job["dtype"]]),
-        decoder_first_pipeline_num_layers=job["first_layers"], decoder_last_pipeline_num_layers=job["last_layers"],
-        accumulate_allreduce_grads_in_fp32=True, ckpt_format="torch")
+        tensor_model_parallel_size=job["tp"],
+        pipeline_model_parallel_size=job["pp"],
+        expert_model_parallel_size=job["ep"],
+        expert_tensor_parallel_size=job["etp"] or job["tp"],
+        context_parallel_size=1,
+        virtual_pipeline_model_parallel_size=job["vpp"] if job["vpp"] > 1 else None,
+        num_layers=job["layers"],
+        hidden_size=job["hidden"],
+        num_attention_heads=job["heads"],
+        num_query_groups=job["groups"],
+        group_query_attention=job["groups"] < job["heads"],
+        ffn_hidden_size=job["ffn"],
+        swiglu=job["glu"],
+        num_experts=job["experts"] or None,
+        vocab_size=job["vocab"],
+        padded_vocab_size=padded(job),
+        make_vocab_size_divisible_by=job["vocab_multiple"],
+        add_position_embedding=job["positions"] != "rope",
+        untie_embeddings_and_output_weights=not job["tied"],
+        use_distributed_optimizer=job["distributed_optimizer"],
+        overlap_grad_reduce=job["bucket_size"] is not None,
+        ddp_bucket_size=job["bucket_size"],
+        data_parallel_size=job["dp"],
+        world_size=world_of(job),
+        rank=torch.distributed.get_rank(),
+        params_dtype=getattr(torch, {"bf16": "bfloat16", "fp32": "float32"}[job["dtype"]]),
+        decoder_first_pipeline_num_layers=job["first_layers"],
+        decoder_last_pipeline_num_layers=job["last_layers"],
+        accumulate_allreduce_grads_in_fp32=True,
+        ckpt_format="torch",
+    )
 
 
 def padded(job: dict[str, Any]) -> int:
@@ -82,6 +129,7 @@ def world_of(job: dict[str, Any]) -> int:
 
 
 # ---- what tensors must be ----
+
 
 @functools.lru_cache(maxsize=None)
 def logical(kind: str, name: str, shape: tuple[int, ...]) -> torch.Tensor:
@@ -145,36 +193,81 @@ def shard_of(job: dict[str, Any], rank: Rank, name: str, kind: str, shape: tuple
 
 # ---- the job ----
 
+
 def build(job: dict[str, Any]) -> tuple[list[Any], Any]:
     """Chunks of the model, as Megatron-LM wraps them, and the optimizer."""
     dtype = torch.bfloat16 if job["dtype"] == "bf16" else torch.float32
     config = TransformerConfig(
-        num_layers=job["layers"], hidden_size=job["hidden"], num_attention_heads=job["heads"], num_query_groups=job["groups"],
-        ffn_hidden_size=job["ffn"], gated_linear_unit=job["glu"], activation_func=torch.nn.functional.silu, add_bias_linear=job["bias"],
-        normalization="RMSNorm" if job["rms"] else "LayerNorm", num_moe_experts=job["experts"] or None, moe_ffn_hidden_size=job["ffn"] if job["experts"] else None,
-        tensor_model_parallel_size=job["tp"], pipeline_model_parallel_size=job["pp"], expert_model_parallel_size=job["ep"],
-        expert_tensor_parallel_size=job["etp"] or job["tp"], virtual_pipeline_model_parallel_size=job["vpp"] if job["vpp"] > 1 else None,
-        num_layers_in_first_pipeline_stage=job["first_layers"], num_layers_in_last_pipeline_stage=job["last_layers"], qk_layernorm=job["qk_norm"],
-        use_cpu_initialization=True, perform_initialization=False, pipeline_dtype=dtype, params_dtype=dtype, bf16=job["dtype"] == "bf16",
-        gradient_accumulation_fusion=False, bias_dropout_fusion=False, masked_softmax_fusion=False)
-    spec = get_gpt_layer_local_spec(job["experts"] or None, moe_grouped_gemm=False, qk_layernorm=job["qk_norm"],
-                                    normalization="RMSNorm" if job["rms"] else None)
+        num_layers=job["layers"],
+        hidden_size=job["hidden"],
+        num_attention_heads=job["heads"],
+        num_query_groups=job["groups"],
+        ffn_hidden_size=job["ffn"],
+        gated_linear_unit=job["glu"],
+        activation_func=torch.nn.functional.silu,
+        add_bias_linear=job["bias"],
+        normalization="RMSNorm" if job["rms"] else "LayerNorm",
+        num_moe_experts=job["experts"] or None,
+        moe_ffn_hidden_size=job["ffn"] if job["experts"] else None,
+        tensor_model_parallel_size=job["tp"],
+        pipeline_model_parallel_size=job["pp"],
+        expert_model_parallel_size=job["ep"],
+        expert_tensor_parallel_size=job["etp"] or job["tp"],
+        virtual_pipeline_model_parallel_size=job["vpp"] if job["vpp"] > 1 else None,
+        num_layers_in_first_pipeline_stage=job["first_layers"],
+        num_layers_in_last_pipeline_stage=job["last_layers"],
+        qk_layernorm=job["qk_norm"],
+        use_cpu_initialization=True,
+        perform_initialization=False,
+        pipeline_dtype=dtype,
+        params_dtype=dtype,
+        bf16=job["dtype"] == "bf16",
+        gradient_accumulation_fusion=False,
+        bias_dropout_fusion=False,
+        masked_softmax_fusion=False,
+    )
+    spec = get_gpt_layer_local_spec(
+        job["experts"] or None,
+        moe_grouped_gemm=False,
+        qk_layernorm=job["qk_norm"],
+        normalization="RMSNorm" if job["rms"] else None,
+    )
     chunks = []
     for chunk in range(job["vpp"]):
         stage = {} if job["vpp"] == 1 else {"vp_stage": chunk}
-        model = GPTModel(config, spec, padded(job), 32, pre_process=mpu.is_pipeline_first_stage(ignore_virtual=False, **stage),
-                         post_process=mpu.is_pipeline_last_stage(ignore_virtual=False, **stage),
-                         share_embeddings_and_output_weights=job["tied"],
-                         position_embedding_type="rope" if job["positions"] == "rope" else "learned_absolute", **stage)
+        model = GPTModel(
+            config,
+            spec,
+            padded(job),
+            32,
+            pre_process=mpu.is_pipeline_first_stage(ignore_virtual=False, **stage),
+            post_process=mpu.is_pipeline_last_stage(ignore_virtual=False, **stage),
+            share_embeddings_and_output_weights=job["tied"],
+            position_embedding_type="rope" if job["positions"] == "rope" else "learned_absolute",
+            **stage,
+        )
         for parameter in model.parameters():
             tensor_parallel.set_defaults_if_not_set_tensor_model_parallel_attributes(parameter)
         wrapped = Float16Module(config, model) if job["dtype"] == "bf16" else model
-        ddp = DistributedDataParallelConfig(grad_reduce_in_fp32=True, overlap_grad_reduce=job["bucket_size"] is not None,
-                                            use_distributed_optimizer=job["distributed_optimizer"], bucket_size=job["bucket_size"])
+        ddp = DistributedDataParallelConfig(
+            grad_reduce_in_fp32=True,
+            overlap_grad_reduce=job["bucket_size"] is not None,
+            use_distributed_optimizer=job["distributed_optimizer"],
+            bucket_size=job["bucket_size"],
+        )
         chunks.append(DistributedDataParallel(config, ddp, wrapped, disable_bucketing=chunk > 0))
     optimizer = get_megatron_optimizer(
-        OptimizerConfig(optimizer="adam", lr=1e-3, weight_decay=0.1, bf16=job["dtype"] == "bf16", params_dtype=dtype, clip_grad=0.0,
-                        use_distributed_optimizer=job["distributed_optimizer"]), chunks)
+        OptimizerConfig(
+            optimizer="adam",
+            lr=1e-3,
+            weight_decay=0.1,
+            bf16=job["dtype"] == "bf16",
+            params_dtype=dtype,
+            clip_grad=0.0,
+            use_distributed_optimizer=job["distributed_optimizer"],
+        ),
+        chunks,
+    )
     return chunks, optimizer
 
 
@@ -184,12 +277,16 @@ def bare(chunk: Any) -> Any:
 
 
 def each_parameter(job: dict[str, Any], rank: Rank, chunks: list[Any]) -> list[tuple[str, Any]]:
-    return [(global_name(job, rank, number, name), parameter) for number, chunk in enumerate(chunks)
-            for name, parameter in bare(chunk).named_parameters()]
+    return [
+        (global_name(job, rank, number, name), parameter)
+        for number, chunk in enumerate(chunks)
+        for name, parameter in bare(chunk).named_parameters()
+    ]
 
 
 def states_of(optimizer: Any, parameter: Any) -> dict[str, torch.Tensor] | None:
-    """The rank's own part of a parameter's master weights and moments, flat, to be changed in place, and where it begins; None: another's."""
+    """The rank's own part of a parameter's master weights and moments, flat, to be changed in place, and where it begins;
+    None: another's."""
     for part in getattr(optimizer, "chained_optimizers", [optimizer]):
         if hasattr(part, "model_param_group_index_map"):
             if parameter in part.model_param_group_index_map:
@@ -206,7 +303,8 @@ def states_of(optimizer: Any, parameter: Any) -> dict[str, torch.Tensor] | None:
 
 
 def step(chunks: list[Any], optimizer: Any) -> None:
-    """The optimizer's own steps, so that it has all the state that it has in training; but for the norm of gradients, which needs CUDA."""
+    """The optimizer's own steps, so that it has all the state that it has in training; but for the norm of gradients, which
+    needs CUDA."""
     for _ in range(STEP):
         for chunk in chunks:
             for parameter in chunk.parameters():
@@ -225,7 +323,7 @@ def mark(job: dict[str, Any], rank: Rank, chunks: list[Any], optimizer: Any, poi
             for kind in ("fp32", "exp_avg", "exp_avg_sq") if states else ():
                 if states[kind] is not parameter:
                     flat = expected(job, rank, name, kind, shape, poison).flatten()
-                    states[kind].copy_(flat[states["begin"]:][: states[kind].numel()].reshape(states[kind].shape))
+                    states[kind].copy_(flat[states["begin"] :][: states[kind].numel()].reshape(states[kind].shape))
 
 
 def expected(job: dict[str, Any], rank: Rank, name: str, kind: str, shape: tuple[int, ...], poison: bool = False) -> torch.Tensor:
@@ -234,7 +332,7 @@ def expected(job: dict[str, Any], rank: Rank, name: str, kind: str, shape: tuple
     part = shard_of(job, rank, name, kind, shape).clone()
     if poison and name.endswith(("word_embeddings.weight", "output_layer.weight")):
         begin = job["vocab"] - rank.tp[0] * shape[0]
-        part[max(begin, 0):] = float("nan")
+        part[max(begin, 0) :] = float("nan")
     return part
 
 
@@ -251,7 +349,7 @@ def check(job: dict[str, Any], rank: Rank, chunks: list[Any], optimizer: Any) ->
             if states[kind] is parameter:
                 continue
             flat = expected(job, rank, name, kind, shape).flatten()
-            part = flat[states["begin"]:][: states[kind].numel()]
+            part = flat[states["begin"] :][: states[kind].numel()]
             assert torch.equal(states[kind].detach().flatten(), part), f"{kind} of {name} differs"
             compared += 1
     return compared
@@ -270,7 +368,7 @@ def save(job: dict[str, Any], rank: Rank, chunks: list[Any], optimizer: Any) -> 
     folder = folder_of(job, rank)
     folder.mkdir(parents=True, exist_ok=True)
     step(chunks, optimizer)
-    mark(job, rank, chunks, optimizer, poison=job["distributed_optimizer"])
+    mark(job, rank, chunks, optimizer, poison=True)
     if job["distributed_optimizer"] and not job["no_optim"]:
         optimizer.save_parameter_state(str(folder / "distrib_optim.pt"))
         torch.distributed.barrier()
@@ -288,9 +386,15 @@ def save(job: dict[str, Any], rank: Rank, chunks: list[Any], optimizer: Any) -> 
     if not job["no_optim"]:
         state["optimizer"] = optimizer.state_dict()
     state["opt_param_scheduler"] = {"max_lr": 1e-3, "num_steps": STEP * 8, "lr_decay_style": "cosine", "start_wd": 0.1}
-    state["rng_state"] = [{"random_rng_state": random.getstate(), "np_rng_state": numpy.random.get_state(),
-                           "torch_rng_state": torch.get_rng_state(), "cuda_rng_state": torch.get_rng_state()[:16].clone(),
-                           "rng_tracker_states": {"model-parallel-rng": torch.full((16,), torch.distributed.get_rank(), dtype=torch.uint8)}}]
+    state["rng_state"] = [
+        {
+            "random_rng_state": random.getstate(),
+            "np_rng_state": numpy.random.get_state(),
+            "torch_rng_state": torch.get_rng_state(),
+            "cuda_rng_state": torch.get_rng_state()[:16].clone(),
+            "rng_tracker_states": {"model-parallel-rng": torch.full((16,), torch.distributed.get_rank(), dtype=torch.uint8)},
+        }
+    ]
     state["num_floating_point_operations_so_far"] = 1 << 70
     torch.save(state, folder / "model_optim_rng.pt")
     if torch.distributed.get_rank() == 0:
@@ -313,9 +417,21 @@ def load(job: dict[str, Any], rank: Rank, chunks: list[Any], optimizer: Any) -> 
     state = torch.load(folder / "model_optim_rng.pt", map_location="cpu", weights_only=False)
     if "args" in state:
         ours, theirs = vars(arguments(job)), vars(state["args"])
-        for key in ("tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size", "num_layers",
-                    "hidden_size", "num_attention_heads", "padded_vocab_size", "expert_model_parallel_size", "expert_tensor_parallel_size",
-                    "add_position_embedding", "vocab_size", "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers"):
+        for key in (
+            "tensor_model_parallel_size",
+            "pipeline_model_parallel_size",
+            "virtual_pipeline_model_parallel_size",
+            "num_layers",
+            "hidden_size",
+            "num_attention_heads",
+            "padded_vocab_size",
+            "expert_model_parallel_size",
+            "expert_tensor_parallel_size",
+            "add_position_embedding",
+            "vocab_size",
+            "decoder_first_pipeline_num_layers",
+            "decoder_last_pipeline_num_layers",
+        ):
             assert ours[key] == theirs[key], f"args.{key} is {theirs[key]} and should be {ours[key]}"
         assert state["iteration"] == STEP and state["checkpoint_version"] == 3.0
         assert state["opt_param_scheduler"]["num_steps"] == STEP * 8 and state["num_floating_point_operations_so_far"] == 1 << 70
@@ -336,11 +452,18 @@ def load(job: dict[str, Any], rank: Rank, chunks: list[Any], optimizer: Any) -> 
 
 def run_rank(number: int, job: dict[str, Any], port: int) -> None:
     torch.set_num_threads(1)
-    os.environ.update(RANK=str(number), WORLD_SIZE=str(world_of(job)), LOCAL_RANK=str(number), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.environ.update(
+        RANK=str(number), WORLD_SIZE=str(world_of(job)), LOCAL_RANK=str(number), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
+    )
     torch.distributed.init_process_group("gloo", rank=number, world_size=world_of(job))
     mpu.initialize_model_parallel(
-        job["tp"], job["pp"], job["vpp"] if job["vpp"] > 1 else None, expert_model_parallel_size=job["ep"],
-        expert_tensor_parallel_size=job["etp"] or job["tp"], create_gloo_process_groups=True)
+        job["tp"],
+        job["pp"],
+        job["vpp"] if job["vpp"] > 1 else None,
+        expert_model_parallel_size=job["ep"],
+        expert_tensor_parallel_size=job["etp"] or job["tp"],
+        create_gloo_process_groups=True,
+    )
     rank = Rank()
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
         chunks, optimizer = build(job)

@@ -1,5 +1,6 @@
-"""Checkpoints that megatron-core's own models and distributed optimizer saved, converted to other parallelisms, and loaded by megatron-core:
-every parameter, master weight and moment is compared exactly, with all padding of the source poisoned with NaN.
+"""Checkpoints that megatron-core's own models and distributed optimizer saved, converted to other parallelisms, and loaded by
+megatron-core: every parameter, master weight and moment is compared exactly, with all padding of the source poisoned with
+NaN.
 
 megatron-core has a virtual environment of its own beside that of the other programs, whose torch it uses:
 
@@ -7,7 +8,8 @@ megatron-core has a virtual environment of its own beside that of the other prog
     echo "$PWD/build/venv/lib/python3.11/site-packages" > build/venv-megatron/lib/python3.11/site-packages/shared.pth
     build/venv-megatron/bin/pip install --no-deps megatron-core==0.16.1
 
-`make interop` does that. Where it is not there, everything here is skipped. All jobs of a kind run in one process (megatron_trainer.py).
+`make interop` does that. Where it is not there, everything here is skipped. All jobs of a kind run in one process
+(megatron_trainer.py).
 """
 
 import io
@@ -26,28 +28,50 @@ CAIRN = ROOT / os.environ.get("BUILD", "build/plain") / "cairn"
 PYTHON = ROOT / "build" / "venv-megatron" / "bin" / "python"
 TRAINER = ROOT / "tests" / "interop" / "megatron_trainer.py"
 
-pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason="megatron-core is not installed in build/venv-megatron (see this file)")
+pytestmark = pytest.mark.skipif(
+    not PYTHON.exists(), reason="megatron-core is not installed in build/venv-megatron (see this file)"
+)
 
 Job = dict[str, Any]
 
 # name: (the job that saves, the parallelisms that it is converted to; "dp" is only that of the loading job)
 CASES: dict[str, tuple[Job, list[Job]]] = {
     "interleaved": ({"tp": 2, "pp": 2, "vpp": 2, "dp": 2, "groups": 1}, [{"tp": 1}, {"tp": 4}, {"tp": 1, "pp": 4}]),
-    "experts": ({"tp": 2, "pp": 2, "ep": 2, "dp": 2, "experts": 4, "layers": 2}, [{"tp": 1}, {"tp": 1, "pp": 2, "ep": 4, "dp": 4}]),
-    "experts_apart": ({"tp": 2, "ep": 2, "etp": 1, "experts": 4, "layers": 2, "glu": False}, [{"tp": 4, "ep": 2, "etp": 2, "dp": 1}, {"tp": 1}]),
+    "experts": (
+        {"tp": 2, "pp": 2, "ep": 2, "dp": 2, "experts": 4, "layers": 2},
+        [{"tp": 1}, {"tp": 1, "pp": 2, "ep": 4, "dp": 4}],
+    ),
+    "experts_apart": (
+        {"tp": 2, "ep": 2, "etp": 1, "experts": 4, "layers": 2, "glu": False},
+        [{"tp": 4, "ep": 2, "etp": 2, "dp": 1}, {"tp": 1}],
+    ),
     "experts_alone": ({"experts": 2, "layers": 2, "qk_norm": True}, [{"tp": 2, "ep": 2, "dp": 2}]),
-    "tied": ({"pp": 2, "tied": True, "glu": False, "bias": True, "rms": False, "positions": "learned", "bucket_size": 700, "dp": 2},
-             [{"tp": 2}, {"tp": 2, "pp": 4}]),
-    "uneven": ({"pp": 3, "first_layers": 1, "last_layers": 1, "tied": True, "dtype": "fp32", "vocab": 40}, [{"pp": 2}, {"tp": 4, "pp": 3}]),
-    "plain": ({"tp": 2, "distributed_optimizer": False, "layers": 2}, []),
+    "tied": (
+        {"pp": 2, "tied": True, "glu": False, "bias": True, "rms": False, "positions": "learned", "bucket_size": 700, "dp": 2},
+        [{"tp": 2}, {"tp": 2, "pp": 4}],
+    ),
+    "uneven": (
+        {"pp": 3, "first_layers": 1, "last_layers": 1, "tied": True, "dtype": "fp32", "vocab": 40},
+        [{"pp": 2}, {"tp": 4, "pp": 3}],
+    ),
+    "plain": (
+        {"tp": 2, "pp": 2, "distributed_optimizer": False, "layers": 2, "bias": True, "rms": False, "tied": True},
+        [{"tp": 1}],
+    ),
+    "plain_fp32": ({"tp": 2, "distributed_optimizer": False, "layers": 2, "dtype": "fp32"}, [{"tp": 1, "pp": 2}]),
     "weights": ({"tp": 4, "pp": 2, "groups": 2, "no_optim": True}, [{"tp": 1}]),
 }
 
 
 def run_jobs(folder: pathlib.Path, jobs: list[Job]) -> None:
     (folder / "jobs.json").write_text(json.dumps(jobs))
-    done = subprocess.run([str(PYTHON), "-W", "ignore", str(TRAINER), str(folder / "jobs.json")], text=True, capture_output=True, timeout=280,
-                          env=dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=""))
+    done = subprocess.run(
+        [str(PYTHON), "-W", "ignore", str(TRAINER), str(folder / "jobs.json")],
+        text=True,
+        capture_output=True,
+        timeout=280,
+        env=dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=""),
+    )
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
 
 
@@ -62,8 +86,12 @@ def convert(source: pathlib.Path, target: pathlib.Path, *words: Any) -> str:
 
 
 def flags(parallelism: Job) -> list[Any]:
-    return [word for key in ("tp", "pp", "vpp", "ep", "etp") for word in (f"--{key}", parallelism.get(key, 1))
-            if key != "etp" or "etp" in parallelism]
+    return [
+        word
+        for key in ("tp", "pp", "vpp", "ep", "etp")
+        for word in (f"--{key}", parallelism.get(key, 1))
+        if key != "etp" or "etp" in parallelism
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -111,21 +139,17 @@ def test_other_parallelism(saved: pathlib.Path) -> None:
     convert(neutral, through, "--to", "megatron", *flags(CASES["experts"][1][1]))
     for path in sorted((saved / "experts_1").glob("*/*/*.pt")):
         other = through / path.relative_to(saved / "experts_1")
-        for left, right in zip(tensors_of(torch.load(path, weights_only=False)), tensors_of(torch.load(other, weights_only=False)), strict=True):
+        for left, right in zip(
+            tensors_of(torch.load(path, weights_only=False)), tensors_of(torch.load(other, weights_only=False)), strict=True
+        ):
             assert torch.equal(left, right), path
     loads += in_order_of_the_table(saved)
-    job = CASES["plain"][0]
-    convert(saved / "plain", saved / "plain_same", "--to", "megatron", *flags(job))
-    refused = cairn("convert", saved / "plain", saved / "plain_one", "--to", "megatron", "--tp", 1)
-    assert refused.returncode == 64 and "--drop" in refused.stderr, refused.stderr
-    convert(saved / "plain", saved / "plain_one", "--to", "megatron", "--tp", 1, "--drop", "megatron/optimizer*,rank*/megatron/optimizer*")
-    loads.append({"mode": "load", "dir": str(saved / "plain_same"), **job})
-    loads.append({"mode": "load", "dir": str(saved / "plain_one"), **job, "tp": 1, "no_optim": True})
     run_jobs(saved, loads)
 
 
 def in_order_of_the_table(saved: pathlib.Path) -> list[Job]:
-    """Checkpoints that do not know in which order modules register, and one that has nothing but weights, are to be loaded as well."""
+    """Checkpoints that do not know in which order modules register, and one that has nothing but weights, are to be loaded as
+    well."""
     loads: list[Job] = []
     for name in ("interleaved", "experts", "experts_alone", "tied", "uneven"):
         convert(saved / name, saved / f"{name}_bare", "--to", "universal", "--drop", "megatron/keys")
@@ -160,13 +184,50 @@ def test_random_states(saved: pathlib.Path) -> None:
         assert left["rng_state"][0]["random_rng_state"] == right["rng_state"][0]["random_rng_state"]
 
 
+def test_unknown_groups(saved: pathlib.Path) -> None:
+    """An optimizer that is not distributed, whose groups do not say which parameters are in them, is written as it is or not
+    at all."""
+    folder = saved / "unknown_groups"
+    shutil.copytree(saved / "plain", folder)
+    for path in folder.glob("*/*/model_optim_rng.pt"):
+        state = torch.load(path, weights_only=False)
+        for group in state["optimizer"]["optimizer"]["param_groups"]:
+            del group["wd_mult"]
+        torch.save(state, path)
+    convert(folder, saved / "groups_same", "--to", "megatron")
+    for path in folder.glob("*/*/model_optim_rng.pt"):
+        left, right = (
+            torch.load(file, weights_only=False)["optimizer"] for file in (path, saved / "groups_same" / path.relative_to(folder))
+        )
+        assert left["optimizer"]["param_groups"] == right["optimizer"]["param_groups"]
+        for a, b in zip(tensors_of(left), tensors_of(right), strict=True):
+            assert torch.equal(a.nan_to_num(), b.nan_to_num())
+    refused = cairn("convert", folder, saved / "groups_one", "--to", "megatron", "--tp", 1)
+    assert refused.returncode == 64 and "--drop" in refused.stderr, refused.stderr
+    convert(
+        folder, saved / "groups_one", "--to", "megatron", "--tp", 1, "--drop", "megatron/optimizer*,rank*/megatron/optimizer*"
+    )
+    path = next((saved / "groups_one").glob("*/mp_rank_00_000/model_optim_rng.pt"))
+    assert "optimizer" not in torch.load(path, weights_only=False)
+
+
 def test_broken(saved: pathlib.Path) -> None:
     """What does not fit together is refused with the file and the reason, and nothing is written."""
-    def attempt(case: str, name: str, change: Any, *said: str, words: tuple[Any, ...] = (), status: tuple[int, ...] = (65, 74)) -> None:
+
+    def attempt(
+        case: str, name: str, change: Any, *said: str, words: tuple[Any, ...] = (), status: tuple[int, ...] = (65, 74)
+    ) -> None:
         folder = saved / f"broken_{name}"
         shutil.copytree(saved / case, folder)
         change(folder / "iter_0000003")
-        done = cairn("convert", folder, saved / f"broken_{name}_out", "--to", "megatron", *(words or ("--tp", 1, "--pp", 1, "--vpp", 1, "--ep", 1)))
+        done = cairn(
+            "convert",
+            folder,
+            saved / f"broken_{name}_out",
+            "--to",
+            "megatron",
+            *(words or ("--tp", 1, "--pp", 1, "--vpp", 1, "--ep", 1)),
+        )
         assert done.returncode in status, (name, done.returncode, done.stdout + done.stderr)
         for text in said:
             assert text in done.stderr, (name, done.stderr)
@@ -189,23 +250,47 @@ def test_broken(saved: pathlib.Path) -> None:
     attempt("interleaved", "missing", lambda f: (f / "mp_rank_01_001" / model).unlink(), "mp_rank_01_001", "missing")
     attempt("interleaved", "optim", lambda f: (f / "mp_rank_01_001" / optim).unlink(), "fp32.decoder.layers")
     attempt("interleaved", "truncated", lambda f: os.truncate(f / "mp_rank_00_001" / model, 5000), "mp_rank_00_001")
-    attempt("interleaved", "mixed", lambda f: edit(f / "mp_rank_01_000" / model, lambda s: s.__setitem__("iteration", 4)), "iteration",
-            "mp_rank_01_000")
+    attempt(
+        "interleaved",
+        "mixed",
+        lambda f: edit(f / "mp_rank_01_000" / model, lambda s: s.__setitem__("iteration", 4)),
+        "iteration",
+        "mp_rank_01_000",
+    )
     attempt("interleaved", "unequal", lambda f: edit(f / "mp_rank_01_000" / model, other_norm), "input_layernorm")
     attempt("interleaved", "short", lambda f: edit(f / "mp_rank_00_000" / optim, short), "elements", "mp_rank_00_000")
     attempt("interleaved", "stranger", lambda f: shutil.copytree(f / "mp_rank_00_000", f / "mp_rank_07_000"), "mp_rank_07_000")
-    attempt("interleaved", "version", lambda f: edit(f / "mp_rank_00_000" / model, lambda s: s.__setitem__("checkpoint_version", 1.0)),
-            "checkpoint_version")
-    attempt("interleaved", "latest", lambda f: (f.parent / "latest_checkpointed_iteration.txt").write_text("../x"), "latest_checkpointed",)
+    attempt(
+        "interleaved",
+        "version",
+        lambda f: edit(f / "mp_rank_00_000" / model, lambda s: s.__setitem__("checkpoint_version", 1.0)),
+        "checkpoint_version",
+    )
+    attempt(
+        "interleaved",
+        "latest",
+        lambda f: (f.parent / "latest_checkpointed_iteration.txt").write_text("../x"),
+        "latest_checkpointed",
+    )
     attempt("interleaved", "layers", lambda f: None, "4 layers cannot be split", words=("--pp", 3, "--vpp", 1), status=(64,))
     attempt("interleaved", "rows", lambda f: None, "cannot be split over --tp", words=("--tp", 5), status=(64,))
     attempt("experts", "experts", lambda f: None, "4 experts cannot be split", words=("--ep", 3, "--vpp", 1), status=(64,))
-    attempt("interleaved", "unknown", lambda f: [edit(f / f"mp_rank_0{tp}_000" / model, lambda s: s["model0"].__setitem__(
-        "decoder.layers.0.odd.weight", torch.zeros(4))) for tp in (0, 1)], "elements")
+    attempt(
+        "interleaved",
+        "unknown",
+        lambda f: [
+            edit(
+                f / f"mp_rank_0{tp}_000" / model, lambda s: s["model0"].__setitem__("decoder.layers.0.odd.weight", torch.zeros(4))
+            )
+            for tp in (0, 1)
+        ],
+        "elements",
+    )
 
 
 def test_unknown_tensor(saved: pathlib.Path) -> None:
-    """A tensor of an unknown name is replicated where all tensor-parallel ranks have it equal; from one rank alone that is not known."""
+    """A tensor of an unknown name is replicated where all tensor-parallel ranks have it equal; from one rank alone that is
+    not known."""
     folder = saved / "unknown_weights"
     shutil.copytree(saved / "weights", folder)
     for path in folder.glob("*/mp_rank_*_000/model_optim_rng.pt"):
@@ -214,7 +299,9 @@ def test_unknown_tensor(saved: pathlib.Path) -> None:
         torch.save(state, path)
     convert(folder, saved / "unknown_two", "--to", "megatron", "--tp", 2, "--pp", 1)
     for rank in range(2):
-        model = torch.load(saved / "unknown_two" / "iter_0000003" / f"mp_rank_0{rank}" / "model_optim_rng.pt", weights_only=False)["model"]
+        model = torch.load(
+            saved / "unknown_two" / "iter_0000003" / f"mp_rank_0{rank}" / "model_optim_rng.pt", weights_only=False
+        )["model"]
         assert torch.equal(model["decoder.layers.1.odd.weight"], torch.arange(6.0))
     convert(folder, saved / "unknown_one", "--to", "megatron", "--tp", 1, "--pp", 1)
     refused = cairn("convert", saved / "unknown_one", saved / "unknown_four", "--to", "megatron", "--tp", 4)
@@ -223,7 +310,8 @@ def test_unknown_tensor(saved: pathlib.Path) -> None:
 
 
 def grouped_file(rank: int, ranks: int, experts: int) -> Job:
-    """What a rank has whose modules are those of Transformer Engine: norms within linear layers, grouped experts, extra states."""
+    """What a rank has whose modules are those of Transformer Engine: norms within linear layers, grouped experts, extra
+    states."""
     local = experts // ranks
     model: Job = {"embedding.word_embeddings.weight": torch.arange(32.0).view(8, 4)}
     for layer in range(2):
@@ -247,7 +335,9 @@ def grouped_file(rank: int, ranks: int, experts: int) -> Job:
 
 
 def test_grouped_experts(tmp_path: pathlib.Path) -> None:
-    """Names and extra states of Transformer Engine, without args: what one number in the names of folders means is found in the files."""
+    """Names and extra states of Transformer Engine, without args: what one number in the names of folders means is found in
+    the files."""
+
     def write(folder: pathlib.Path, ranks: int) -> None:
         for rank in range(ranks):
             path = folder / "iter_0000005" / (f"mp_rank_00_{rank:03d}" if ranks > 1 else "mp_rank_00")
@@ -266,7 +356,10 @@ def test_grouped_experts(tmp_path: pathlib.Path) -> None:
         for path in sorted((tmp_path / f"own{after}").glob("*/*/*.pt")):
             right = plain(torch.load(path, weights_only=False))
             left = plain(torch.load(target / path.relative_to(tmp_path / f"own{after}"), weights_only=False))
-            left = {key: value[:8] if key.endswith(("word_embeddings.weight", "output_layer.weight")) else value for key, value in left.items()}
+            left = {
+                key: value[:8] if key.endswith(("word_embeddings.weight", "output_layer.weight")) else value
+                for key, value in left.items()
+            }
             assert list(left) == list(right)
             for key, value in right.items():
                 assert torch.equal(left[key], value) if torch.is_tensor(value) else left[key] == value, (path, key)

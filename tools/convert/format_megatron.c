@@ -1,9 +1,10 @@
 /*
- * tools/convert/format_megatron.c - Megatron-LM's own checkpoints (`--ckpt-format torch`): a folder per model-parallel rank.
+ * tools/convert/format_megatron.c - Megatron-LM's own checkpoints (`--ckpt-format torch`): a folder
+ * per model-parallel rank.
  *
- * The place is the directory with latest_checkpointed_iteration.txt, or one of its iterations. Which file is whose is
- * megatron_files.h's, what it holds megatron_state.h's, where parameters lie megatron_parts.h's, and how files are laid
- * out for another parallelism megatron_plan.c's.
+ * The place is the directory with latest_checkpointed_iteration.txt, or one of its iterations.
+ * Which file is whose is megatron_files.h's, what it holds megatron_state.h's, where parameters lie
+ * megatron_parts.h's, and how files are laid out for another parallelism megatron_plan.c's.
  */
 #include "tools/convert/megatron_files.h"
 #include "tools/convert/megatron_plan.h"

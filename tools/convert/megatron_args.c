@@ -32,8 +32,9 @@ truth_of(const struct cairn_pickle_node *args, const char *name, bool otherwise)
 }
 
 /*
- * The true rows of the vocabulary, 0 where they are not known. Only some tokenizers go by --vocab-size; of others the
- * rows behind it may be real ones. The tokenizer without a vocabulary had the end of document behind it once.
+ * The true rows of the vocabulary, 0 where they are not known. Only some tokenizers go by
+ * --vocab-size; of others the rows behind it may be real ones. The tokenizer without a vocabulary
+ * had the end of document behind it once.
  */
 static uint64_t
 vocabulary_of(const struct cairn_pickle_node *args)

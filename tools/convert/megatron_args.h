@@ -1,5 +1,6 @@
 /*
- * tools/convert/megatron_args.h - what a job's `args` (an argparse.Namespace) say that matters here.
+ * tools/convert/megatron_args.h - what a job's `args` (an argparse.Namespace) say that matters
+ * here.
  */
 #ifndef CAIRN_TOOLS_CONVERT_MEGATRON_ARGS_H
 #define CAIRN_TOOLS_CONVERT_MEGATRON_ARGS_H

@@ -1,4 +1,5 @@
-/* tools/convert/megatron_chunk.c - the state dict of one chunk of one rank: its keys in order, and its parts. */
+/* tools/convert/megatron_chunk.c - the state dict of one chunk of one rank: its keys in order, and
+ * its parts. */
 #include "tools/convert/megatron_target.h"
 
 #include <inttypes.h>
@@ -49,8 +50,7 @@ is_gated(const struct cairn_megatron_target *target, const char *name,
     tensor = cairn_megatron_target_find(target, other);
     return tensor != UINT32_MAX && first->dims > 0 &&
            cairn_layout_tensor(target->checkpoint->layout, tensor)->dims == 2 &&
-           first->shape[0] ==
-               2 * cairn_layout_tensor(target->checkpoint->layout, tensor)->shape[1];
+           first->shape[0] == 2 * cairn_layout_tensor(target->checkpoint->layout, tensor)->shape[1];
 }
 
 static cairn_err
@@ -83,8 +83,9 @@ split_of(const struct making *making, const struct cairn_tensor *tensor,
     return CAIRN_OK;
 }
 
-static cairn_err
-next_part(struct cairn_megatron_target *target, uint32_t tensor, struct cairn_megatron_part **part)
+cairn_err
+cairn_megatron_target_part(struct cairn_megatron_target *target, uint32_t tensor,
+                           struct cairn_megatron_part **part)
 {
     if (target->part_count == target->part_room) {
         uint32_t room = target->part_room ? 2 * target->part_room : 64;
@@ -121,11 +122,12 @@ add_tensor(struct making *making, const char *canonical, const char *stored, boo
     if (index == UINT32_MAX && !cairn_megatron_rule_of(canonical))
         return CAIRN_OK; /* what is unknown may have been dropped by its name */
     if (index == UINT32_MAX)
-        return refuse(making, canonical, "is needed in a model of Megatron-LM, and is not there; "
-                                         "was it dropped?");
+        return refuse(making, canonical,
+                      "is needed in a model of Megatron-LM, and is not there; "
+                      "was it dropped?");
     tensor = cairn_layout_tensor(target->checkpoint->layout, index);
     (void)snprintf(number, sizeof(number), "%" PRIu32, target->part_count);
-    err = next_part(target, index, &part);
+    err = cairn_megatron_target_part(target, index, &part);
     if (err)
         return err;
     (void)snprintf(part->name, sizeof(part->name), "%s", canonical);
@@ -170,9 +172,9 @@ add_extra(struct making *making, const char *canonical, const char *stored)
         tensor = cairn_layout_tensor_find(target->checkpoint->layout, name);
     }
     if (tensor != UINT32_MAX && !value) {
-        err = cairn_checkpoint_load_opaque(target->checkpoint, name,
-                                           CAIRN_CONVERT_METADATA_BYTES_MAX, &bytes, &bytes_len,
-                                           target->complaint);
+        err =
+            cairn_checkpoint_load_opaque(target->checkpoint, name, CAIRN_CONVERT_METADATA_BYTES_MAX,
+                                         &bytes, &bytes_len, target->complaint);
         kept = err ? NULL : cairn_pickle_alloc(making->tree, bytes_len + 1);
         if (!err && !kept)
             err = CAIRN_NOMEM;
@@ -214,13 +216,14 @@ add_key(struct making *making, const struct cairn_megatron_key *key, uint32_t la
     output = strcmp(canonical, CAIRN_MEGATRON_OUTPUT) == 0;
     shared = target->tied && target->sizes.pp > 1 && (embedding || output);
     if (output && target->tied)
-        return shared ? add_tensor(making, CAIRN_MEGATRON_EMBEDDING, stored, false, true) : CAIRN_OK;
+        return shared ? add_tensor(making, CAIRN_MEGATRON_EMBEDDING, stored, false, true)
+                      : CAIRN_OK;
     return add_tensor(making, canonical, stored, key->name.has_expert, shared);
 }
 
 /*
- * Keys of experts, from first on: those of sequential ones follow one another expert by expert, those of grouped ones
- * kind by kind. Gives where the run ends.
+ * Keys of experts, from first on: those of sequential ones follow one another expert by expert,
+ * those of grouped ones kind by kind. Gives where the run ends.
  */
 static cairn_err
 add_experts(struct making *making, uint32_t first, uint32_t layer, uint32_t *end)

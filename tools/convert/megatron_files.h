@@ -6,8 +6,9 @@
  *         model_optim_rng.pt                         all but the distributed optimizer's tensors
  *         distrib_optim.pt                           those, of all data-parallel ranks
  *
- * <tp> has two digits, the others three; <pp> stands there where there are several stages, <ep> where there are
- * several expert-parallel ranks. So one number behind <tp> may be either, which only the files tell.
+ * <tp> has two digits, the others three; <pp> stands there where there are several stages, <ep>
+ * where there are several expert-parallel ranks. So one number behind <tp> may be either, which
+ * only the files tell.
  */
 #ifndef CAIRN_TOOLS_CONVERT_MEGATRON_FILES_H
 #define CAIRN_TOOLS_CONVERT_MEGATRON_FILES_H
@@ -28,21 +29,23 @@ struct cairn_megatron_folder {
 
 /* All zero is the empty value. */
 struct cairn_megatron_folders {
-    char iteration[CAIRN_MEGATRON_FOLDER_BYTES]; /* "iter_0001000"; "" where the place is that folder itself */
+    char iteration[CAIRN_MEGATRON_FOLDER_BYTES]; /* "iter_0001000"; "" where the place is that
+                                                    folder itself */
     struct cairn_megatron_folder *folders;
     uint32_t count;
 };
 
-/* Lists the newest iteration. CAIRN_NOT_FOUND (not complained about) where there is none; CAIRN_CORRUPT for
- * folders whose names do not go together. The caller ends *out in any case. */
+/* Lists the newest iteration. CAIRN_NOT_FOUND (not complained about) where there is none;
+ * CAIRN_CORRUPT for folders whose names do not go together. The caller ends *out in any case. */
 CAIRN_MUST_CHECK cairn_err cairn_megatron_folders_list(const struct cairn_place *place,
                                                        struct cairn_megatron_folders *out,
                                                        struct cairn_complaint *complaint);
 void cairn_megatron_folders_fini(struct cairn_megatron_folders *folders);
 
-/* The path of a file of a rank in the place; false where it does not fit. pp and ep are left out where there is
- * one of them alone. */
+/* The path of a file of a rank in the place; false where it does not fit. pp and ep are left out
+ * where there is one of them alone. */
 bool cairn_megatron_path(const char *iteration, const struct cairn_parallelism *sizes, uint32_t tp,
-                         uint32_t pp, uint32_t ep, const char *file, char path[CAIRN_NAME_BYTES_MAX]);
+                         uint32_t pp, uint32_t ep, const char *file,
+                         char path[CAIRN_NAME_BYTES_MAX]);
 
 #endif

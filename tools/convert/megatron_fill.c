@@ -1,4 +1,5 @@
-/* tools/convert/megatron_fill.c - what the words of a tree stand for, and which pieces of tensors that makes. */
+/* tools/convert/megatron_fill.c - what the words of a tree stand for, and which pieces of tensors
+ * that makes. */
 #include "tools/convert/megatron_fill.h"
 
 #include <inttypes.h>
@@ -22,7 +23,8 @@ tensors_begin(const struct cairn_megatron_fill *fill)
 }
 
 uint32_t
-cairn_megatron_fill_state(const struct cairn_megatron_target *target, const char *key, uint32_t part)
+cairn_megatron_fill_state(const struct cairn_megatron_target *target, const char *key,
+                          uint32_t part)
 {
     const char *parameter = target->parts[part].name;
     char name[CAIRN_NAME_BYTES_MAX];
@@ -32,7 +34,8 @@ cairn_megatron_fill_state(const struct cairn_megatron_target *target, const char
         tensor = cairn_megatron_target_find(target, name);
     /* a parameter that is trained as float32 is its own master */
     if (tensor == UINT32_MAX && strcmp(key, "fp32") == 0 &&
-        cairn_layout_tensor(target->checkpoint->layout, target->part_tensor[part])->dtype == CAIRN_F32)
+        cairn_layout_tensor(target->checkpoint->layout, target->part_tensor[part])->dtype ==
+            CAIRN_F32)
         return target->part_tensor[part];
     if (tensor == UINT32_MAX)
         (void)cairn_complain(target->complaint, CAIRN_INVAL,
@@ -107,8 +110,8 @@ add_part(const struct cairn_megatron_target *target, uint32_t tensor,
 }
 
 static cairn_err
-add_flat(struct cairn_megatron_target *target, const struct cairn_megatron_flat *flat, uint32_t file,
-         uint64_t at)
+add_flat(struct cairn_megatron_target *target, const struct cairn_megatron_flat *flat,
+         uint32_t file, uint64_t at)
 {
     cairn_err err = CAIRN_OK;
 
@@ -147,8 +150,9 @@ add_storage(struct cairn_megatron_fill *fill, uint32_t identity, uint32_t file, 
         return add_flat(target, &fill->flats[identity - target->part_count], file, at);
     identity -= tensors_begin(fill);
     cairn_megatron_target_place(target, identity);
-    err = cairn_output_add_tensor(target->output, target->options,
-                                  cairn_layout_tensor(target->checkpoint->layout, identity), &index);
+    err =
+        cairn_output_add_tensor(target->output, target->options,
+                                cairn_layout_tensor(target->checkpoint->layout, identity), &index);
     return err ? err : cairn_output_add_box(target->output, index, file, NULL, NULL, at, NULL);
 }
 
@@ -178,11 +182,12 @@ next_file(struct cairn_output *output, struct cairn_torch_output **next)
 }
 
 cairn_err
-cairn_megatron_fill_add(struct cairn_megatron_fill *fill, const char *path, struct cairn_pickle *tree,
-                        struct cairn_pickle_node *root)
+cairn_megatron_fill_add(struct cairn_megatron_fill *fill, const char *path,
+                        struct cairn_pickle *tree, struct cairn_pickle_node *root)
 {
     struct cairn_megatron_target *target = fill->target;
-    struct cairn_torch_fill carry = {.tree = tree, .root = root, .resolve = resolve, .context = fill};
+    struct cairn_torch_fill carry = {
+        .tree = tree, .root = root, .resolve = resolve, .context = fill};
     struct cairn_torch_output *added = NULL;
     cairn_err err = next_file(target->output, &added);
 

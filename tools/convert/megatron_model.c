@@ -1,4 +1,5 @@
-/* tools/convert/megatron_model.c - a rank's model_optim_rng.pt: its part of the model, and what is carried. */
+/* tools/convert/megatron_model.c - a rank's model_optim_rng.pt: its part of the model, and what is
+ * carried. */
 #include "tools/convert/megatron_state.h"
 
 #include <inttypes.h>
@@ -6,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/convert/megatron_plain.h"
 #include "tools/convert/pickle_write.h"
 
 struct reading {
@@ -85,8 +87,8 @@ note_key(struct reading *reading, const struct cairn_megatron_name *name)
     char class = name->has_layer ? 'L' : first && !reading->seen_layer ? 'B' : 'A';
     size_t bytes;
 
-    if (reading->rank->tp != 0 || reading->rank->ep != 0 || (name->has_expert && name->expert != 0) ||
-        !cairn_megatron_name_print(name, true, text))
+    if (reading->rank->tp != 0 || reading->rank->ep != 0 ||
+        (name->has_expert && name->expert != 0) || !cairn_megatron_name_print(name, true, text))
         return CAIRN_OK;
     bytes = strlen(text) + 3;
     if (state->key_bytes + bytes > state->key_room) {
@@ -291,17 +293,17 @@ read_tensor(struct reading *reading, const struct cairn_pickle_node *model, cons
     tie(reading, part);
     for (uint32_t d = 0; d < view->dims; d++)
         strides[d] = view->stride[d] * view->dtype->element_bytes;
-    err = cairn_megatron_add_part(reading->checkpoint, part, part->name,
-                                  part->buffer ? CAIRN_BUFFER : CAIRN_PARAM, part->dtype,
-                                  reading->source->container, tensor->at, strides,
-                                  reading->complaint);
+    err = cairn_megatron_add_part(
+        reading->checkpoint, part, part->name, part->buffer ? CAIRN_BUFFER : CAIRN_PARAM,
+        part->dtype, reading->source->container, tensor->at, strides, reading->complaint);
     if (!err) /* the tree is this source's own to change, only its walkers have no need to */
         cairn_torch_carry_out(&reading->source->torch.tree,
                               (struct cairn_pickle_node *)tensor->node, "tensor", part->name);
     return err;
 }
 
-/* What a module keeps beside its parameters, such as the history of FP8 scales: of tensor-parallel rank 0. */
+/* What a module keeps beside its parameters, such as the history of FP8 scales: of tensor-parallel
+ * rank 0. */
 static cairn_err
 read_extra(struct reading *reading, struct cairn_pickle_node *node, const char *canonical)
 {
@@ -343,8 +345,7 @@ read_chunk(struct reading *reading, const struct cairn_pickle_node *model)
         struct cairn_pickle_node *value = model->items[2 * i + 1];
         char canonical[CAIRN_NAME_BYTES_MAX], key[CAIRN_NAME_BYTES_MAX];
         struct cairn_megatron_name name;
-        const struct cairn_torch_tensor *tensor =
-            cairn_torch_source_tensor(reading->source, value);
+        const struct cairn_torch_tensor *tensor = cairn_torch_source_tensor(reading->source, value);
         cairn_err err = name_of(reading, model->items[2 * i], &name, canonical);
 
         if (!err)
@@ -366,7 +367,8 @@ read_chunk(struct reading *reading, const struct cairn_pickle_node *model)
 
 /* ---- what is carried ---- */
 
-/* What an earlier conversion put into the file because it had no place of its own in this format. */
+/* What an earlier conversion put into the file because it had no place of its own in this format.
+ */
 static cairn_err
 take_back(struct reading *reading, struct cairn_pickle_node *root)
 {
@@ -438,8 +440,7 @@ carry(struct reading *reading, struct cairn_pickle_node *root)
 
 cairn_err
 cairn_megatron_model_read(struct cairn_checkpoint *checkpoint, struct cairn_megatron_state *state,
-                          struct cairn_torch_source *source,
-                          const struct cairn_megatron_rank *rank,
+                          struct cairn_torch_source *source, const struct cairn_megatron_rank *rank,
                           struct cairn_complaint *complaint)
 {
     struct reading reading = {.checkpoint = checkpoint,
@@ -463,11 +464,15 @@ cairn_megatron_model_read(struct cairn_checkpoint *checkpoint, struct cairn_mega
             cairn_pickle_pairs(cairn_megatron_chunk(state, root, i));
 
         reading.chunk = i;
-        err = model ? read_chunk(&reading, model)
-                    : refuse(&reading, CAIRN_CORRUPT, state->vpp > 1 ? "one of its models" : "model",
-                             "is missing, or no state dict");
+        err = model
+                  ? read_chunk(&reading, model)
+                  : refuse(&reading, CAIRN_CORRUPT, state->vpp > 1 ? "one of its models" : "model",
+                           "is missing, or no state dict");
     }
     if (!err)
         err = take_back(&reading, root);
+    if (!err)
+        err = cairn_megatron_plain_read(checkpoint, state, source,
+                                        cairn_pickle_get(root, "optimizer"), complaint);
     return err ? err : carry(&reading, root);
 }

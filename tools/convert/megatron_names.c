@@ -1,4 +1,5 @@
-/* tools/convert/megatron_names.c - the table of parameters, and names with local and global numbers. */
+/* tools/convert/megatron_names.c - the table of parameters, and names with local and global
+ * numbers. */
 #include "tools/convert/megatron_names.h"
 
 #include <inttypes.h>
@@ -158,7 +159,8 @@ cairn_megatron_name_print(const struct cairn_megatron_name *name, bool as_stored
     if (name->has_layer) {
         star = strchr(at, '*');
         (void)snprintf(number, sizeof(number), "%" PRIu32, name->layer);
-        if (!star || !append(text, at, (size_t)(star - at)) || !append(text, number, strlen(number)))
+        if (!star || !append(text, at, (size_t)(star - at)) ||
+            !append(text, number, strlen(number)))
             return false;
         at = star + 1;
     }

@@ -1,11 +1,13 @@
 /*
- * tools/convert/megatron_names.h - names of tensors in Megatron-LM's state dicts, and how each is split.
+ * tools/convert/megatron_names.h - names of tensors in Megatron-LM's state dicts, and how each is
+ * split.
  *
- * A chunk of the pipeline numbers its layers from 0, an expert-parallel rank its experts; canonical names
- * number both over the whole model:
+ * A chunk of the pipeline numbers its layers from 0, an expert-parallel rank its experts; canonical
+ * names number both over the whole model:
  *
  *     decoder.layers.<layer>.mlp.experts.local_experts.<expert>.linear_fc1.weight
- *     decoder.layers.<layer>.mlp.experts.linear_fc1.weight<expert>      the same, as grouped GEMMs have it
+ *     decoder.layers.<layer>.mlp.experts.linear_fc1.weight<expert>      the same, as grouped GEMMs
+ * have it
  *
  * Which parameters are split over tensor-parallel ranks, and along which dimension, is the table of
  * megatron_names.c, by the last two words of a name. What is not in it counts as replicated.
@@ -40,24 +42,27 @@ struct cairn_megatron_rule {
 /* A name in parts. */
 struct cairn_megatron_name {
     bool has_layer;
-    uint32_t layer;  /* in the chunk, or of the whole model */
+    uint32_t layer; /* in the chunk, or of the whole model */
     bool has_expert;
-    uint32_t expert; /* on the rank, or of the whole model */
-    bool grouped;    /* an expert's number stands behind "weight" or "bias" */
+    uint32_t expert;                 /* on the rank, or of the whole model */
+    bool grouped;                    /* an expert's number stands behind "weight" or "bias" */
     char rest[CAIRN_NAME_BYTES_MAX]; /* the canonical name with '*' for both numbers */
 };
 
 /* False where the name does not fit, has a '*', or a number in it is none. */
 bool cairn_megatron_name_parse(const char *text, struct cairn_megatron_name *name);
 
-/* The canonical name; as_stored: how a state dict spells it (name->grouped). False where it does not fit. */
+/* The canonical name; as_stored: how a state dict spells it (name->grouped). False where it does
+ * not fit. */
 bool cairn_megatron_name_print(const struct cairn_megatron_name *name, bool as_stored,
                                char text[CAIRN_NAME_BYTES_MAX]);
 
-/* The rule of a name; NULL where it is unknown. GLU: ROWS becomes HALVES where the caller finds it so. */
+/* The rule of a name; NULL where it is unknown. GLU: ROWS becomes HALVES where the caller finds it
+ * so. */
 const struct cairn_megatron_rule *cairn_megatron_rule_of(const char *name);
 
-/* Where a name stands among others of its layer, in the order in which modules register; unknown ones last. */
+/* Where a name stands among others of its layer, in the order in which modules register; unknown
+ * ones last. */
 uint32_t cairn_megatron_order_of(const char *name);
 
 /* "…._extra_state" */

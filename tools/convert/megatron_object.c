@@ -1,5 +1,6 @@
-/* tools/convert/megatron_object.c - what a rank's model_optim_rng.pt holds around its model, for a new parallelism. */
-#include "tools/convert/megatron_target.h"
+/* tools/convert/megatron_object.c - what a rank's model_optim_rng.pt holds around its model, for a
+ * new parallelism. */
+#include "tools/convert/megatron_plain.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -36,7 +37,8 @@ set_args(const struct cairn_megatron_target *target, struct cairn_pickle *tree,
     const struct cairn_parallelism *sizes = &target->sizes;
     const struct cairn_parallelism *said = &target->args.sizes;
     uint32_t embedding = cairn_megatron_target_find(target, CAIRN_MEGATRON_EMBEDDING);
-    struct cairn_megatron_part part = {.split = CAIRN_MEGATRON_VOCABULARY, .count = sizes->tp, .dims = 2};
+    struct cairn_megatron_part part = {
+        .split = CAIRN_MEGATRON_VOCABULARY, .count = sizes->tp, .dims = 2};
     uint64_t contexts = 0;
 
     part.whole_shape[0] = cairn_layout_tensor(target->checkpoint->layout, embedding)->shape[0];
@@ -57,11 +59,15 @@ set_args(const struct cairn_megatron_target *target, struct cairn_pickle *tree,
                       target->layer_count / (sizes->pp * sizes->vpp));
         change_number(tree, args, "num_virtual_stages_per_pipeline_rank", sizes->vpp);
     } else {
-        cairn_megatron_args_set(args, "virtual_pipeline_model_parallel_size", cairn_pickle_none(tree));
-        cairn_megatron_args_set(args, "num_layers_per_virtual_pipeline_stage", cairn_pickle_none(tree));
-        cairn_megatron_args_set(args, "num_virtual_stages_per_pipeline_rank", cairn_pickle_none(tree));
+        cairn_megatron_args_set(args, "virtual_pipeline_model_parallel_size",
+                                cairn_pickle_none(tree));
+        cairn_megatron_args_set(args, "num_layers_per_virtual_pipeline_stage",
+                                cairn_pickle_none(tree));
+        cairn_megatron_args_set(args, "num_virtual_stages_per_pipeline_rank",
+                                cairn_pickle_none(tree));
     }
-    if (sizes->pp != said->pp || (sizes->vpp > 1 ? sizes->vpp != target->args.vpp : target->args.vpp > 1)) {
+    if (sizes->pp != said->pp ||
+        (sizes->vpp > 1 ? sizes->vpp != target->args.vpp : target->args.vpp > 1)) {
         cairn_megatron_args_set(args, "decoder_first_pipeline_num_layers", cairn_pickle_none(tree));
         cairn_megatron_args_set(args, "decoder_last_pipeline_num_layers", cairn_pickle_none(tree));
         cairn_megatron_args_set(args, "pipeline_model_parallel_layout", cairn_pickle_none(tree));
@@ -70,7 +76,8 @@ set_args(const struct cairn_megatron_target *target, struct cairn_pickle *tree,
 
 /* ---- the optimizer's groups ---- */
 
-/* A copy of a dict with another value under a text key that it has. Nodes may be shared, so none is changed. */
+/* A copy of a dict with another value under a text key that it has. Nodes may be shared, so none is
+ * changed. */
 static struct cairn_pickle_node *
 with(struct cairn_pickle *tree, const struct cairn_pickle_node *dict, const char *key,
      struct cairn_pickle_node *value)
@@ -95,9 +102,9 @@ for_experts(struct cairn_pickle *tree, const struct cairn_pickle_node *dense)
     struct cairn_pickle_node *list = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
 
     for (uint32_t i = 0; groups && groups->kind == CAIRN_PICKLE_LIST && i < groups->count; i++)
-        cairn_pickle_append(tree, list,
-                            with(tree, groups->items[i], "is_expert_parallel",
-                                 cairn_pickle_bool(tree, true)));
+        cairn_pickle_append(
+            tree, list,
+            with(tree, groups->items[i], "is_expert_parallel", cairn_pickle_bool(tree, true)));
     return with(tree, dense, "optimizer", with(tree, inner, "param_groups", list));
 }
 
@@ -131,12 +138,14 @@ load(struct cairn_megatron_target *target, const struct cairn_megatron_rank *ran
     uint32_t tensor;
     cairn_err err = CAIRN_OK;
 
-    (void)snprintf(own, sizeof(own), "rank%" PRIu32 "_%" PRIu32 "_%" PRIu32 "/" CAIRN_MEGATRON_COMMON,
-                   rank->tp, rank->pp, rank->ep);
+    (void)snprintf(own, sizeof(own),
+                   "rank%" PRIu32 "_%" PRIu32 "_%" PRIu32 "/" CAIRN_MEGATRON_COMMON, rank->tp,
+                   rank->pp, rank->ep);
     tensor = cairn_layout_tensor_find(target->checkpoint->layout, own);
     if (tensor != UINT32_MAX) {
-        err = cairn_checkpoint_load_opaque(target->checkpoint, own, CAIRN_CONVERT_METADATA_BYTES_MAX,
-                                           bytes, &bytes_len, target->complaint);
+        err =
+            cairn_checkpoint_load_opaque(target->checkpoint, own, CAIRN_CONVERT_METADATA_BYTES_MAX,
+                                         bytes, &bytes_len, target->complaint);
         from = *bytes;
     } else {
         tensor = cairn_layout_tensor_find(target->checkpoint->layout, CAIRN_MEGATRON_COMMON);
@@ -216,8 +225,13 @@ cairn_megatron_target_object(struct cairn_megatron_target *target,
             models = true;
             continue;
         }
-        if (cairn_pickle_is_text(key, "optimizer"))
+        if (cairn_pickle_is_text(key, "optimizer")) {
             value = optimizer_of(target, tree, value);
+            if (target->plain_state)
+                err = cairn_megatron_plain_make(target, tree, value);
+        }
+        if (err)
+            return err;
         cairn_pickle_put(tree, made, key, value);
     }
     if (!models)
@@ -227,8 +241,8 @@ cairn_megatron_target_object(struct cairn_megatron_target *target,
 
 /* ---- what has no place ---- */
 
-/* Tensors of the first rank's object are placed by its own file, the last one to be made; a tied parameter is where
- * the one is that it is tied to. */
+/* Tensors of the first rank's object are placed by its own file, the last one to be made; a tied
+ * parameter is where the one is that it is tied to. */
 static bool
 is_left(const struct cairn_megatron_target *target, uint32_t index)
 {

@@ -1,10 +1,13 @@
 /*
- * tools/convert/megatron_optim.c - distrib_optim.pt: the flat buffers of a rank's distributed optimizer.
+ * tools/convert/megatron_optim.c - distrib_optim.pt: the flat buffers of a rank's distributed
+ * optimizer.
  *
- * A dict, or where experts have an optimizer of their own a list of two (None: another rank's file has it):
+ * A dict, or where experts have an optimizer of their own a list of two (None: another rank's file
+ * has it):
  *     {"buckets_coalesced": True,
- *      <buffer>: {(param dtype, grad dtype): {"param", "exp_avg", "exp_avg_sq": flat, "numel_unpadded": n}}}
- * Nothing in it has a name. A buffer holds the parameters of one chunk and dtype; megatron_parts.h says where.
+ *      <buffer>: {(param dtype, grad dtype): {"param", "exp_avg", "exp_avg_sq": flat,
+ * "numel_unpadded": n}}} Nothing in it has a name. A buffer holds the parameters of one chunk and
+ * dtype; megatron_parts.h says where.
  */
 #include "tools/convert/megatron_state.h"
 
@@ -85,7 +88,8 @@ read_buffer(struct reading *reading, const struct cairn_pickle_node *tensors, co
     return err;
 }
 
-/* The parameters of a chunk that are of one dtype and one optimizer, from the first on that is not yet taken. */
+/* The parameters of a chunk that are of one dtype and one optimizer, from the first on that is not
+ * yet taken. */
 static uint32_t
 collect(const struct cairn_megatron_state *state, uint32_t chunk, bool expert, bool *taken,
         uint32_t *order)
@@ -144,9 +148,10 @@ read_optimizer(struct reading *reading, const struct cairn_pickle_node *optimize
         }
         dtypes = cairn_pickle_pairs(at_number(optimizer, buffer++));
         tensors = dtypes && dtypes->count == 1 ? cairn_pickle_pairs(dtypes->items[1]) : NULL;
-        err = tensors ? read_buffer(reading, tensors, order, begins, count,
-                                    cairn_megatron_buffer(state->parts, order, count, bucket, begins))
-                      : refuse(reading, "it has fewer buffers than its model has chunks and dtypes");
+        err = tensors
+                  ? read_buffer(reading, tensors, order, begins, count,
+                                cairn_megatron_buffer(state->parts, order, count, bucket, begins))
+                  : refuse(reading, "it has fewer buffers than its model has chunks and dtypes");
     }
     if (!err && at_number(optimizer, buffer))
         err = refuse(reading, "it has more buffers than its model has chunks and dtypes");
@@ -166,7 +171,8 @@ cairn_megatron_optim_read(struct cairn_checkpoint *checkpoint, struct cairn_mega
 
     root = err ? NULL : reading.source.torch.root;
     if (!err && state->args.buckets && state->args.bucket_count_set)
-        err = refuse(&reading, "its buckets were counted with --ddp-num-buckets, which is not read");
+        err =
+            refuse(&reading, "its buckets were counted with --ddp-num-buckets, which is not read");
     if (err) {
         ;
     } else if (cairn_pickle_pairs(root)) {

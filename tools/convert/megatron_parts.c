@@ -62,15 +62,15 @@ cairn_megatron_part_cut(struct cairn_megatron_part *part, uint64_t multiple)
             return false;
         extent = (extent + multiple - 1) / multiple * multiple;
     }
-    if (extent % ways != 0 ||
-        (part->split == CAIRN_MEGATRON_HALVES && (extent / ways) % 2 != 0))
+    if (extent % ways != 0 || (part->split == CAIRN_MEGATRON_HALVES && (extent / ways) % 2 != 0))
         return false;
     part->shape[d] = extent / ways;
     return true;
 }
 
 uint32_t
-cairn_megatron_part_boxes(const struct cairn_megatron_part *part, struct cairn_megatron_box boxes[2])
+cairn_megatron_part_boxes(const struct cairn_megatron_part *part,
+                          struct cairn_megatron_box boxes[2])
 {
     uint32_t d;
 
@@ -103,13 +103,14 @@ align(uint64_t elements)
 }
 
 /*
- * Parameters from the last registered to the first, each at a multiple of 64 elements. A bucket ends once it has
- * bucket_elements, and before and after a tied embedding; what pads its end, for equal parts of all data-parallel
- * ranks, is not saved. Buckets begin at a multiple of 64 too, so only lengths count here.
+ * Parameters from the last registered to the first, each at a multiple of 64 elements. A bucket
+ * ends once it has bucket_elements, and before and after a tied embedding; what pads its end, for
+ * equal parts of all data-parallel ranks, is not saved. Buckets begin at a multiple of 64 too, so
+ * only lengths count here.
  */
 uint64_t
-cairn_megatron_buffer(const struct cairn_megatron_part *parts, const uint32_t *order, uint32_t count,
-                      uint64_t bucket_elements, uint64_t *begins)
+cairn_megatron_buffer(const struct cairn_megatron_part *parts, const uint32_t *order,
+                      uint32_t count, uint64_t bucket_elements, uint64_t *begins)
 {
     uint64_t saved = 0, used = 0; /* of the buckets before this one; of this one */
     bool empty = true;

@@ -1,7 +1,8 @@
 /*
  * tools/convert/megatron_plan.c - the files of a Megatron-LM checkpoint, rank by rank.
  *
- * The first rank's model_optim_rng.pt is made last: what has found no place in any other file goes into it.
+ * The first rank's model_optim_rng.pt is made last: what has found no place in any other file goes
+ * into it.
  */
 #include "tools/convert/megatron_plan.h"
 
@@ -115,7 +116,8 @@ add_flats(struct optimizer *optimizer, uint32_t first, uint32_t count, uint64_t 
 
 /* The next buffer of a chunk: its parameters of one dtype; none: *dict is NULL. */
 static cairn_err
-add_buffer(struct optimizer *optimizer, uint32_t chunk, bool expert, struct cairn_pickle_node **dict)
+add_buffer(struct optimizer *optimizer, uint32_t chunk, bool expert,
+           struct cairn_pickle_node **dict)
 {
     struct cairn_megatron_target *target = optimizer->target;
     struct cairn_pickle *tree = optimizer->tree;
@@ -147,10 +149,10 @@ add_buffer(struct optimizer *optimizer, uint32_t chunk, bool expert, struct cair
     err = add_flats(optimizer, first, count, elements, tensors);
     dtypes[0] = cairn_torch_dtype_node(&optimizer->builder, cairn_torch_dtype_of(dtype));
     dtypes[1] = cairn_torch_dtype_node(
-        &optimizer->builder,
-        cairn_torch_dtype_of(target->args.fp32_gradients ? CAIRN_F32 : dtype));
+        &optimizer->builder, cairn_torch_dtype_of(target->args.fp32_gradients ? CAIRN_F32 : dtype));
     *dict = cairn_pickle_dict(tree);
-    cairn_pickle_put(tree, *dict, cairn_pickle_sequence(tree, CAIRN_PICKLE_TUPLE, dtypes, 2), tensors);
+    cairn_pickle_put(tree, *dict, cairn_pickle_sequence(tree, CAIRN_PICKLE_TUPLE, dtypes, 2),
+                     tensors);
     return err;
 }
 
@@ -176,8 +178,8 @@ make_optimizer(struct optimizer *optimizer, bool expert, struct cairn_pickle_nod
     return err;
 }
 
-/* One dict; or with an optimizer for experts a list, in which the other is where data-parallel rank 0 of the
- * other parameters is. */
+/* One dict; or with an optimizer for experts a list, in which the other is where data-parallel rank
+ * 0 of the other parameters is. */
 static cairn_err
 make_state(struct optimizer *optimizer, struct cairn_pickle_node **root)
 {

@@ -1,4 +1,5 @@
-/* tools/convert/megatron_plan.h - lays a checkpoint out as Megatron-LM's own files, at any parallelism. */
+/* tools/convert/megatron_plan.h - lays a checkpoint out as Megatron-LM's own files, at any
+ * parallelism. */
 #ifndef CAIRN_TOOLS_CONVERT_MEGATRON_PLAN_H
 #define CAIRN_TOOLS_CONVERT_MEGATRON_PLAN_H
 

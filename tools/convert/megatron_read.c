@@ -1,12 +1,15 @@
 /*
- * tools/convert/megatron_read.c - a Megatron-LM checkpoint read: which ranks wrote it, which layers are whose.
+ * tools/convert/megatron_read.c - a Megatron-LM checkpoint read: which ranks wrote it, which layers
+ * are whose.
  *
- * Ranks. Among the ranks of a pipeline stage, number r is tensor-parallel rank r % tp, and of experts it is r % etp in
- * expert-parallel rank r / etp % ep. So where tp differs from etp not every pair of tp and ep is a file, and a file's
- * part of its experts is tp % etp, for which etp has to divide tp.
+ * Ranks. Among the ranks of a pipeline stage, number r is tensor-parallel rank r % tp, and of
+ * experts it is r % etp in expert-parallel rank r / etp % ep. So where tp differs from etp not
+ * every pair of tp and ep is a file, and a file's part of its experts is tp % etp, for which etp
+ * has to divide tp.
  *
- * Layers. Each chunk of each stage numbers its layers from 0. Chunks follow one another through all stages, so a
- * chunk's first layer is the count of those in all chunks before it: evenly split or not, that holds.
+ * Layers. Each chunk of each stage numbers its layers from 0. Chunks follow one another through all
+ * stages, so a chunk's first layer is the count of those in all chunks before it: evenly split or
+ * not, that holds.
  */
 #include "tools/convert/megatron_read.h"
 
@@ -21,14 +24,16 @@ struct reading {
     struct cairn_checkpoint *checkpoint;
     struct cairn_megatron_folders folders;
     struct cairn_megatron_state state;
-    struct cairn_torch_source *stages; /* [pp]: the files of (0, stage, 0), open until they are read */
+    struct cairn_torch_source
+        *stages; /* [pp]: the files of (0, stage, 0), open until they are read */
     char (*paths)[CAIRN_NAME_BYTES_MAX]; /* [pp] */
     uint32_t stage_count;
     struct cairn_complaint *complaint;
 };
 
 bool
-cairn_megatron_is_file(const struct cairn_parallelism *sizes, uint32_t tp, uint32_t ep, uint32_t ranks)
+cairn_megatron_is_file(const struct cairn_parallelism *sizes, uint32_t tp, uint32_t ep,
+                       uint32_t ranks)
 {
     for (uint32_t r = 0; r < ranks; r++)
         if (r % sizes->tp == tp && r / sizes->etp % sizes->ep == ep)
@@ -39,8 +44,8 @@ cairn_megatron_is_file(const struct cairn_parallelism *sizes, uint32_t tp, uint3
 static cairn_err
 refuse(const struct reading *reading, cairn_err err, const char *file, const char *why)
 {
-    return cairn_complain(reading->complaint, err, "%s/%s: %s", reading->checkpoint->place.path, file,
-                          why);
+    return cairn_complain(reading->complaint, err, "%s/%s: %s", reading->checkpoint->place.path,
+                          file, why);
 }
 
 /* ---- sizes ---- */
@@ -66,7 +71,8 @@ second_is_expert(struct reading *reading, bool *is_expert)
     struct cairn_parallelism sizes = {.pp = 2, .ep = 1};
     bool opened;
 
-    if (!cairn_megatron_path(reading->folders.iteration, &sizes, 0, 1, 0, CAIRN_MEGATRON_MODEL, path))
+    if (!cairn_megatron_path(reading->folders.iteration, &sizes, 0, 1, 0, CAIRN_MEGATRON_MODEL,
+                             path))
         return false;
     opened = cairn_torch_source_open(&scratch, path, &source, &unsaid) == CAIRN_OK;
     *is_expert = opened && cairn_pickle_get(cairn_pickle_get(source.torch.root, "model"),
@@ -91,9 +97,10 @@ find_sizes(struct reading *reading, const char *first)
         if (sizes->pp || sizes->ep)
             expert = sizes->pp <= 1 && sizes->ep > 1;
         else if (!second_is_expert(reading, &expert))
-            return refuse(reading, CAIRN_CORRUPT, first,
-                          "without args it is not known whether the second number of folders is the "
-                          "pipeline's, and the file of the second rank cannot be read");
+            return refuse(
+                reading, CAIRN_CORRUPT, first,
+                "without args it is not known whether the second number of folders is the "
+                "pipeline's, and the file of the second rank cannot be read");
     }
     if (sizes->tp == 0)
         sizes->tp = counts[0];

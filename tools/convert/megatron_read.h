@@ -1,4 +1,5 @@
-/* tools/convert/megatron_read.h - reads a Megatron-LM checkpoint, and which of its ranks have files. */
+/* tools/convert/megatron_read.h - reads a Megatron-LM checkpoint, and which of its ranks have
+ * files. */
 #ifndef CAIRN_TOOLS_CONVERT_MEGATRON_READ_H
 #define CAIRN_TOOLS_CONVERT_MEGATRON_READ_H
 

@@ -1,14 +1,16 @@
 /*
  * tools/convert/megatron_state.h - what Megatron-LM's files hold, as they are read.
  *
- * Canonical tensors: each parameter and buffer under its global name (megatron_names.h), without the padding of the
- * vocabulary; fp32.<parameter>, exp_avg.<parameter> and so on for what distrib_optim.pt has. With tied
- * embeddings the last stage's copy of them is a replica.
+ * Canonical tensors: each parameter and buffer under its global name (megatron_names.h), without
+ * the padding of the vocabulary; fp32.<parameter>, exp_avg.<parameter> and so on for what
+ * distrib_optim.pt has. With tied embeddings the last stage's copy of them is a replica.
  *
- * Carried: megatron/common.pickle, the object of rank (0, 0, 0) without its model (args, iteration, optimizer groups,
- * scheduler, RNG states), rank<tp>_<pp>_<ep>/megatron/common.pickle of each other file, megatron/keys (the order in
- * which modules register: lines of a class, a space and a key; class 'B' before the layers, 'L' of a layer, 'A' after
- * them; of experts only the first; where layers are split unevenly a line "S <pp> <vpp> <layers of each chunk>…"), megatron/extra/<key> (what a module has as _extra_state and is not None).
+ * Carried: megatron/common.pickle, the object of rank (0, 0, 0) without its model (args, iteration,
+ * optimizer groups, scheduler, RNG states), rank<tp>_<pp>_<ep>/megatron/common.pickle of each other
+ * file, megatron/keys (the order in which modules register: lines of a class, a space and a key;
+ * class 'B' before the layers, 'L' of a layer, 'A' after them; of experts only the first; where
+ * layers are split unevenly a line "S <pp> <vpp> <layers of each chunk>…"), megatron/extra/<key>
+ * (what a module has as _extra_state and is not None).
  */
 #ifndef CAIRN_TOOLS_CONVERT_MEGATRON_STATE_H
 #define CAIRN_TOOLS_CONVERT_MEGATRON_STATE_H
@@ -22,7 +24,8 @@
 #define CAIRN_MEGATRON_COMMON "megatron/common.pickle"
 #define CAIRN_MEGATRON_KEYS "megatron/keys"
 #define CAIRN_MEGATRON_EXTRA "megatron/extra/"
-/* In the object of rank (0, 0, 0): what has no place of its own in this format, by kind and name. */
+/* In the object of rank (0, 0, 0): what has no place of its own in this format, by kind and name.
+ */
 #define CAIRN_MEGATRON_CARRIED "cairn_carried"
 
 enum { CAIRN_MEGATRON_CHUNKS_MAX = 4096, CAIRN_MEGATRON_KEY_BYTES_MAX = 64 };
@@ -54,7 +57,8 @@ struct cairn_pickle_node *cairn_megatron_chunk(const struct cairn_megatron_state
                                                const struct cairn_pickle_node *root,
                                                uint32_t chunk);
 
-/* Reads a rank's model_optim_rng.pt, which the caller has opened, and notes its parts. Complained about. */
+/* Reads a rank's model_optim_rng.pt, which the caller has opened, and notes its parts. Complained
+ * about. */
 CAIRN_MUST_CHECK cairn_err cairn_megatron_model_read(struct cairn_checkpoint *checkpoint,
                                                      struct cairn_megatron_state *state,
                                                      struct cairn_torch_source *source,
@@ -67,13 +71,11 @@ CAIRN_MUST_CHECK cairn_err cairn_megatron_optim_read(struct cairn_checkpoint *ch
                                                      const char *path, uint32_t stage,
                                                      struct cairn_complaint *complaint);
 
-/* A part's boxes as pieces of `tensor`: at offset_bytes of the container, row-major unless strides are given. */
-CAIRN_MUST_CHECK cairn_err cairn_megatron_add_part(struct cairn_checkpoint *checkpoint,
-                                                   const struct cairn_megatron_part *part,
-                                                   const char *name, enum cairn_kind kind,
-                                                   enum cairn_dtype dtype, uint32_t container,
-                                                   uint64_t offset_bytes,
-                                                   const uint64_t *stride_bytes,
-                                                   struct cairn_complaint *complaint);
+/* A part's boxes as pieces of `tensor`: at offset_bytes of the container, row-major unless strides
+ * are given. */
+CAIRN_MUST_CHECK cairn_err cairn_megatron_add_part(
+    struct cairn_checkpoint *checkpoint, const struct cairn_megatron_part *part, const char *name,
+    enum cairn_kind kind, enum cairn_dtype dtype, uint32_t container, uint64_t offset_bytes,
+    const uint64_t *stride_bytes, struct cairn_complaint *complaint);
 
 #endif

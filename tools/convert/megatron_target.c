@@ -1,4 +1,5 @@
-/* tools/convert/megatron_target.c - sizes, keys and layers of a Megatron-LM checkpoint that shall be written. */
+/* tools/convert/megatron_target.c - sizes, keys and layers of a Megatron-LM checkpoint that shall
+ * be written. */
 #include "tools/convert/megatron_target.h"
 
 #include <inttypes.h>
@@ -6,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/convert/megatron_plain.h"
 #include "tools/convert/pickle_read.h"
 
 static cairn_err
@@ -20,9 +22,8 @@ cairn_megatron_target_find(const struct cairn_megatron_target *target, const cha
 {
     uint32_t tensor = cairn_layout_tensor_find(target->checkpoint->layout, name);
 
-    return tensor != UINT32_MAX && target->alias_of[tensor] != UINT32_MAX
-               ? target->alias_of[tensor]
-               : tensor;
+    return tensor != UINT32_MAX && target->alias_of[tensor] != UINT32_MAX ? target->alias_of[tensor]
+                                                                          : tensor;
 }
 
 void
@@ -151,19 +152,20 @@ make_keys(struct cairn_megatron_target *target)
         const struct cairn_megatron_rule *rule = cairn_megatron_rule_of(tensor->name);
         struct cairn_megatron_name name;
 
-        if (!(tensor->kind == CAIRN_PARAM || (tensor->kind == CAIRN_BUFFER && rule && rule->buffer)) ||
+        if (!(tensor->kind == CAIRN_PARAM ||
+              (tensor->kind == CAIRN_BUFFER && rule && rule->buffer)) ||
             strchr(tensor->name, '/') || !cairn_megatron_name_parse(tensor->name, &name) ||
             (name.has_expert && name.expert != 0) ||
             (target->tied && strcmp(tensor->name, CAIRN_MEGATRON_OUTPUT) == 0))
             continue;
-        found[found_count++] = (struct found){
-            .class = name.has_layer                                ? 'L'
-                     : strncmp(tensor->name, "embedding.", 10) == 0 ? 'B'
-                                                                    : 'A',
-            .layer = name.layer,
-            .order = cairn_megatron_order_of(tensor->name),
-            .shared = strstr(tensor->name, ".shared_experts.") != NULL,
-            .name = tensor->name};
+        found[found_count++] =
+            (struct found){.class = name.has_layer                                 ? 'L'
+                                    : strncmp(tensor->name, "embedding.", 10) == 0 ? 'B'
+                                                                                   : 'A',
+                           .layer = name.layer,
+                           .order = cairn_megatron_order_of(tensor->name),
+                           .shared = strstr(tensor->name, ".shared_experts.") != NULL,
+                           .name = tensor->name};
     }
     qsort(found, found_count, sizeof(*found), by_place);
     for (uint32_t i = 0; i < found_count && !err; i++) {
@@ -235,22 +237,22 @@ find_sizes(struct cairn_megatron_target *target)
     sizes->vpp = first_of(wanted->vpp, had->vpp, target->args.vpp);
     sizes->ep = first_of(wanted->ep, had->ep, said->ep);
     sizes->dp = first_of(wanted->dp, had->dp, said->dp);
-    sizes->etp = wanted->etp            ? wanted->etp
-                 : had_etp == had_tp    ? sizes->tp
-                 : sizes->tp % had_etp  ? sizes->tp
-                                        : had_etp;
+    sizes->etp = wanted->etp           ? wanted->etp
+                 : had_etp == had_tp   ? sizes->tp
+                 : sizes->tp % had_etp ? sizes->tp
+                                       : had_etp;
     if (wanted->pp == 1 && wanted->vpp == 0)
         sizes->vpp = 1; /* one stage is not interleaved */
     if (sizes->pp > CAIRN_MEGATRON_CHUNKS_MAX || sizes->vpp > CAIRN_MEGATRON_CHUNKS_MAX ||
         sizes->tp > CAIRN_MEGATRON_CHUNKS_MAX || sizes->ep > CAIRN_MEGATRON_CHUNKS_MAX)
         return refuse(target, "more ranks were asked for than can be written");
     if (sizes->tp % sizes->etp != 0)
-        return refuse(target, "--etp has to divide --tp: files are named by tensor-parallel rank, so "
-                              "those of experts would overwrite one another");
+        return refuse(target,
+                      "--etp has to divide --tp: files are named by tensor-parallel rank, so "
+                      "those of experts would overwrite one another");
     if (sizes->vpp > 1 && sizes->pp == 1)
         return refuse(target, "--vpp needs --pp of at least 2");
-    target->first_layer =
-        calloc((size_t)sizes->pp * sizes->vpp + 1, sizeof(*target->first_layer));
+    target->first_layer = calloc((size_t)sizes->pp * sizes->vpp + 1, sizeof(*target->first_layer));
     return target->first_layer ? CAIRN_OK : CAIRN_NOMEM;
 }
 
@@ -269,8 +271,8 @@ count_layers(struct cairn_megatron_target *target)
         if (name.has_expert && name.expert >= target->expert_count)
             target->expert_count = name.expert + 1;
     }
-    if (target->sizes.ep > 1 && (target->expert_count == 0 ||
-                                 target->expert_count % target->sizes.ep != 0))
+    if (target->sizes.ep > 1 &&
+        (target->expert_count == 0 || target->expert_count % target->sizes.ep != 0))
         return cairn_complain(target->complaint, CAIRN_INVAL,
                               "%s: %" PRIu32 " experts cannot be split over --ep %" PRIu32,
                               target->checkpoint->place.path, target->expert_count,
@@ -307,7 +309,8 @@ split_layers(struct cairn_megatron_target *target)
 
 /* ---- the whole ---- */
 
-/* Whether a name is of the state of an optimizer that is not distributed: it lies in model_optim_rng.pt. */
+/* Whether a name is of the state of an optimizer that is not distributed: it lies in
+ * model_optim_rng.pt. */
 static bool
 is_plain_state(const char *name)
 {
@@ -329,12 +332,17 @@ check_plain_state(struct cairn_megatron_target *target, const struct cairn_pickl
 
     for (uint32_t i = 0; i < cairn_layout_tensor_count(target->checkpoint->layout) && !found; i++)
         found = is_plain_state(cairn_layout_tensor(target->checkpoint->layout, i)->name);
-    target->omit_optimizer = !found && states && states->count > 0;
+    if (!found && cairn_megatron_plain(optimizer)) {
+        target->plain_state = target->has_optim;
+        target->omit_optimizer = !target->has_optim || (states && states->count > 0);
+        target->has_optim = false;
+    }
     if (found && (sizes->tp != said->tp || sizes->pp != said->pp || sizes->ep != said->ep ||
                   sizes->etp != (said->etp ? said->etp : said->tp) || sizes->vpp != vpp))
-        return refuse(target, "its optimizer is not the distributed one, and its state is only written "
-                              "for the parallelism that it was saved with; for the weights alone add "
-                              "--drop 'megatron/optimizer*,rank*/megatron/optimizer*'");
+        return refuse(target,
+                      "its optimizer is not the distributed one, and its state is only written "
+                      "for the parallelism that it was saved with; for the weights alone add "
+                      "--drop 'megatron/optimizer*,rank*/megatron/optimizer*'");
     return CAIRN_OK;
 }
 
@@ -358,8 +366,8 @@ load_common(struct cairn_megatron_target *target)
     if (err)
         return err;
     cairn_pickle_init(&tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
-    err = cairn_pickle_read(&tree, CAIRN_MEGATRON_COMMON, target->common, target->common_bytes, &root,
-                            &taken);
+    err = cairn_pickle_read(&tree, CAIRN_MEGATRON_COMMON, target->common, target->common_bytes,
+                            &root, &taken);
     if (!err)
         cairn_megatron_args_read(cairn_pickle_get(root, "args"), &target->args);
     if (!err) /* without the optimizer's groups Megatron-LM loads none of its tensors */
@@ -398,9 +406,8 @@ find_tie(struct cairn_megatron_target *target)
 
     target->tied = output == UINT32_MAX ||
                    output == cairn_megatron_target_find(target, CAIRN_MEGATRON_EMBEDDING);
-    target->has_optim =
-        cairn_layout_tensor_find(target->checkpoint->layout,
-                                 "exp_avg." CAIRN_MEGATRON_EMBEDDING) != UINT32_MAX;
+    target->has_optim = cairn_layout_tensor_find(target->checkpoint->layout,
+                                                 "exp_avg." CAIRN_MEGATRON_EMBEDDING) != UINT32_MAX;
 }
 
 cairn_err

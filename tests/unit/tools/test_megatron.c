@@ -1,6 +1,6 @@
-/* tests/unit/tools/test_megatron.c - checkpoints that megatron-core saved (by tests/fixtures/make_megatron.py), whose
- * elements say where they belong: read, converted to other parallelisms, broken; and the arithmetic of parts and
- * buffers against slow references. */
+/* tests/unit/tools/test_megatron.c - checkpoints that megatron-core saved (by
+ * tests/fixtures/make_megatron.py), whose elements say where they belong: read, converted to other
+ * parallelisms, broken; and the arithmetic of parts and buffers against slow references. */
 #include "tools/convert/conversion.h"
 #include "tools/convert/megatron_parts.h"
 
@@ -20,7 +20,13 @@
 
 #define FIXTURES "tests/fixtures/megatron/"
 
-enum { PATH_BYTES = 512, LIMIT_BYTES = 256 << 20, FLIPS = 300, ARITHMETIC_SEEDS = 2000, ELEMENTS_MAX = 512 };
+enum {
+    PATH_BYTES = 512,
+    LIMIT_BYTES = 256 << 20,
+    FLIPS = 300,
+    ARITHMETIC_SEEDS = 2000,
+    ELEMENTS_MAX = 512
+};
 
 static char base[256];
 
@@ -96,7 +102,8 @@ expected_value(const char *name, uint64_t index)
 
 /* Reads one element at a time, and notes which were there. */
 static void
-check_piece(const struct cairn_checkpoint *checkpoint, const struct cairn_piece *piece, uint8_t *seen)
+check_piece(const struct cairn_checkpoint *checkpoint, const struct cairn_piece *piece,
+            uint8_t *seen)
 {
     const struct cairn_tensor *tensor = cairn_layout_tensor(checkpoint->layout, piece->tensor);
     struct cairn_complaint complaint = {""};
@@ -265,10 +272,12 @@ names_come_back(void **state)
     assert_false(cairn_megatron_name_parse("decoder.layers.01.mlp.router.weight", &name));
     assert_false(cairn_megatron_name_parse("decoder.layers.x.mlp.router.weight", &name));
     assert_false(cairn_megatron_name_parse("decoder.layers.99999999999.mlp.router.weight", &name));
-    assert_int_equal(cairn_megatron_rule_of("decoder.layers.7.mlp.shared_experts.linear_fc1.weight")->split,
-                     CAIRN_MEGATRON_ROWS);
-    assert_int_equal(cairn_megatron_rule_of("decoder.layers.7.self_attention.linear_proj.bias")->split,
-                     CAIRN_MEGATRON_REPLICATED);
+    assert_int_equal(
+        cairn_megatron_rule_of("decoder.layers.7.mlp.shared_experts.linear_fc1.weight")->split,
+        CAIRN_MEGATRON_ROWS);
+    assert_int_equal(
+        cairn_megatron_rule_of("decoder.layers.7.self_attention.linear_proj.bias")->split,
+        CAIRN_MEGATRON_REPLICATED);
     assert_null(cairn_megatron_rule_of("decoder.layers.7.odd.weight"));
     assert_null(cairn_megatron_rule_of("decoder.layers.7.another_linear_fc1.weight"));
 }
@@ -283,7 +292,8 @@ draw(uint64_t *seed)
     return *seed ^= *seed << 17;
 }
 
-/* Each element of a matrix is in one rank's part, at the place that cutting it row by row gives it. */
+/* Each element of a matrix is in one rank's part, at the place that cutting it row by row gives it.
+ */
 static void
 parts_are_what_a_walk_gives(void **state)
 {
@@ -294,9 +304,8 @@ parts_are_what_a_walk_gives(void **state)
         uint64_t unit = draw(&seed) % 4 + 1, multiple = draw(&seed) % 3 + 1;
 
         part.split = (enum cairn_megatron_split)(CAIRN_MEGATRON_ROWS + draw(&seed) % 4);
-        part.whole_shape[0] = part.split == CAIRN_MEGATRON_VOCABULARY
-                                  ? draw(&seed) % 30 + 1
-                                  : unit * part.count * 2;
+        part.whole_shape[0] =
+            part.split == CAIRN_MEGATRON_VOCABULARY ? draw(&seed) % 30 + 1 : unit * part.count * 2;
         part.whole_shape[1] = unit * part.count;
         for (part.index = 0; part.index < part.count; part.index++) {
             struct cairn_megatron_part joined;
@@ -322,7 +331,8 @@ parts_are_what_a_walk_gives(void **state)
                         owner = column / part.shape[1];
                     } else if (part.split == CAIRN_MEGATRON_HALVES) {
                         owner = row % half / (half / part.count);
-                        local = row % half % (half / part.count) + (row >= half) * (half / part.count);
+                        local =
+                            row % half % (half / part.count) + (row >= half) * (half / part.count);
                     } else {
                         owner = row / part.shape[0];
                         local = row % part.shape[0];
@@ -342,7 +352,8 @@ buffers_are_what_a_walk_gives(void **state)
 {
     (void)state;
     for (uint64_t s = 1; s <= ARITHMETIC_SEEDS; s++) {
-        uint64_t seed = s * 0x9e3779b97f4a7c15u, bucket = draw(&seed) % 2 ? draw(&seed) % 600 + 1 : 0;
+        uint64_t seed = s * 0x9e3779b97f4a7c15u,
+                 bucket = draw(&seed) % 2 ? draw(&seed) % 600 + 1 : 0;
         uint64_t divisor = 128 * (draw(&seed) % 3 + 1), position = 0, begin = 0, removed = 0;
         uint32_t count = (uint32_t)(draw(&seed) % 8 + 1), order[8], in_bucket = 0;
         struct cairn_megatron_part parts[8];
@@ -391,7 +402,8 @@ expect_refusal(const char *path, cairn_err wanted, const char *said)
 {
     struct cairn_complaint complaint = {""};
     struct cairn_checkpoint checkpoint;
-    cairn_err err = cairn_checkpoint_open(path, cairn_format_find("megatron"), &checkpoint, &complaint);
+    cairn_err err =
+        cairn_checkpoint_open(path, cairn_format_find("megatron"), &checkpoint, &complaint);
 
     if (err == CAIRN_OK)
         cairn_checkpoint_close(&checkpoint);
@@ -463,7 +475,8 @@ survives_changed_bytes(void **state)
         assert_int_equal(pread(fd, &old, 1, at), 1);
         new = (uint8_t)draw(&seed);
         assert_int_equal(pwrite(fd, &new, 1, at), 1);
-        if (cairn_checkpoint_open(path, cairn_format_find("megatron"), &checkpoint, &complaint) == CAIRN_OK)
+        if (cairn_checkpoint_open(path, cairn_format_find("megatron"), &checkpoint, &complaint) ==
+            CAIRN_OK)
             cairn_checkpoint_close(&checkpoint);
         else
             assert_true(complaint.text[0] != '\0');
