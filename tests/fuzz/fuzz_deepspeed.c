@@ -2,7 +2,8 @@
  * tests/fuzz/fuzz_deepspeed.c - any objects in the files of a DeepSpeed checkpoint of one rank: refused with
  * a complaint, or a checkpoint that can be laid out again for another number of ranks, or is refused then.
  *
- *     byte 0       bit 0: there is an optim_states, bit 1: a layer's file; the rest: ranks to lay out for
+ *     byte 0       bit 0: there is an optim_states, bit 1: a layer's file, bit 2: the names are those of
+ *                  ZeRO 3; the rest: ranks to lay out for
  *     bytes 1, 2   length of the model_states' pickle, little-endian
  *     bytes 3, 4   length of the optim_states' pickle
  *     then         the pickles of model_states, optim_states and the layer
@@ -18,11 +19,12 @@
 #include "base/log.h"
 #include "tools/convert/format.h"
 
-enum { STORAGES = 24, STORAGE_BYTES = 8192, HEAD_BYTES = 5, NAME_BYTES = 32, RANKS_MAX = 63 };
+enum { STORAGES = 24, STORAGE_BYTES = 8192, HEAD_BYTES = 5, NAME_BYTES = 32 };
 
 static const char *const files[] = {"mp_rank_00_model_states.pt",
                                     "zero_pp_rank_0_mp_rank_00_optim_states.pt",
                                     "layer_01-model_states.pt"};
+static const char *const model3 = "zero_pp_rank_0_mp_rank_00_model_states.pt";
 static char base[64];
 static int base_fd = -1;
 
@@ -134,6 +136,7 @@ clean_up(void)
 {
     for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++)
         (void)unlinkat(base_fd, files[i], 0);
+    (void)unlinkat(base_fd, model3, 0);
     (void)rmdir(base);
 }
 
@@ -170,11 +173,13 @@ LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len)
     struct cairn_checkpoint checkpoint = {.place.dir_fd = -1};
     struct cairn_complaint complaint = {""};
     size_t lengths[3], left;
+    bool stage3;
     cairn_err err;
 
     if (bytes_len < HEAD_BYTES || bytes_len > 1 << 16)
         return 0;
     set_up();
+    stage3 = bytes[0] & 4;
     left = bytes_len - HEAD_BYTES;
     for (size_t i = 0; i < 2; i++) {
         lengths[i] = (size_t)bytes[1 + 2 * i] | (size_t)bytes[2 + 2 * i] << 8;
@@ -183,15 +188,18 @@ LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len)
     }
     lengths[2] = left;
     for (size_t i = 0, at = HEAD_BYTES; i < 3; at += lengths[i++])
-        if (i == 0 || (bytes[0] >> (i - 1) & 1))
+        if (i == 0)
+            write_file(stage3 ? model3 : files[0], bytes + at, lengths[0]);
+        else if (bytes[0] >> (i - 1) & 1)
             write_file(files[i], bytes + at, lengths[i]);
         else
             (void)unlinkat(base_fd, files[i], 0);
+    (void)unlinkat(base_fd, stage3 ? files[0] : model3, 0);
     err = cairn_checkpoint_open(base, &cairn_format_deepspeed, &checkpoint, &complaint);
     require(err == CAIRN_OK || complaint.text[0] != '\0');
     if (err)
         return 0;
-    lay_out(&checkpoint, 1 + (bytes[0] >> 2) % RANKS_MAX);
+    lay_out(&checkpoint, 1 + (bytes[0] >> 3));
     cairn_checkpoint_close(&checkpoint);
     return 0;
 }
