@@ -5,8 +5,8 @@
 
 Checkpoints of more than 1 GiB (--small: a few MB, to see that it runs) that DeepSpeed and PyTorch saved, in a temporary
 directory. The programs take turns; times are medians of whole processes, Cairn's with the fingerprints of both sides and
-syncing, which the others do without. Memory is the largest sum over a program's processes (Pss), and written is what they wrote, more than once
-where there are temporary files. Needs 12 GiB of disk and a build (make). `make bench-convert` sees to everything.
+syncing, which the others do without. Memory is the largest sum over a program's
+processes (Pss), and written is what they wrote, more than once where there are temporary files. Needs 12 GiB of disk and a build (make). `make bench-convert` sees to everything.
 """
 
 from __future__ import annotations
