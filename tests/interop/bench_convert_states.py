@@ -94,7 +94,8 @@ def save_weights(layers: int, width: int, folder: str) -> None:
 
     torch.manual_seed(1)
     mesh = init_device_mesh("cpu", (WORLD,))
-    weights = {name: distribute_tensor(tensor.detach(), mesh, [Shard(0)]) for name, tensor in Net(layers, width).named_parameters()}
+    whole = dict(Net(layers, width).named_parameters())
+    weights = {name: distribute_tensor(tensor.detach(), mesh, [Shard(0)]) for name, tensor in whole.items()}
     dcp.save(weights, checkpoint_id=folder + "/dcp")
     dcp.save(weights, storage_writer=HuggingFaceStorageWriter(folder + "/hf", save_distributed=True))
 

@@ -1,8 +1,9 @@
-"""A tiny pipeline of DeepSpeed on the CPU, two stages: trains and saves with DeepSpeed's own writer, or loads with its own loader and
-saves what it then holds.
+"""A tiny pipeline of DeepSpeed on the CPU, two stages: trains and saves with DeepSpeed's own writer, or loads with its own
+loader and saves what it then holds.
 
 One process per rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set: deepspeed_pipeline.py save DIR | load FROM DIR
-ZeRO 1 in bf16 with fp32 gradients, two parameter groups, a tied embedding on both stages, buffers, and sizes that divide by nothing.
+ZeRO 1 in bf16 with fp32 gradients, two parameter groups, a tied embedding on both stages, buffers, and sizes that divide by
+nothing.
 """
 
 import os

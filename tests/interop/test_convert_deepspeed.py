@@ -214,8 +214,8 @@ def test_round_robin(tmp_path: pathlib.Path) -> None:
 
 
 def test_pipeline(tmp_path: pathlib.Path) -> None:
-    """Two stages: every layer's tensors under the module's names, and for another number of ranks, also by way of a distributed
-    checkpoint, what DeepSpeed loads and saves again is what was trained."""
+    """Two stages: every layer's tensors under the module's names, and for another number of ranks, also by way of a
+    distributed checkpoint, what DeepSpeed loads and saves again is what was trained."""
     run_ranks(4, PIPELINE, "save", tmp_path / "a")
     convert(tmp_path / "a", tmp_path / "a.pt", "--to", "torch")
     whole = torch.load(tmp_path / "a.pt", weights_only=False)
@@ -224,7 +224,8 @@ def test_pipeline(tmp_path: pathlib.Path) -> None:
     for path in sorted(tag.glob("layer_*")):
         number = int(path.name.split("_")[1].split("-")[0])
         for key, tensor in torch.load(path).items():
-            assert torch.equal(tensor, found.pop("tied_modules.embed.weight" if number == 0 else f"{number}.{key}")), f"{path} {key}"
+            name = "tied_modules.embed.weight" if number == 0 else f"{number}.{key}"
+            assert torch.equal(tensor, found.pop(name)), name
     assert not found
     convert(tmp_path / "a", tmp_path / "d", "--to", "dcp")
     convert(tmp_path / "d", tmp_path / "b", "--to", "deepspeed", "--dp", 1)
@@ -236,7 +237,8 @@ def test_pipeline(tmp_path: pathlib.Path) -> None:
     convert(tmp_path / "c", tmp_path / "e", "--to", "deepspeed", "--dp", 2)
     for kind in ("*optim_states.pt", "layer_*"):
         for path in tag.glob(kind):
-            left, right = [tensors_of(torch.load(file, weights_only=False)) for file in (path, tmp_path / "e" / tag.name / path.name)]
+            files = (path, tmp_path / "e" / tag.name / path.name)
+            left, right = [tensors_of(torch.load(file, weights_only=False)) for file in files]
             assert len(left) == len(right)
             for mine, theirs in zip(left, right):
                 used = slice(None, theirs.numel()) if mine.dim() == 1 else slice(None)
