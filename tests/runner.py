@@ -29,7 +29,7 @@ THREADED = ["base/test_loop", "base/test_worker", "base/test_ring", "snapshot/te
             "snapshot/test_spill", "client/test_client", "client/test_device", "client/test_fence", "client/test_restore", "tools/test_conversion"]
 # Of interop, where each program starts several processes of its own.
 INTEROP_JOBS_MAX = 2
-LONGEST_FIRST = ["test_torch.py", "test_fsdp1.py", "test_dcp.py", "test_torch_fence.py", "test_torch_more.py",
+LONGEST_FIRST = ["test_torch.py", "test_fsdp1.py", "test_dcp.py", "test_torch_more.py", "test_torch_device.py", "test_convert_megatron_dist.py",
                  "test_convert_deepspeed.py", "test_convert_megatron.py", "test_torch_bad_input.py"]
 FUZZ_SECONDS = int(os.environ.get("FUZZ_SECONDS", "8"))
 
