@@ -27,9 +27,10 @@ ORDER = ["style", "unit", "fault", "gpu", "asan", "tsan", "fuzz", "sim", "cluste
 # Programs with threads, run under ThreadSanitizer.
 THREADED = ["base/test_loop", "base/test_worker", "base/test_ring", "snapshot/test_capture",
             "snapshot/test_spill", "client/test_client", "client/test_device", "client/test_fence", "client/test_restore", "tools/test_conversion"]
-# Of interop, where each program starts several processes of its own.
-INTEROP_JOBS_MAX = 2
-LONGEST_FIRST = ["test_torch.py", "test_fsdp1.py", "test_dcp.py", "test_torch_more.py", "test_torch_device.py", "test_convert_megatron_dist.py",
+# Of cluster and interop, where each program starts several processes of its own.
+CLUSTER_JOBS_MAX = 2
+LONGEST_FIRST = ["test_demo.py", "test_agent.py",
+                 "test_torch.py", "test_fsdp1.py", "test_dcp.py", "test_torch_more.py", "test_torch_device.py", "test_convert_megatron_dist.py",
                  "test_convert_deepspeed.py", "test_convert_megatron.py", "test_torch_bad_input.py"]
 FUZZ_SECONDS = int(os.environ.get("FUZZ_SECONDS", "8"))
 
@@ -200,13 +201,20 @@ def suite_sim():
     return [result]
 
 
+def programs_of(suite):
+    """The Python programs of a suite, those that take longest first."""
+    programs = sorted(glob.glob(os.path.join(ROOT, "tests", suite, "test_*.py")))
+    return sorted(programs, key=lambda p: ([*LONGEST_FIRST, os.path.basename(p)]).index(os.path.basename(p)))
+
+
 def suite_cluster():
     status, output = make("all")
     if status != 0:
         return [Result("cluster: build", failed=1, output=output)]
-    programs = sorted(glob.glob(os.path.join(ROOT, "tests", "cluster", "test_*.py")))
-    commands = {f"cluster: {os.path.basename(p)}": [sys.executable, "-u", p, "-v"] for p in programs}
-    return again_alone([run_program(name, command, 1200) for name, command in commands.items()], commands, 1200)
+    commands = {f"cluster: {os.path.basename(p)}": [sys.executable, "-u", p, "-v"] for p in programs_of("cluster")}
+    with concurrent.futures.ThreadPoolExecutor(min(JOBS, CLUSTER_JOBS_MAX)) as pool:
+        results = list(pool.map(lambda n: run_program(n, commands[n], 1200), commands))
+    return again_alone(results, commands, 1200)
 
 
 def install_torch(python, venv):
@@ -308,11 +316,9 @@ def suite_interop():
     if not python:
         return [Result("interop", skipped=1, reasons=[missing])]
     no_oldest = install_oldest_torch()
-    programs = sorted(glob.glob(os.path.join(ROOT, "tests", "interop", "test_*.py")))
-    programs.sort(key=lambda p: LONGEST_FIRST.index(os.path.basename(p)) if os.path.basename(p) in LONGEST_FIRST else len(LONGEST_FIRST))
-    commands = {f"interop: {os.path.basename(p)}": [python, "-m", "pytest", "-q", "-rs", "--durations=5", p] for p in programs}
+    commands = {f"interop: {os.path.basename(p)}": [python, "-m", "pytest", "-q", "-rs", "--durations=5", p] for p in programs_of("interop")}
     alone = "interop: test_measures.py"  # it measures
-    with concurrent.futures.ThreadPoolExecutor(min(JOBS, INTEROP_JOBS_MAX)) as pool:
+    with concurrent.futures.ThreadPoolExecutor(min(JOBS, CLUSTER_JOBS_MAX)) as pool:
         results = list(pool.map(lambda n: run_program(n, commands[n], 900), [n for n in commands if n != alone]))
     results.append(run_program(alone, commands[alone], 600))
     results = again_alone(results, commands, 900)
