@@ -327,19 +327,27 @@ find_sizes(struct cairn_map_instance *instance)
     return err;
 }
 
+/* How many targets the sizes make of each pattern. */
+static cairn_err
+count_spread(const struct cairn_map_instance *instance, uint64_t *count)
+{
+    *count = instance->spread == CAIRN_MAP_NO_SYMBOL ? 1 : instance->values[instance->spread];
+    if (*count <= STACKED_MAX)
+        return CAIRN_OK;
+    return cairn_complain(instance->stage->complaint, CAIRN_INVAL,
+                          "%s would become more than %d tensors",
+                          cairn_layout_tensor(instance->stage->from, instance->sources[0])->name,
+                          STACKED_MAX);
+}
+
 static cairn_err
 make_shaped(struct cairn_map_instance *instance, uint32_t *ordinal)
 {
     uint64_t spread_count = 1;
     cairn_err err = find_sizes(instance);
 
-    if (!err && instance->spread != CAIRN_MAP_NO_SYMBOL)
-        spread_count = instance->values[instance->spread];
-    if (!err && spread_count > STACKED_MAX)
-        err = cairn_complain(instance->stage->complaint, CAIRN_INVAL,
-                             "%s would become more than %d tensors",
-                             cairn_layout_tensor(instance->stage->from,
-                                                 instance->sources[0])->name, STACKED_MAX);
+    if (!err)
+        err = count_spread(instance, &spread_count);
     for (uint32_t k = 0; k < instance->target->count && !err; k++)
         for (uint64_t c = 0; c < spread_count && !err; c++) {
             if (instance->spread != CAIRN_MAP_NO_SYMBOL)
@@ -374,7 +382,7 @@ spread_of_parameter(struct cairn_map_instance *instance, uint64_t *count)
     if (!err)
         err = find_sizes(&parameter);
     if (!err)
-        *count = parameter.values[instance->spread];
+        err = count_spread(&parameter, count);
     free(parameter.sources);
     return err;
 }

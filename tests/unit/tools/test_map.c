@@ -463,6 +463,34 @@ misfits(void **state)
     refused(&checkpoint, CAIRN_INVAL, "model.layers.0.oddity");
 }
 
+/* The number of experts is what a file says; a step, which comes to each of them, is not made for a trillion. */
+static void
+too_many_parts(void **state)
+{
+    const uint64_t shape[3] = {UINT64_C(1) << 40, 2, 1};
+    struct cairn_complaint complaint = {""};
+    struct cairn_checkpoint checkpoint;
+    struct cairn_map_report report;
+    uint32_t tensor, container;
+
+    (void)state;
+    start(&checkpoint);
+    (void)add_memory(&checkpoint, 4, &container);
+    assert_int_equal(cairn_checkpoint_add_tensor(&checkpoint, "step.model.layers.0.mlp.experts.gate_up_proj",
+                                                 CAIRN_F32, CAIRN_OPTIMIZER, 0, NULL, &tensor,
+                                                 &complaint), 0);
+    assert_int_equal(cairn_checkpoint_add_box(&checkpoint, tensor, container, NULL, NULL, 0, NULL,
+                                              &complaint), 0);
+    assert_int_equal(cairn_checkpoint_add_tensor(&checkpoint, "model.layers.0.mlp.experts.gate_up_proj",
+                                                 CAIRN_F32, CAIRN_PARAM, 3, shape, &tensor,
+                                                 &complaint), 0);
+    assert_int_equal(cairn_checkpoint_map(&checkpoint, "qwen3-moe", NULL, 0, &report, &complaint),
+                     CAIRN_INVAL);
+    if (!strstr(complaint.text, "gate_up_proj would become more than"))
+        fail_msg("%s", complaint.text);
+    cairn_checkpoint_close(&checkpoint);
+}
+
 static void
 language_errors(void **state)
 {
@@ -576,7 +604,8 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(experts_and_groups), cmocka_unit_test(transposed),
         cmocka_unit_test(padding),            cmocka_unit_test(aliases_stay),
-        cmocka_unit_test(misfits),            cmocka_unit_test(language_errors),
+        cmocka_unit_test(misfits),            cmocka_unit_test(too_many_parts),
+        cmocka_unit_test(language_errors),
         cmocka_unit_test(presets_are_maps),   cmocka_unit_test(places),
     };
 
