@@ -327,6 +327,10 @@ cairn_deepspeed_target_add(struct cairn_deepspeed_target *target, const char *pa
     struct cairn_torch_output *added = NULL;
     cairn_err err = cairn_pickle_done(tree);
 
+    if (!cairn_place_name_check(path)) /* of what is carried, which any file may say */
+        return cairn_complain(target->complaint, CAIRN_INVAL,
+                              "%s: \"%.200s\" is no name of a file in a checkpoint; refused",
+                              target->checkpoint->place.path, path);
     fill.identity_count = 2 * cairn_layout_tensor_count(target->checkpoint->layout) +
                           CAIRN_DEEPSPEED_KEYS_MAX * target->groups.group_count + 64;
     if (!err)

@@ -239,6 +239,28 @@ writes_pipelines(void **state)
     assert_non_null(strstr(complaint.text, "pipeline"));
 }
 
+/* What is carried may come from any file: a layer that would be written elsewhere is refused. */
+static void
+refuses_names_outside(void **state)
+{
+    static const char empty_dict[] = {'\x80', 2, '}', '.'};
+    const struct cairn_output_options options = {.dtype = 0};
+    const struct cairn_format *format = cairn_format_find("deepspeed");
+    struct cairn_checkpoint checkpoint = {.place.dir_fd = -1};
+    struct cairn_output output = {.format = format};
+    struct cairn_complaint complaint = {""};
+
+    (void)state;
+    assert_int_equal(cairn_checkpoint_open(FIXTURES "pipe", format, &checkpoint, &complaint), 0);
+    assert_int_equal(cairn_checkpoint_add_opaque(&checkpoint, "deepspeed/layer_0/../../../out.pickle",
+                                                 empty_dict, sizeof(empty_dict), &complaint), 0);
+    assert_int_equal(format->plan(&checkpoint, &options, &output, &complaint), CAIRN_INVAL);
+    if (!strstr(complaint.text, "layer_0/../../../out.pt\" is no name of a file"))
+        fail_msg("%s", complaint.text);
+    cairn_output_fini(&output);
+    cairn_checkpoint_close(&checkpoint);
+}
+
 /* One parameter's step is changed where each has its own: DeepSpeed's groups have one step, so it is refused. */
 static void
 refuses_steps_that_differ(void **state)
@@ -465,6 +487,7 @@ main(void)
         cmocka_unit_test(reads_what_deepspeed_saved),
         cmocka_unit_test(writes_any_number_of_ranks),
         cmocka_unit_test(writes_pipelines),
+        cmocka_unit_test(refuses_names_outside),
         cmocka_unit_test(refuses_steps_that_differ),
         cmocka_unit_test(parts_are_what_a_walk_gives),
         cmocka_unit_test(refuses_what_does_not_fit_together),
