@@ -491,6 +491,34 @@ too_many_parts(void **state)
     cairn_checkpoint_close(&checkpoint);
 }
 
+/* A number is calculated before shapes are looked at; what a shape tells of its operand does not help it. */
+static void
+advice(void **state)
+{
+    static const char text[] = "sides a b\nnumber n = k\np [k, n*m] = q [n*m, k]\n";
+    struct cairn_complaint complaint = {""};
+    struct cairn_checkpoint checkpoint;
+    struct cairn_map_report report;
+    struct cairn_map *map = NULL;
+    const char *sets[] = {"n=4"};
+
+    (void)state;
+    assert_int_equal(cairn_map_parse("own.map", text, sizeof(text) - 1, &map, &complaint), 0);
+    start(&checkpoint);
+    add(&checkpoint, Q, 2, 3, 8, 0, "p", 0, 0);
+    assert_int_equal(cairn_checkpoint_map_by(&checkpoint, map, NULL, 0, &report, &complaint),
+                     CAIRN_INVAL);
+    if (!strstr(complaint.text, "say --set n=N"))
+        fail_msg("%s", complaint.text);
+    cairn_checkpoint_close(&checkpoint);
+    start(&checkpoint);
+    add(&checkpoint, Q, 2, 3, 8, 0, "p", 0, 0);
+    assert_int_equal(cairn_checkpoint_map_by(&checkpoint, map, sets, 1, &report, &complaint), 0);
+    assert_whole(&checkpoint);
+    cairn_checkpoint_close(&checkpoint);
+    cairn_map_destroy(map);
+}
+
 static void
 language_errors(void **state)
 {
@@ -605,7 +633,7 @@ main(void)
         cmocka_unit_test(experts_and_groups), cmocka_unit_test(transposed),
         cmocka_unit_test(padding),            cmocka_unit_test(aliases_stay),
         cmocka_unit_test(misfits),            cmocka_unit_test(too_many_parts),
-        cmocka_unit_test(language_errors),
+        cmocka_unit_test(advice),             cmocka_unit_test(language_errors),
         cmocka_unit_test(presets_are_maps),   cmocka_unit_test(places),
     };
 
