@@ -207,14 +207,25 @@ shape_target(const struct cairn_map_instance *instance, const struct cairn_map_t
 {
     for (uint32_t d = 0; d < target->dims; d++) {
         const struct cairn_map_dim *dim = &target->dim[d];
+        uint64_t padded;
 
         if (!cairn_map_length(dim, instance->values, &shape[d]))
             return cairn_complain(instance->stage->complaint, CAIRN_INVAL,
                                   "%s: a dimension would be too long (%s, line %" PRIu32 ")",
                                   target->name.text, instance->rule->file, instance->rule->line);
-        if (dim->padded_to != CAIRN_MAP_NONE &&
-            instance->stage->settings.values[dim->padded_to] > shape[d])
-            shape[d] = instance->stage->settings.values[dim->padded_to];
+        if (dim->padded_to == CAIRN_MAP_NONE ||
+            instance->stage->settings.values[dim->padded_to] == 0)
+            continue;
+        padded = instance->stage->settings.values[dim->padded_to];
+        if (padded < shape[d])
+            return cairn_complain(instance->stage->complaint, CAIRN_INVAL,
+                                  "%s needs %" PRIu64 " in dimension %" PRIu32
+                                  ", and %s is %" PRIu64 " (%s, line %" PRIu32
+                                  "); say the right number with --set",
+                                  target->name.text, shape[d], d,
+                                  instance->stage->map->symbols[dim->padded_to].name, padded,
+                                  instance->rule->file, instance->rule->line);
+        shape[d] = padded;
     }
     return CAIRN_OK;
 }

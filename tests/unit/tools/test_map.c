@@ -429,9 +429,9 @@ refused(struct cairn_checkpoint *checkpoint, cairn_err expected, const char *wor
 {
     struct cairn_complaint complaint = {""};
     struct cairn_map_report report;
-    const char *sets[] = {"heads=4", "groups=2"};
+    const char *sets[] = {"heads=4", "groups=2", "padded_vocab=8"};
 
-    assert_int_equal(cairn_checkpoint_map(checkpoint, "llama", sets, 2, &report, &complaint),
+    assert_int_equal(cairn_checkpoint_map(checkpoint, "llama", sets, 3, &report, &complaint),
                      expected);
     if (!strstr(complaint.text, word))
         fail_msg("\"%s\" is not in \"%s\"", word, complaint.text);
@@ -461,6 +461,9 @@ misfits(void **state)
     add(&checkpoint, NORM, 1, 16, 0, 0, "model.norm.weight", 0, 0);
     add(&checkpoint, UP, 1, 16, 0, 0, "model.layers.#.oddity", 0, 0);
     refused(&checkpoint, CAIRN_INVAL, "model.layers.0.oddity");
+    start(&checkpoint);
+    add(&checkpoint, EMBED, 2, 11, 3, 0, "model.embed_tokens.weight", 0, 0);
+    refused(&checkpoint, CAIRN_INVAL, "needs 11 in dimension 0, and padded_vocab is 8");
 }
 
 /* The number of experts is what a file says; a step, which comes to each of them, is not made for a trillion. */
