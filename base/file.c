@@ -323,8 +323,12 @@ void
 cairn_file_share(int dir_fd, const char *name, bool directory, mode_t mask)
 {
     int saved = errno;
+    mode_t kept = 0;
+    struct stat found;
 
-    (void)!fchmodat(dir_fd, name, (directory ? 0777 : 0666) & ~mask, 0);
+    if (directory && fstatat(dir_fd, name, &found, 0) == 0)
+        kept = found.st_mode & 07000; /* the group that a shared directory hands down */
+    (void)!fchmodat(dir_fd, name, kept | ((directory ? 0777 : 0666) & ~mask), 0);
     errno = saved;
 }
 

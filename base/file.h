@@ -100,7 +100,8 @@ CAIRN_MUST_CHECK cairn_err cairn_file_unlink(int dir_fd, const char *name);
 /* What the process' umask takes away. Call it while no other thread makes files. */
 mode_t cairn_file_mask(void);
 /* Gives a file, or a directory, the permissions that a new one has with that mask: what is made here is
- * for its owner alone. A file system that knows no permissions is left as it is. */
+ * for its owner alone. A directory keeps what it has of its parent's setgid. A file system that knows no
+ * permissions is left as it is. */
 void cairn_file_share(int dir_fd, const char *name, bool directory, mode_t mask);
 
 /*

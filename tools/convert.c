@@ -61,17 +61,19 @@ take_dtype(const char *text)
     return 0;
 }
 
-/* Splits "a,b" in place. */
-static size_t
-split_list(char *text, const char **parts, size_t parts_max)
+/* Splits "a,b" in place; false where there are more than parts_max. */
+static bool
+split_list(char *text, const char **parts, size_t parts_max, size_t *count)
 {
-    size_t count = 0;
     char *rest = NULL;
 
-    for (char *part = strtok_r(text, ",", &rest); part && count < parts_max;
-         part = strtok_r(NULL, ",", &rest))
-        parts[count++] = part;
-    return count;
+    *count = 0;
+    for (char *part = strtok_r(text, ",", &rest); part; part = strtok_r(NULL, ",", &rest)) {
+        if (*count == parts_max)
+            return false;
+        parts[(*count)++] = part;
+    }
+    return true;
 }
 
 static const struct cairn_format *
@@ -411,26 +413,21 @@ cairn_verb_convert(int argc, char **argv)
         return exit_code;
     if (request.set && !request.map)
         return cairn_usage_error(&usage, "--set tells a map something: say which with --map");
-    if (request.drop) {
-        drop_text = strdup(request.drop);
-        if (!drop_text)
-            return CAIRN_EXIT_FAILED;
-        options.drops = drops;
-        options.drop_count = split_list(drop_text, drops, DROPS_MAX);
-    }
-    if (request.set) {
-        set_text = strdup(request.set);
-        if (!set_text) {
-            free(drop_text);
-            return CAIRN_EXIT_FAILED;
-        }
-        options.sets = sets;
-        options.set_count = split_list(set_text, sets, SETS_MAX);
-    }
+    drop_text = strdup(request.drop ? request.drop : "");
+    set_text = strdup(request.set ? request.set : "");
+    options.drops = drops;
+    options.sets = sets;
     options.map = request.map;
     options.output.single_file = is_single_file(options.to, options.target);
     cairn_checkpoint_log_setup();
-    exit_code = run(&options, &request);
+    if (!drop_text || !set_text)
+        exit_code = CAIRN_EXIT_FAILED;
+    else if (!split_list(drop_text, drops, DROPS_MAX, &options.drop_count) ||
+             !split_list(set_text, sets, SETS_MAX, &options.set_count))
+        exit_code = cairn_usage_error(&usage, "--drop takes %d patterns at most, and --set %d values",
+                                      DROPS_MAX, SETS_MAX);
+    else
+        exit_code = run(&options, &request);
     free(drop_text);
     free(set_text);
     return exit_code;

@@ -168,12 +168,21 @@ add_flat(struct cairn_deepspeed_target *target, uint32_t tensor, uint32_t file, 
                : cairn_output_add_flat(target->output, index, file, NULL, NULL, begin, end, at);
 }
 
+static bool
+same_shape(const struct cairn_tensor *tensor, const struct cairn_deepspeed_parameter *parameter)
+{
+    return tensor->dims == parameter->dims &&
+           memcmp(tensor->shape, parameter->shape, parameter->dims * sizeof(uint64_t)) == 0;
+}
+
 /*
  * Where a buffer of any part cuts a parameter next behind element `at`. Tied parameters are in the buffers of
- * several stages, cut at other places in each; cut at the places of all, their pieces are the same boxes.
+ * several stages, cut at other places in each; cut at the places of all, their pieces are the same boxes. A
+ * part that has the parameter in another shape is refused when its own turn comes.
  */
 static uint64_t
-next_cut(const struct cairn_deepspeed_target *target, const char *name, uint64_t at)
+next_cut(const struct cairn_deepspeed_target *target, const char *name,
+         const struct cairn_tensor *tensor, uint64_t at)
 {
     uint64_t cut = UINT64_MAX;
 
@@ -188,7 +197,7 @@ next_cut(const struct cairn_deepspeed_target *target, const char *name, uint64_t
                     &groups->parameters[groups->groups[g].first + i];
                 uint64_t next;
 
-                if (strcmp(other->name, name) != 0)
+                if (strcmp(other->name, name) != 0 || !same_shape(tensor, other))
                     continue;
                 next = ((other->begin + at) / partition + 1) * partition - other->begin;
                 cut = next < cut ? next : cut;
@@ -202,15 +211,15 @@ static cairn_err
 add_cut(struct cairn_deepspeed_target *target, const char *parameter, uint32_t tensor,
         uint32_t file, uint64_t begin, uint64_t end, uint64_t at)
 {
-    size_t element_bytes =
-        cairn_dtype_bytes(cairn_layout_tensor(target->checkpoint->layout, tensor)->dtype);
+    const struct cairn_tensor *known = cairn_layout_tensor(target->checkpoint->layout, tensor);
+    size_t element_bytes = cairn_dtype_bytes(known->dtype);
     bool tied = target->parts && strncmp(parameter, TIED, strlen(TIED)) == 0;
     cairn_err err = CAIRN_OK;
 
     if (!tied)
         return add_flat(target, tensor, file, begin, end, at);
     while (begin < end && !err) {
-        uint64_t cut = next_cut(target, parameter, begin);
+        uint64_t cut = next_cut(target, parameter, known, begin);
         uint64_t stop = cut < end ? cut : end;
 
         err = add_flat(target, tensor, file, begin, stop, at);
@@ -252,8 +261,7 @@ add_buffer(struct cairn_deepspeed_target *target, uint32_t key, uint32_t group, 
         if (index == UINT32_MAX)
             return unknown(target, name);
         tensor = cairn_layout_tensor(target->checkpoint->layout, index);
-        if (tensor->dims != parameter->dims ||
-            memcmp(tensor->shape, parameter->shape, parameter->dims * sizeof(uint64_t)) != 0 ||
+        if (!same_shape(tensor, parameter) ||
             (i > 0 && dtype && dtype != tensor->dtype))
             return cairn_complain(target->complaint, CAIRN_INVAL,
                                   "%s: %s has not the shape that DeepSpeed's param_shapes has, or "
@@ -327,6 +335,10 @@ cairn_deepspeed_target_add(struct cairn_deepspeed_target *target, const char *pa
     struct cairn_torch_output *added = NULL;
     cairn_err err = cairn_pickle_done(tree);
 
+    if (!cairn_place_name_check(path)) /* of what is carried, which any file may say */
+        return cairn_complain(target->complaint, CAIRN_INVAL,
+                              "%s: \"%.200s\" is no name of a file in a checkpoint; refused",
+                              target->checkpoint->place.path, path);
     fill.identity_count = 2 * cairn_layout_tensor_count(target->checkpoint->layout) +
                           CAIRN_DEEPSPEED_KEYS_MAX * target->groups.group_count + 64;
     if (!err)

@@ -130,7 +130,8 @@ add_tensor(struct cairn_checkpoint *checkpoint, struct cairn_torch_source *sourc
     (void)snprintf(master, sizeof(master), MASTER "%s", own);
     buffer = buffers->count > 0 && bsearch(&wanted, buffers->names, buffers->count,
                                            sizeof(*buffers->names), by_bytes) != NULL;
-    if (!buffer && cairn_layout_tensor_find(checkpoint->layout, master) == UINT32_MAX)
+    if (!buffer && cairn_layout_tensor_find(checkpoint->layout, master) == UINT32_MAX &&
+        cairn_layout_tensor_find(checkpoint->layout, own) == UINT32_MAX) /* else it is frozen */
         err = find_tied(checkpoint, source, key, tensor, &tied, complaint);
     if (err)
         return err;

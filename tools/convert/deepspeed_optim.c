@@ -61,6 +61,24 @@ is_of_another_part(const struct reading *reading, const char *name)
            reading->state->first_tensor;
 }
 
+/* A tied parameter of this part is the one that the first part has. */
+static cairn_err
+check_tied(const struct reading *reading, const char *name, enum cairn_dtype dtype,
+           const struct cairn_deepspeed_parameter *parameter)
+{
+    const struct cairn_layout *layout = reading->checkpoint->layout;
+    const struct cairn_tensor *known =
+        cairn_layout_tensor(layout, cairn_layout_tensor_find(layout, name));
+
+    if (known->dtype == dtype && known->dims == parameter->dims &&
+        memcmp(known->shape, parameter->shape, known->dims * sizeof(*known->shape)) == 0)
+        return CAIRN_OK;
+    return cairn_complain(reading->complaint, CAIRN_CORRUPT,
+                          "%s/%s: %s has another type or shape here than in an earlier stage, so the "
+                          "files are of different checkpoints; take all of one",
+                          reading->checkpoint->place.path, reading->path, name);
+}
+
 /* One buffer: a piece for each parameter that the rank has some of. */
 static cairn_err
 cut_buffer(struct reading *reading, const char *key, uint32_t group,
@@ -88,8 +106,10 @@ cut_buffer(struct reading *reading, const char *key, uint32_t group,
         if (begin == end && reading->rank > 0)
             continue;
         err = name_state(reading, key, parameter->name, name);
-        if (!err && is_of_another_part(reading, name))
+        if (!err && is_of_another_part(reading, name)) {
+            err = check_tied(reading, name, buffer->view.dtype->dtype, parameter);
             continue;
+        }
         if (!err)
             err = cairn_checkpoint_add_tensor(reading->checkpoint, name, buffer->view.dtype->dtype,
                                               CAIRN_OPTIMIZER, parameter->dims, parameter->shape,

@@ -7,6 +7,7 @@
  */
 #include "tools/convert/deepspeed_plan.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -93,6 +94,39 @@ leave_out_tied(struct cairn_deepspeed_target *target, const struct cairn_pickle_
     return err;
 }
 
+static bool
+is_carried(const struct cairn_output *output, uint32_t tensor)
+{
+    for (uint32_t i = 0; i < output->carried_count; i++)
+        if (output->carried[i] == tensor)
+            return true;
+    return false;
+}
+
+/* An object of a rank's own that no file was made of: there are fewer ranks now. */
+static cairn_err
+refuse_own_objects(const struct cairn_deepspeed_target *target)
+{
+    const struct cairn_layout *layout = target->checkpoint->layout;
+    char scope[32] = "rank";
+
+    if (target->part > 0)
+        (void)snprintf(scope, sizeof(scope), "part%" PRIu32 "/rank", target->part);
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(layout); i++) {
+        const char *name = cairn_layout_tensor(layout, i)->name;
+
+        if (strncmp(name, scope, strlen(scope)) == 0 &&
+            (strstr(name, "/" CAIRN_DEEPSPEED_MODEL) || strstr(name, "/" CAIRN_DEEPSPEED_OPTIM)) &&
+            !is_carried(target->output, i))
+            return cairn_complain(target->complaint, CAIRN_INVAL,
+                                  "%s: %s is of a rank's own, which is in none of the files of %" PRIu32
+                                  " ranks; leave it out with --drop '%.*s/*'",
+                                  target->checkpoint->place.path, name, target->ranks,
+                                  (int)(strstr(name, "/" CAIRN_DEEPSPEED_SCOPE) - name), name);
+    }
+    return CAIRN_OK;
+}
+
 cairn_err
 cairn_deepspeed_plan_rest(struct cairn_deepspeed_target *target)
 {
@@ -102,6 +136,8 @@ cairn_deepspeed_plan_rest(struct cairn_deepspeed_target *target)
     char master[CAIRN_NAME_BYTES_MAX + 8];
     cairn_err err = cairn_deepspeed_object_load(target, 0, 0, &object);
 
+    if (!err)
+        err = refuse_own_objects(target);
     for (uint32_t i = 0; i < cairn_layout_tensor_count(layout); i++) {
         const struct cairn_tensor *tensor = cairn_layout_tensor(layout, i);
 

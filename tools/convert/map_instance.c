@@ -207,14 +207,25 @@ shape_target(const struct cairn_map_instance *instance, const struct cairn_map_t
 {
     for (uint32_t d = 0; d < target->dims; d++) {
         const struct cairn_map_dim *dim = &target->dim[d];
+        uint64_t padded;
 
         if (!cairn_map_length(dim, instance->values, &shape[d]))
             return cairn_complain(instance->stage->complaint, CAIRN_INVAL,
                                   "%s: a dimension would be too long (%s, line %" PRIu32 ")",
                                   target->name.text, instance->rule->file, instance->rule->line);
-        if (dim->padded_to != CAIRN_MAP_NONE &&
-            instance->stage->settings.values[dim->padded_to] > shape[d])
-            shape[d] = instance->stage->settings.values[dim->padded_to];
+        if (dim->padded_to == CAIRN_MAP_NONE ||
+            instance->stage->settings.values[dim->padded_to] == 0)
+            continue;
+        padded = instance->stage->settings.values[dim->padded_to];
+        if (padded < shape[d])
+            return cairn_complain(instance->stage->complaint, CAIRN_INVAL,
+                                  "%s needs %" PRIu64 " in dimension %" PRIu32
+                                  ", and %s is %" PRIu64 " (%s, line %" PRIu32
+                                  "); say the right number with --set",
+                                  target->name.text, shape[d], d,
+                                  instance->stage->map->symbols[dim->padded_to].name, padded,
+                                  instance->rule->file, instance->rule->line);
+        shape[d] = padded;
     }
     return CAIRN_OK;
 }
@@ -327,19 +338,27 @@ find_sizes(struct cairn_map_instance *instance)
     return err;
 }
 
+/* How many targets the sizes make of each pattern. */
+static cairn_err
+count_spread(const struct cairn_map_instance *instance, uint64_t *count)
+{
+    *count = instance->spread == CAIRN_MAP_NO_SYMBOL ? 1 : instance->values[instance->spread];
+    if (*count <= STACKED_MAX)
+        return CAIRN_OK;
+    return cairn_complain(instance->stage->complaint, CAIRN_INVAL,
+                          "%s would become more than %d tensors",
+                          cairn_layout_tensor(instance->stage->from, instance->sources[0])->name,
+                          STACKED_MAX);
+}
+
 static cairn_err
 make_shaped(struct cairn_map_instance *instance, uint32_t *ordinal)
 {
     uint64_t spread_count = 1;
     cairn_err err = find_sizes(instance);
 
-    if (!err && instance->spread != CAIRN_MAP_NO_SYMBOL)
-        spread_count = instance->values[instance->spread];
-    if (!err && spread_count > STACKED_MAX)
-        err = cairn_complain(instance->stage->complaint, CAIRN_INVAL,
-                             "%s would become more than %d tensors",
-                             cairn_layout_tensor(instance->stage->from,
-                                                 instance->sources[0])->name, STACKED_MAX);
+    if (!err)
+        err = count_spread(instance, &spread_count);
     for (uint32_t k = 0; k < instance->target->count && !err; k++)
         for (uint64_t c = 0; c < spread_count && !err; c++) {
             if (instance->spread != CAIRN_MAP_NO_SYMBOL)
@@ -374,7 +393,7 @@ spread_of_parameter(struct cairn_map_instance *instance, uint64_t *count)
     if (!err)
         err = find_sizes(&parameter);
     if (!err)
-        *count = parameter.values[instance->spread];
+        err = count_spread(&parameter, count);
     free(parameter.sources);
     return err;
 }

@@ -181,6 +181,20 @@ say_misfit(const struct cairn_map *map, const struct cairn_map_rule *rule,
                           known, rule->file, rule->line);
 }
 
+/* What to say of a number that is not known: the operand that is missing where it is calculated, and itself
+ * where that would not help (shapes may have told the operands, too late for it). */
+static uint32_t
+missing_of(const struct cairn_map_number *number, const uint64_t *values)
+{
+    if (number->key_count > 0)
+        return number->symbol;
+    if (number->left != CAIRN_MAP_NONE && values[number->left] == 0)
+        return (uint32_t)number->left;
+    if (number->right != CAIRN_MAP_NONE && values[number->right] == 0)
+        return (uint32_t)number->right;
+    return number->symbol;
+}
+
 /* The unknown axis that the user best says: the first number of the map, by its operand where it is
  * calculated. The dimension has an unknown axis. */
 static uint32_t
@@ -195,9 +209,7 @@ advise(const struct cairn_map *map, const struct cairn_map_dim *dim, const uint6
             continue;
         for (uint32_t f = 0; f < dim->count; f++)
             if (dim->factors[f].terms[0].axes[0] == number->symbol)
-                return number->key_count > 0 || number->left == CAIRN_MAP_NONE ? number->symbol
-                       : values[number->left] == 0 ? (uint32_t)number->left
-                                                   : (uint32_t)number->right;
+                return missing_of(number, values);
     }
     return symbol;
 }

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -91,6 +92,31 @@ test_save_and_load(void **state)
     assert_int_equal(bytes_len, 7); /* out-parameters only on success */
 }
 
+/* What is made in a directory for a group stays the group's, however it is shared. */
+static void
+test_shared(int fd)
+{
+    struct stat made, shared;
+
+    assert_int_equal(fchmod(fd, 02770), 0);
+    assert_int_equal(cairn_dir_make(fd, "deeper/group"), CAIRN_OK);
+    cairn_file_share(fd, "deeper/group", true, 022);
+    assert_int_equal(fstatat(fd, "deeper/group", &shared, 0), 0);
+    assert_int_equal(shared.st_mode & 07777, 0755);
+    assert_int_equal(cairn_dir_remove(fd, "deeper/group"), CAIRN_OK);
+    assert_int_equal(cairn_dir_make(fd, "group"), CAIRN_OK);
+    assert_int_equal(fstatat(fd, "group", &made, 0), 0);
+    cairn_file_share(fd, "group", true, 07);
+    assert_int_equal(fstatat(fd, "group", &shared, 0), 0);
+    assert_int_equal(shared.st_mode & 07777, 0770 | (made.st_mode & S_ISGID));
+    assert_int_equal(cairn_dir_remove(fd, "group"), CAIRN_OK);
+    assert_int_equal(cairn_file_save(fd, "mine", "x", 1), CAIRN_OK);
+    cairn_file_share(fd, "mine", false, 027);
+    assert_int_equal(fstatat(fd, "mine", &shared, 0), 0);
+    assert_int_equal(shared.st_mode & 07777, 0640);
+    assert_int_equal(cairn_file_unlink(fd, "mine"), CAIRN_OK);
+}
+
 static void
 test_directories(void **state)
 {
@@ -122,6 +148,7 @@ test_directories(void **state)
         cairn_dir_list_free(names, count);
     }
     line_count = 0;
+    test_shared(fd);
     assert_int_equal(cairn_dir_remove(root_fd, "d"), CAIRN_AGAIN);
     assert_int_equal(cairn_dir_remove(root_fd, "none"), CAIRN_NOT_FOUND);
     assert_int_equal(line_count, 0);

@@ -239,6 +239,58 @@ writes_pipelines(void **state)
     assert_non_null(strstr(complaint.text, "pipeline"));
 }
 
+/* What is carried may come from any file: a layer that would be written elsewhere is refused. */
+static void
+refuses_names_outside(void **state)
+{
+    static const char empty_dict[] = {'\x80', 2, '}', '.'};
+    const struct cairn_output_options options = {.dtype = 0};
+    const struct cairn_format *format = cairn_format_find("deepspeed");
+    struct cairn_checkpoint checkpoint = {.place.dir_fd = -1};
+    struct cairn_output output = {.format = format};
+    struct cairn_complaint complaint = {""};
+
+    (void)state;
+    assert_int_equal(cairn_checkpoint_open(FIXTURES "pipe", format, &checkpoint, &complaint), 0);
+    assert_int_equal(cairn_checkpoint_add_opaque(&checkpoint, "deepspeed/layer_0/../../../out.pickle",
+                                                 empty_dict, sizeof(empty_dict), &complaint), 0);
+    assert_int_equal(format->plan(&checkpoint, &options, &output, &complaint), CAIRN_INVAL);
+    if (!strstr(complaint.text, "layer_0/../../../out.pt\" is no name of a file"))
+        fail_msg("%s", complaint.text);
+    cairn_output_fini(&output);
+    cairn_checkpoint_close(&checkpoint);
+}
+
+/* What one rank alone has goes with its number; where there is no such rank, the user decides. */
+static void
+refuses_objects_without_a_rank(void **state)
+{
+    static const char own[] = "rank1/deepspeed/model_states.pickle";
+    const struct cairn_format *format = cairn_format_find("deepspeed");
+    struct cairn_checkpoint checkpoint = {.place.dir_fd = -1};
+    struct cairn_complaint complaint = {""};
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0;
+
+    (void)state;
+    assert_int_equal(cairn_checkpoint_open(FIXTURES "zero3", format, &checkpoint, &complaint), 0);
+    assert_int_equal(cairn_checkpoint_load_opaque(&checkpoint, own + strlen("rank1/"), 1 << 20, &bytes,
+                                                  &bytes_len, &complaint), 0);
+    assert_int_equal(cairn_checkpoint_add_opaque(&checkpoint, own, bytes, bytes_len, &complaint), 0);
+    free(bytes);
+    for (uint32_t ranks = 1; ranks <= 3; ranks++) {
+        const struct cairn_output_options options = {.parallelism.dp = ranks};
+        struct cairn_output output = {.format = format};
+
+        assert_int_equal(format->plan(&checkpoint, &options, &output, &complaint),
+                         ranks == 1 ? CAIRN_INVAL : CAIRN_OK);
+        if (ranks == 1 && !strstr(complaint.text, "--drop 'rank1/*'"))
+            fail_msg("%s", complaint.text);
+        cairn_output_fini(&output);
+    }
+    cairn_checkpoint_close(&checkpoint);
+}
+
 /* One parameter's step is changed where each has its own: DeepSpeed's groups have one step, so it is refused. */
 static void
 refuses_steps_that_differ(void **state)
@@ -465,6 +517,8 @@ main(void)
         cmocka_unit_test(reads_what_deepspeed_saved),
         cmocka_unit_test(writes_any_number_of_ranks),
         cmocka_unit_test(writes_pipelines),
+        cmocka_unit_test(refuses_names_outside),
+        cmocka_unit_test(refuses_objects_without_a_rank),
         cmocka_unit_test(refuses_steps_that_differ),
         cmocka_unit_test(parts_are_what_a_walk_gives),
         cmocka_unit_test(refuses_what_does_not_fit_together),

@@ -429,9 +429,9 @@ refused(struct cairn_checkpoint *checkpoint, cairn_err expected, const char *wor
 {
     struct cairn_complaint complaint = {""};
     struct cairn_map_report report;
-    const char *sets[] = {"heads=4", "groups=2"};
+    const char *sets[] = {"heads=4", "groups=2", "padded_vocab=8"};
 
-    assert_int_equal(cairn_checkpoint_map(checkpoint, "llama", sets, 2, &report, &complaint),
+    assert_int_equal(cairn_checkpoint_map(checkpoint, "llama", sets, 3, &report, &complaint),
                      expected);
     if (!strstr(complaint.text, word))
         fail_msg("\"%s\" is not in \"%s\"", word, complaint.text);
@@ -461,6 +461,65 @@ misfits(void **state)
     add(&checkpoint, NORM, 1, 16, 0, 0, "model.norm.weight", 0, 0);
     add(&checkpoint, UP, 1, 16, 0, 0, "model.layers.#.oddity", 0, 0);
     refused(&checkpoint, CAIRN_INVAL, "model.layers.0.oddity");
+    start(&checkpoint);
+    add(&checkpoint, EMBED, 2, 11, 3, 0, "model.embed_tokens.weight", 0, 0);
+    refused(&checkpoint, CAIRN_INVAL, "needs 11 in dimension 0, and padded_vocab is 8");
+}
+
+/* The number of experts is what a file says; a step, which comes to each of them, is not made for a trillion. */
+static void
+too_many_parts(void **state)
+{
+    const uint64_t shape[3] = {UINT64_C(1) << 40, 2, 1};
+    struct cairn_complaint complaint = {""};
+    struct cairn_checkpoint checkpoint;
+    struct cairn_map_report report;
+    uint32_t tensor, container;
+
+    (void)state;
+    start(&checkpoint);
+    (void)add_memory(&checkpoint, 4, &container);
+    assert_int_equal(cairn_checkpoint_add_tensor(&checkpoint, "step.model.layers.0.mlp.experts.gate_up_proj",
+                                                 CAIRN_F32, CAIRN_OPTIMIZER, 0, NULL, &tensor,
+                                                 &complaint), 0);
+    assert_int_equal(cairn_checkpoint_add_box(&checkpoint, tensor, container, NULL, NULL, 0, NULL,
+                                              &complaint), 0);
+    assert_int_equal(cairn_checkpoint_add_tensor(&checkpoint, "model.layers.0.mlp.experts.gate_up_proj",
+                                                 CAIRN_F32, CAIRN_PARAM, 3, shape, &tensor,
+                                                 &complaint), 0);
+    assert_int_equal(cairn_checkpoint_map(&checkpoint, "qwen3-moe", NULL, 0, &report, &complaint),
+                     CAIRN_INVAL);
+    if (!strstr(complaint.text, "gate_up_proj would become more than"))
+        fail_msg("%s", complaint.text);
+    cairn_checkpoint_close(&checkpoint);
+}
+
+/* A number is calculated before shapes are looked at; what a shape tells of its operand does not help it. */
+static void
+advice(void **state)
+{
+    static const char text[] = "sides a b\nnumber n = k\np [k, n*m] = q [n*m, k]\n";
+    struct cairn_complaint complaint = {""};
+    struct cairn_checkpoint checkpoint;
+    struct cairn_map_report report;
+    struct cairn_map *map = NULL;
+    const char *sets[] = {"n=4"};
+
+    (void)state;
+    assert_int_equal(cairn_map_parse("own.map", text, sizeof(text) - 1, &map, &complaint), 0);
+    start(&checkpoint);
+    add(&checkpoint, Q, 2, 3, 8, 0, "p", 0, 0);
+    assert_int_equal(cairn_checkpoint_map_by(&checkpoint, map, NULL, 0, &report, &complaint),
+                     CAIRN_INVAL);
+    if (!strstr(complaint.text, "say --set n=N"))
+        fail_msg("%s", complaint.text);
+    cairn_checkpoint_close(&checkpoint);
+    start(&checkpoint);
+    add(&checkpoint, Q, 2, 3, 8, 0, "p", 0, 0);
+    assert_int_equal(cairn_checkpoint_map_by(&checkpoint, map, sets, 1, &report, &complaint), 0);
+    assert_whole(&checkpoint);
+    cairn_checkpoint_close(&checkpoint);
+    cairn_map_destroy(map);
 }
 
 static void
@@ -576,7 +635,8 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(experts_and_groups), cmocka_unit_test(transposed),
         cmocka_unit_test(padding),            cmocka_unit_test(aliases_stay),
-        cmocka_unit_test(misfits),            cmocka_unit_test(language_errors),
+        cmocka_unit_test(misfits),            cmocka_unit_test(too_many_parts),
+        cmocka_unit_test(advice),             cmocka_unit_test(language_errors),
         cmocka_unit_test(presets_are_maps),   cmocka_unit_test(places),
     };
 
