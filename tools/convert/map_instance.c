@@ -313,6 +313,18 @@ make_scalars(struct cairn_map_instance *instance, uint64_t spread_count, uint32_
     return err;
 }
 
+/* A number is the whole model's: what one tensor's shape says of it, all others are held against. */
+static void
+keep_numbers(struct cairn_map_stage *stage, const uint64_t *values)
+{
+    for (uint32_t n = 0; n < stage->map->number_count; n++) {
+        uint32_t symbol = stage->map->numbers[n].symbol;
+
+        if (stage->settings.values[symbol] == 0)
+            stage->settings.values[symbol] = values[symbol];
+    }
+}
+
 /* The sizes of all axes, from the sources' shapes. */
 static cairn_err
 find_sizes(struct cairn_map_instance *instance)
@@ -334,6 +346,8 @@ find_sizes(struct cairn_map_instance *instance)
         instance->values[instance->gathered] = instance->stack;
     err = cairn_map_sizes_find(instance->stage->map, instance->rule, shapes, count,
                                instance->values, instance->stage->complaint);
+    if (!err)
+        keep_numbers(instance->stage, instance->values);
     free(shapes);
     return err;
 }

@@ -7,7 +7,7 @@
 
 #include "tools/convert/map_language.h"
 
-/* What is known before any shape is looked at. */
+/* What is known: before any shape is looked at, and then what shapes said. */
 struct cairn_map_settings {
     uint64_t values[CAIRN_MAP_SYMBOLS_MAX]; /* by symbol; 0: not known */
     uint32_t choices[CAIRN_MAP_CHOICES_MAX]; /* the chosen value of each */
