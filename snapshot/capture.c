@@ -163,6 +163,22 @@ cairn_capture_create(const struct cairn_capture_options *options, struct cairn_c
     return CAIRN_OK;
 }
 
+/*
+ * Waits for what a hung device may still copy. Each gives back what it pinned only when all are at rest:
+ * the pin of one serves the others.
+ */
+static void
+rest_devices(struct cairn_capture *capture)
+{
+    for (uint32_t i = 0; i < capture->walk.device_count; i++) {
+        const struct cairn_walk_device *device = &capture->walk.devices[i];
+        cairn_err err = device->mem ? cairn_mem_wait(device->mem, device->last_ticket, UINT64_MAX)
+                                    : CAIRN_OK;
+
+        (void)err; /* one that failed is at rest all the same */
+    }
+}
+
 void
 cairn_capture_destroy(struct cairn_capture *capture)
 {
@@ -174,6 +190,7 @@ cairn_capture_destroy(struct cairn_capture *capture)
     pthread_cond_signal(&capture->work);
     pthread_mutex_unlock(&capture->lock);
     pthread_join(capture->thread, NULL);
+    rest_devices(capture);
     for (uint32_t i = 0; i < capture->walk.device_count; i++)
         cairn_mem_close(capture->walk.devices[i].mem);
     pthread_cond_destroy(&capture->work);
@@ -247,6 +264,7 @@ cairn_capture_forget(struct cairn_capture *capture, void *memory)
 {
     cairn_capture_cancel(capture);
     pthread_mutex_lock(&capture->devices_lock);
+    rest_devices(capture);
     for (uint32_t i = 0; i < capture->walk.device_count; i++)
         if (capture->walk.devices[i].mem)
             cairn_mem_unpin(capture->walk.devices[i].mem, memory);

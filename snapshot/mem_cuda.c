@@ -13,7 +13,8 @@
  *      Inside, the thread's capture mode is relaxed: a trainer that captures a CUDA graph at this moment
  *      would otherwise see its capture broken by our queries and pins.
  *   3. The first driver error makes the object broken; every later call fails with CAIRN_DEVICE
- *      without touching the driver, but for close, which waits for the stream and gives all back.
+ *      without touching the driver, but for poll, which waits for the stream once, and for unpin and
+ *      close, which also give back.
  *
  * A flight whose event is not seen although the stream is idle has landed: a lost event must not
  * stop the trainer.
@@ -57,6 +58,7 @@ struct cuda_mem {
     uint8_t *ring;
     bool retained;
     bool broken;
+    bool rested; /* broken, and the stream was waited for */
     bool never_pin;
     bool said_unpinned;
     uint64_t issued; /* tickets: flights 1 … issued */
@@ -291,26 +293,40 @@ land_finished(struct cuda_mem *cuda)
     return CAIRN_OK;
 }
 
+/* What a broken object has issued may still run, and go through memory that another device has pinned. */
+static void
+rest(struct cuda_mem *cuda)
+{
+    struct caller caller;
+    bool pushed;
+
+    if (cuda->rested)
+        return;
+    pushed = push_to_release(cuda, &caller);
+    (void)cuda->driver.stream_finish(cuda->stream);
+    if (pushed)
+        (void)pop_context(cuda, &caller);
+    cuda->rested = true;
+}
+
 static cairn_err
 cuda_poll(struct cairn_mem *mem, uint64_t ticket)
 {
     struct cuda_mem *cuda = (struct cuda_mem *)mem;
     struct caller caller;
-    cairn_err err;
 
     if (ticket > cuda->issued)
         return CAIRN_INVAL;
     if (ticket <= cuda->landed && !cuda->broken)
         return CAIRN_OK;
-    err = enter(cuda, &caller);
-    if (err)
-        return err;
-    err = land_finished(cuda);
-    leave(cuda, &caller);
-    if (err)
-        return err;
-    if (cuda->broken)
+    if (enter(cuda, &caller) == CAIRN_OK) {
+        (void)land_finished(cuda);
+        leave(cuda, &caller);
+    }
+    if (cuda->broken) {
+        rest(cuda);
         return CAIRN_DEVICE;
+    }
     return ticket <= cuda->landed ? CAIRN_OK : CAIRN_AGAIN;
 }
 

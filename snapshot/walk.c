@@ -294,20 +294,26 @@ should_fetch(const struct cairn_walk *walk)
  * After an error: waits until no device copy of this capture is in flight, so that sources and
  * region are at rest. A device that failed is closed, which waits for its stream; the next prepare
  * opens it anew. One that is silent for DRAIN_NS is hung, and with it all that the trainer runs on
- * it: waiting longer would only hide that. Devices are closed when all are at rest: the pin that one
- * of them undoes may be what the copies of another go through.
+ * it: waiting longer would only hide that. Devices are closed when all are at rest, those that failed
+ * too: the pin that one of them undoes may be what the copies of another go through. So beside a hung
+ * one they stay as they are, and refuse all until they are prepared again.
  */
 static void
 drain(struct cairn_walk *walk)
 {
     uint64_t deadline_ns = now_ns() + DRAIN_NS;
     bool failed[CAIRN_WALK_DEVICES_MAX] = {false};
+    bool hung = false;
 
-    for (uint32_t i = 0; i < walk->device_count; i++)
-        failed[i] = walk->devices[i].mem &&
-                    cairn_mem_wait(walk->devices[i].mem, walk->devices[i].last_ticket,
-                                   deadline_ns) == CAIRN_DEVICE;
-    for (uint32_t i = 0; i < walk->device_count; i++)
+    for (uint32_t i = 0; i < walk->device_count; i++) {
+        const struct cairn_walk_device *device = &walk->devices[i];
+        cairn_err err = device->mem ? cairn_mem_wait(device->mem, device->last_ticket, deadline_ns)
+                                    : CAIRN_OK;
+
+        failed[i] = err == CAIRN_DEVICE;
+        hung = hung || err == CAIRN_TIMEOUT;
+    }
+    for (uint32_t i = 0; i < walk->device_count && !hung; i++)
         if (failed[i]) {
             struct cairn_walk_device *device = &walk->devices[i];
 
