@@ -492,6 +492,32 @@ test_failed_device_comes_back(void **state)
     end(&trainer);
 }
 
+/* Tensors that are registered while a device fails are refused with its reason, which was said before. */
+static void
+test_registered_while_a_device_fails(void **state)
+{
+    struct trainer trainer;
+
+    (void)state;
+    start(&trainer);
+    assert_int_equal(attach(&trainer, 5000), CAIRN_OK);
+    fake_fail_async(2, 700);
+    begin_copying(&trainer, 1);
+    assert_true(fake_reaches(&trainer.agent->cancels, 1));
+    assert_int_equal(cairn_snapshot_fence(trainer.client, CAIRN_FENCE_ALL), CAIRN_DEVICE);
+    assert_int_equal(lines_with("code=700"), 1);
+    assert_int_equal(cairn_client_register(trainer.client, trainer.slices, trainer.count), CAIRN_DEVICE);
+    assert_int_equal(lines_with("code=700"), 2);
+    fake_reset();
+    assert_int_equal(cairn_client_register(trainer.client, trainer.slices, trainer.count), CAIRN_OK);
+    begin_copying(&trainer, 2);
+    assert_true(fake_reaches(&trainer.agent->dones, 1));
+    check_slot(&trainer, copy_of_all(&trainer));
+    assert_int_equal(cairn_snapshot_fence(trainer.client, CAIRN_FENCE_ALL), CAIRN_OK);
+    detach(&trainer);
+    end(&trainer);
+}
+
 /* ---- restore ---- */
 
 enum { ROWS = 600, COLUMNS = 1024, SOURCES = 2 };
@@ -617,6 +643,7 @@ main(void)
         cmocka_unit_test(test_graph_capture),
         cmocka_unit_test(test_every_driver_error),
         cmocka_unit_test(test_failed_device_comes_back),
+        cmocka_unit_test(test_registered_while_a_device_fails),
         cmocka_unit_test(test_restored_into_other_ranks),
     };
 
