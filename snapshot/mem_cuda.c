@@ -182,6 +182,13 @@ make_stream(struct cuda_mem *cuda)
     return err;
 }
 
+/* Copies may run. Where none do the stream may wait for the trainer's work all the same, for ever if that hangs. */
+static bool
+in_flight(const struct cuda_mem *cuda)
+{
+    return cuda->landed < cuda->issued || (cuda->broken && !cuda->rested);
+}
+
 static void
 release_all(struct cuda_mem *cuda)
 {
@@ -192,7 +199,7 @@ release_all(struct cuda_mem *cuda)
         struct caller caller;
         bool pushed = push_to_release(cuda, &caller);
 
-        if (cuda->stream)
+        if (cuda->stream && in_flight(cuda))
             (void)driver->stream_finish(cuda->stream);
         for (uint32_t i = 0; i < cuda->pin_count; i++)
             if (cuda->pins[i].registered)
@@ -337,7 +344,7 @@ cuda_close(struct cairn_mem *mem)
     struct caller caller;
 
     /* Ring flights that were issued are finished too: what was promised to host memory goes there. */
-    if (!cuda->broken && enter(cuda, &caller) == CAIRN_OK) {
+    if (!cuda->broken && in_flight(cuda) && enter(cuda, &caller) == CAIRN_OK) {
         if (check(cuda, "cuStreamSynchronize", cuda->driver.stream_finish(cuda->stream)) ==
             CAIRN_OK)
             for (; cuda->landed < cuda->issued; cuda->landed++)
@@ -414,7 +421,8 @@ cuda_unpin(struct cairn_mem *mem, void *host)
             continue;
         /* Also when broken: the driver must let go of memory that is about to be unmapped. */
         pushed = push_to_release(cuda, &caller);
-        (void)cuda->driver.stream_finish(cuda->stream);
+        if (in_flight(cuda))
+            (void)cuda->driver.stream_finish(cuda->stream);
         if (pushed && !cuda->broken)
             (void)land_finished(cuda);
         if (cuda->pins[i].registered)

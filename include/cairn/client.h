@@ -90,7 +90,10 @@ enum { CAIRN_FENCE_ALL = 0xffffffffu };
 CAIRN_MUST_CHECK cairn_err cairn_client_open(const struct cairn_client_options *options,
                                              struct cairn_client **out);
 
-/* Waits for a running copy (at most fence_timeout_ms), detaches, frees. NULL is allowed. */
+/*
+ * Waits for a running copy (at most fence_timeout_ms), detaches, frees. NULL is allowed. Where a device
+ * hangs, what it may still write to stays mapped and pinned until the process ends, which it should.
+ */
 void cairn_client_close(struct cairn_client *client);
 
 /*

@@ -384,6 +384,31 @@ test_silent_device(void **state)
     end(&trainer);
 }
 
+/* A process whose device hangs for ever can end: the client is closed all the same. In a child, as it keeps what it has. */
+static void
+test_closed_while_a_device_hangs(void **state)
+{
+    int status;
+    pid_t child = fork();
+
+    (void)state;
+    assert_true(child >= 0);
+    if (child == 0) {
+        struct trainer trainer;
+
+        alarm(20); /* rather than to hang */
+        start(&trainer);
+        if (attach(&trainer, 400) != CAIRN_OK)
+            _exit(2);
+        fake_hold(1);
+        begin_copying(&trainer, 1);
+        cairn_client_close(trainer.client);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+}
+
 /* While the trainer captures a CUDA graph no snapshot begins, and no thread of ours disturbs it: not when
  * it pins either, as an agent that comes back has it do. */
 static void
@@ -640,6 +665,7 @@ main(void)
         cmocka_unit_test(test_captured_and_overwritten),
         cmocka_unit_test(test_ordered_after_the_streams),
         cmocka_unit_test(test_silent_device),
+        cmocka_unit_test(test_closed_while_a_device_hangs),
         cmocka_unit_test(test_graph_capture),
         cmocka_unit_test(test_every_driver_error),
         cmocka_unit_test(test_failed_device_comes_back),
