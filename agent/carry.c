@@ -172,13 +172,12 @@ decode_done(struct cairn_job *job)
     struct cairn_event event = {.type = CAIRN_EVENT_DECODED,
                                 .item = decode->item,
                                 .request = decode->request};
-    bool released = agent->scratch[decode->item].space != decode->space; /* nobody waits for it */
 
     space_drop(agent, decode->space);
     scratch_give_back(agent, decode->payloads, decode->payload_count);
     if (decode->err)
         CAIRN_LOG_AT(ERROR, "rebuild: decode failed: %s", cairn_err_text(decode->err));
-    else if (!released)
+    else /* of a released item too: before the answer the core does not use it again */
         agent_step(agent, &event, NULL);
     free(decode);
 }

@@ -24,10 +24,8 @@
 static void
 slot_unmap(struct cairn_client *client, struct client_slot *slot)
 {
-    if (slot->map) {
-        cairn_capture_forget(client->capture, slot->map);
+    if (slot->map && cairn_capture_forget(client->capture, slot->map))
         munmap(slot->map, slot->map_bytes);
-    }
     if (slot->fd >= 0)
         close(slot->fd);
     memset(slot, 0, sizeof *slot);

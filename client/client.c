@@ -21,6 +21,8 @@
 
 enum { LINE_BYTES = 1024 };
 
+#define CLOSE_DEVICES_NS CAIRN_NS_PER_S /* longest wait of close for what a device still copies */
+
 uint64_t
 client_now_ns(void)
 {
@@ -315,6 +317,7 @@ cairn_client_close(struct cairn_client *client)
     if (!client_wait_idle(client, client_now_ns() + client->fence_timeout_ns))
         client_give_up(client, CAIRN_TIMEOUT, CAIRN_REASON_CLOSING);
     pthread_mutex_unlock(&client->lock);
+    cairn_capture_give_up(client->capture, CLOSE_DEVICES_NS); /* a process that ends does not wait for a hung device */
     destroy(client, true, client->path[0] != '\0');
 }
 

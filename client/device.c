@@ -84,8 +84,9 @@ prepare_again(struct cairn_client *client, const int32_t *devices, uint32_t devi
     cairn_err err = CAIRN_OK;
 
     for (uint32_t i = 0; i < client->slot_count; i++)
-        if (client->slots[i].map)
-            cairn_capture_forget(client->capture, client->slots[i].map);
+        if (client->slots[i].map &&
+            !cairn_capture_forget(client->capture, client->slots[i].map))
+            return CAIRN_DEVICE; /* the client is being closed */
     for (uint32_t i = 0; i < client->slot_count; i++)
         for (uint32_t d = 0; d < device_count && client->slots[i].map && !err; d++)
             err = cairn_capture_prepare(client->capture, devices[d], client->slots[i].map,

@@ -207,7 +207,7 @@ static cairn_err
 take_registered(struct cairn_client *client, struct cairn_session_frame *frame)
 {
     struct cairn_session_registered registered;
-    bool mine;
+    bool mine, were_silent;
     cairn_err err = cairn_session_take_registered(frame, &registered);
 
     if (err)
@@ -219,7 +219,11 @@ take_registered(struct cairn_client *client, struct cairn_session_frame *frame)
     if (!mine) /* of tensors that were replaced meanwhile */
         return CAIRN_OK;
     client_slots_unmap(client);
+    /* Whoever registers is told why a device fails, even if that was said before. */
+    were_silent = atomic_exchange(&client->devices_are_silent, false);
     err = client_slots_map(client, &registered, frame);
+    if (!err && were_silent)
+        atomic_store(&client->devices_are_silent, true); /* until a snapshot is copied */
     pthread_mutex_lock(&client->lock);
     if (!err)
         client->device_failed = false;

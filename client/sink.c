@@ -193,6 +193,12 @@ client_sink_close(struct client_sink *sink)
 {
     if (!sink)
         return;
+    /* All before the first is closed: what it has pinned the copies of the others go through too. */
+    for (uint32_t i = 0; i < sink->device_count; i++) {
+        cairn_err err = cairn_mem_wait(sink->devices[i]->mem, sink->devices[i]->ticket, UINT64_MAX);
+
+        (void)err; /* one that failed is at rest all the same */
+    }
     for (uint32_t i = 0; i < sink->device_count; i++) {
         cairn_mem_close(sink->devices[i]->mem);
         free(sink->devices[i]);

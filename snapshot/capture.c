@@ -145,6 +145,7 @@ cairn_capture_create(const struct cairn_capture_options *options, struct cairn_c
         capture->mem_options.log_context = options->log_context;
         capture->mem_options.never_pin = options->never_pin;
     }
+    atomic_init(&capture->walk.give_up_ns, UINT64_MAX);
     capture->walk.landed = move_watermark;
     capture->walk.landed_context = capture;
     pthread_mutex_init(&capture->lock, NULL);
@@ -163,6 +164,23 @@ cairn_capture_create(const struct cairn_capture_options *options, struct cairn_c
     return CAIRN_OK;
 }
 
+/*
+ * Waits for what a hung device may still copy; false when that is given up. Each gives back what it pinned
+ * only when all are at rest: the pin of one serves the others.
+ */
+static bool
+rest_devices(struct cairn_capture *capture)
+{
+    for (uint32_t i = 0; i < capture->walk.device_count; i++) {
+        const struct cairn_walk_device *device = &capture->walk.devices[i];
+
+        /* One that failed is at rest all the same. */
+        if (device->mem && cairn_walk_rest(&capture->walk, device, UINT64_MAX) == CAIRN_TIMEOUT)
+            return false;
+    }
+    return true;
+}
+
 void
 cairn_capture_destroy(struct cairn_capture *capture)
 {
@@ -174,8 +192,9 @@ cairn_capture_destroy(struct cairn_capture *capture)
     pthread_cond_signal(&capture->work);
     pthread_mutex_unlock(&capture->lock);
     pthread_join(capture->thread, NULL);
-    for (uint32_t i = 0; i < capture->walk.device_count; i++)
-        cairn_mem_close(capture->walk.devices[i].mem);
+    if (rest_devices(capture))
+        for (uint32_t i = 0; i < capture->walk.device_count; i++)
+            cairn_mem_close(capture->walk.devices[i].mem);
     pthread_cond_destroy(&capture->work);
     pthread_cond_destroy(&capture->progress);
     pthread_mutex_destroy(&capture->lock);
@@ -242,15 +261,26 @@ cairn_capture_prepare(struct cairn_capture *capture, int32_t device, void *memor
     return err;
 }
 
-void
+bool
 cairn_capture_forget(struct cairn_capture *capture, void *memory)
 {
+    bool rests;
+
     cairn_capture_cancel(capture);
     pthread_mutex_lock(&capture->devices_lock);
-    for (uint32_t i = 0; i < capture->walk.device_count; i++)
+    rests = rest_devices(capture);
+    for (uint32_t i = 0; rests && i < capture->walk.device_count; i++)
         if (capture->walk.devices[i].mem)
             cairn_mem_unpin(capture->walk.devices[i].mem, memory);
     pthread_mutex_unlock(&capture->devices_lock);
+    return rests;
+}
+
+void
+cairn_capture_give_up(struct cairn_capture *capture, uint64_t after_ns)
+{
+    if (capture)
+        atomic_store(&capture->walk.give_up_ns, now_ns() + after_ns);
 }
 
 static cairn_err

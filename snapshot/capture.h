@@ -83,8 +83,17 @@ void cairn_capture_destroy(struct cairn_capture *capture);
 CAIRN_MUST_CHECK cairn_err cairn_capture_prepare(struct cairn_capture *capture, int32_t device,
                                                  void *memory, uint64_t bytes);
 
-/* Unpins memory on all devices, before it is unmapped. Cancels a running capture. */
-void cairn_capture_forget(struct cairn_capture *capture, void *memory);
+/*
+ * Unpins memory on all devices, before it is unmapped. Cancels a running capture, and waits for what the
+ * devices copy. False when that was given up: a device may still write there, and it must stay mapped.
+ */
+bool cairn_capture_forget(struct cairn_capture *capture, void *memory);
+
+/*
+ * In so many ns, no device is waited for any more, by forget and destroy too: a process that ends must not
+ * hang where a device does. What such a device has is left to it. NULL is allowed. Thread: any.
+ */
+void cairn_capture_give_up(struct cairn_capture *capture, uint64_t after_ns);
 
 /*
  * The copies of the next captures of a device wait for the work issued so far on `stream` (a CUstream

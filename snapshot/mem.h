@@ -79,7 +79,10 @@ struct cairn_mem {
 CAIRN_MUST_CHECK cairn_err cairn_mem_open(int32_t device, const struct cairn_mem_options *options,
                                           struct cairn_mem **out);
 
-/* Waits for all copies, unpins, frees. NULL is allowed. */
+/*
+ * Waits for all copies, unpins, frees. NULL is allowed. A pin serves all devices: where several have
+ * pinned the same memory, each is to be waited for before the first is closed or unpins.
+ */
 void cairn_mem_close(struct cairn_mem *mem);
 
 /*
@@ -112,7 +115,10 @@ CAIRN_MUST_CHECK cairn_err cairn_mem_copy_in(struct cairn_mem *mem,
                                              const struct cairn_mem_copy *copies, uint32_t count,
                                              uint64_t *ticket);
 
-/* CAIRN_OK: this batch and all before it are done; CAIRN_AGAIN: not yet; CAIRN_DEVICE: failed. */
+/*
+ * CAIRN_OK: this batch and all before it are done; CAIRN_AGAIN: not yet; CAIRN_DEVICE: failed, and
+ * nothing is in flight any more (which the first such answer waits for, as close would).
+ */
 CAIRN_MUST_CHECK cairn_err cairn_mem_poll(struct cairn_mem *mem, uint64_t ticket);
 
 /* Polls with short sleeps until done or deadline_ns (CLOCK_MONOTONIC): then CAIRN_TIMEOUT. */

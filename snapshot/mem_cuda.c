@@ -13,7 +13,8 @@
  *      Inside, the thread's capture mode is relaxed: a trainer that captures a CUDA graph at this moment
  *      would otherwise see its capture broken by our queries and pins.
  *   3. The first driver error makes the object broken; every later call fails with CAIRN_DEVICE
- *      without touching the driver, but for close, which waits for the stream and gives all back.
+ *      without touching the driver, but for poll, which waits for the stream once, and for unpin and
+ *      close, which also give back.
  *
  * A flight whose event is not seen although the stream is idle has landed: a lost event must not
  * stop the trainer.
@@ -57,6 +58,7 @@ struct cuda_mem {
     uint8_t *ring;
     bool retained;
     bool broken;
+    bool rested; /* broken, and the stream was waited for */
     bool never_pin;
     bool said_unpinned;
     uint64_t issued; /* tickets: flights 1 … issued */
@@ -180,6 +182,13 @@ make_stream(struct cuda_mem *cuda)
     return err;
 }
 
+/* Copies may run. Where none do the stream may wait for the trainer's work all the same, for ever if that hangs. */
+static bool
+in_flight(const struct cuda_mem *cuda)
+{
+    return cuda->landed < cuda->issued || (cuda->broken && !cuda->rested);
+}
+
 static void
 release_all(struct cuda_mem *cuda)
 {
@@ -190,7 +199,7 @@ release_all(struct cuda_mem *cuda)
         struct caller caller;
         bool pushed = push_to_release(cuda, &caller);
 
-        if (cuda->stream)
+        if (cuda->stream && in_flight(cuda))
             (void)driver->stream_finish(cuda->stream);
         for (uint32_t i = 0; i < cuda->pin_count; i++)
             if (cuda->pins[i].registered)
@@ -291,26 +300,40 @@ land_finished(struct cuda_mem *cuda)
     return CAIRN_OK;
 }
 
+/* What a broken object has issued may still run, and go through memory that another device has pinned. */
+static void
+rest(struct cuda_mem *cuda)
+{
+    struct caller caller;
+    bool pushed;
+
+    if (cuda->rested)
+        return;
+    pushed = push_to_release(cuda, &caller);
+    (void)cuda->driver.stream_finish(cuda->stream);
+    if (pushed)
+        (void)pop_context(cuda, &caller);
+    cuda->rested = true;
+}
+
 static cairn_err
 cuda_poll(struct cairn_mem *mem, uint64_t ticket)
 {
     struct cuda_mem *cuda = (struct cuda_mem *)mem;
     struct caller caller;
-    cairn_err err;
 
     if (ticket > cuda->issued)
         return CAIRN_INVAL;
     if (ticket <= cuda->landed && !cuda->broken)
         return CAIRN_OK;
-    err = enter(cuda, &caller);
-    if (err)
-        return err;
-    err = land_finished(cuda);
-    leave(cuda, &caller);
-    if (err)
-        return err;
-    if (cuda->broken)
+    if (enter(cuda, &caller) == CAIRN_OK) {
+        (void)land_finished(cuda);
+        leave(cuda, &caller);
+    }
+    if (cuda->broken) {
+        rest(cuda);
         return CAIRN_DEVICE;
+    }
     return ticket <= cuda->landed ? CAIRN_OK : CAIRN_AGAIN;
 }
 
@@ -321,7 +344,7 @@ cuda_close(struct cairn_mem *mem)
     struct caller caller;
 
     /* Ring flights that were issued are finished too: what was promised to host memory goes there. */
-    if (!cuda->broken && enter(cuda, &caller) == CAIRN_OK) {
+    if (!cuda->broken && in_flight(cuda) && enter(cuda, &caller) == CAIRN_OK) {
         if (check(cuda, "cuStreamSynchronize", cuda->driver.stream_finish(cuda->stream)) ==
             CAIRN_OK)
             for (; cuda->landed < cuda->issued; cuda->landed++)
@@ -398,7 +421,8 @@ cuda_unpin(struct cairn_mem *mem, void *host)
             continue;
         /* Also when broken: the driver must let go of memory that is about to be unmapped. */
         pushed = push_to_release(cuda, &caller);
-        (void)cuda->driver.stream_finish(cuda->stream);
+        if (in_flight(cuda))
+            (void)cuda->driver.stream_finish(cuda->stream);
         if (pushed && !cuda->broken)
             (void)land_finished(cuda);
         if (cuda->pins[i].registered)

@@ -45,6 +45,7 @@ _Static_assert(CAIRN_WALK_SPAN_BLOCKS_MAX * CAIRN_BLOCK_BYTES <= CAIRN_MEM_BATCH
                "a span of one device is one batch");
 
 static const uint64_t DRAIN_NS = UINT64_C(10000000000); /* a device that takes longer hangs */
+static const uint64_t GIVE_UP_CHECK_NS = 50000000;
 
 static uint64_t
 now_ns(void)
@@ -290,24 +291,45 @@ should_fetch(const struct cairn_walk *walk)
     return last->device_blocks != 0 && in_flight < CAIRN_MEM_BATCHES_MAX;
 }
 
+cairn_err
+cairn_walk_rest(const struct cairn_walk *walk, const struct cairn_walk_device *device,
+                uint64_t deadline_ns)
+{
+    for (;;) {
+        uint64_t now = now_ns(), give_up_ns = atomic_load(&walk->give_up_ns);
+        uint64_t until_ns = deadline_ns < give_up_ns ? deadline_ns : give_up_ns;
+        bool last = until_ns <= now + GIVE_UP_CHECK_NS;
+        cairn_err err = cairn_mem_wait(device->mem, device->last_ticket,
+                                       last ? until_ns : now + GIVE_UP_CHECK_NS);
+
+        if (err != CAIRN_TIMEOUT || last)
+            return err;
+    }
+}
+
 /*
  * After an error: waits until no device copy of this capture is in flight, so that sources and
  * region are at rest. A device that failed is closed, which waits for its stream; the next prepare
  * opens it anew. One that is silent for DRAIN_NS is hung, and with it all that the trainer runs on
- * it: waiting longer would only hide that. Devices are closed when all are at rest: the pin that one
- * of them undoes may be what the copies of another go through.
+ * it: waiting longer would only hide that. Devices are closed when all are at rest, those that failed
+ * too: the pin that one of them undoes may be what the copies of another go through. So beside a hung
+ * one they stay as they are, and refuse all until they are prepared again.
  */
 static void
 drain(struct cairn_walk *walk)
 {
     uint64_t deadline_ns = now_ns() + DRAIN_NS;
     bool failed[CAIRN_WALK_DEVICES_MAX] = {false};
+    bool hung = false;
 
-    for (uint32_t i = 0; i < walk->device_count; i++)
-        failed[i] = walk->devices[i].mem &&
-                    cairn_mem_wait(walk->devices[i].mem, walk->devices[i].last_ticket,
-                                   deadline_ns) == CAIRN_DEVICE;
-    for (uint32_t i = 0; i < walk->device_count; i++)
+    for (uint32_t i = 0; i < walk->device_count; i++) {
+        const struct cairn_walk_device *device = &walk->devices[i];
+        cairn_err err = device->mem ? cairn_walk_rest(walk, device, deadline_ns) : CAIRN_OK;
+
+        failed[i] = err == CAIRN_DEVICE;
+        hung = hung || err == CAIRN_TIMEOUT;
+    }
+    for (uint32_t i = 0; i < walk->device_count && !hung; i++)
         if (failed[i]) {
             struct cairn_walk_device *device = &walk->devices[i];
 

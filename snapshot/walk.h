@@ -44,6 +44,7 @@ struct cairn_walk_batch {
 struct cairn_walk {
     struct cairn_capture_job job;
     atomic_bool cancelled;                         /* set by any thread: end soon */
+    _Atomic uint64_t give_up_ns;                   /* set by any thread: from then on no device is waited for */
     void (*landed)(void *context, uint64_t bytes); /* sources below `bytes` have been read */
     void *landed_context;
     uint32_t device_count;
@@ -61,6 +62,14 @@ struct cairn_walk {
 
 /* The device of that CUDA ordinal, NULL where there is none. */
 struct cairn_walk_device *cairn_walk_device_find(struct cairn_walk *walk, int32_t index);
+
+/*
+ * Waits until nothing of an open device is in flight: CAIRN_OK; CAIRN_DEVICE where it has failed;
+ * CAIRN_TIMEOUT at deadline_ns, or when it is given up.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_walk_rest(const struct cairn_walk *walk,
+                                           const struct cairn_walk_device *device,
+                                           uint64_t deadline_ns);
 
 /*
  * Captures walk->job, which was checked. Returns CAIRN_OK, CAIRN_AGAIN when cancelled,

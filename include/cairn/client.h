@@ -90,7 +90,10 @@ enum { CAIRN_FENCE_ALL = 0xffffffffu };
 CAIRN_MUST_CHECK cairn_err cairn_client_open(const struct cairn_client_options *options,
                                              struct cairn_client **out);
 
-/* Waits for a running copy (at most fence_timeout_ms), detaches, frees. NULL is allowed. */
+/*
+ * Waits for a running copy (at most fence_timeout_ms), detaches, frees. NULL is allowed. Where a device
+ * hangs, what it may still write to stays mapped and pinned until the process ends, which it should.
+ */
 void cairn_client_close(struct cairn_client *client);
 
 /*
@@ -111,8 +114,9 @@ CAIRN_MUST_CHECK cairn_err cairn_client_register(struct cairn_client *client,
  * byte is checked against the checksum taken at capture before this returns CAIRN_OK. Blocks at most
  * restore_timeout_ms. CAIRN_NOT_FOUND: nothing to restore (a fresh start), tensors untouched.
  * CAIRN_INVAL: the generation lacks a tensor that is registered, or its dtype or shape differ; the
- * log names it; tensors untouched. CAIRN_CORRUPT, CAIRN_PEER, CAIRN_TIMEOUT: tensors may be half
- * filled and must not be used; calling again is allowed.
+ * log names it; tensors untouched. CAIRN_AGAIN: a device's stream is captured into a CUDA graph, or a
+ * restore of the job is under way; tensors untouched. CAIRN_CORRUPT, CAIRN_PEER, CAIRN_TIMEOUT,
+ * CAIRN_DEVICE: tensors may be half filled and must not be used; calling again is allowed.
  */
 CAIRN_MUST_CHECK cairn_err cairn_client_restore(struct cairn_client *client,
                                                 struct cairn_restored *out);

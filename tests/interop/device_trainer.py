@@ -115,6 +115,7 @@ class Cuda:
         _torch.addresses = lambda tensors: [address_of(each) for each in tensors]
         torch.cuda.is_available = torch.cuda.is_initialized = lambda: True
         torch.cuda.device_count = lambda: len(DEVICES)
+        torch.cuda.current_device = lambda: 0
         torch.cuda.current_stream = lambda device=0: Stream(None if self.wrong_stream else DEVICES[device].stream.value)
         torch.cuda.is_current_stream_capturing = lambda: self.is_recording
         torch.cuda.get_rng_state_all = lambda: [each.clone() for each in self.generators]

@@ -60,6 +60,24 @@ def test_random_generators():
     assert torch.equal(torch.rand(3), wanted[0]) and random.random() == wanted[1]
 
 
+@pytest.mark.parametrize(
+    "devices, here, wanted", [(2, 1, {0: 10, 1: 11}), (2, 0, {0: 11, 1: 10}), (4, 3, {0: 10, 3: 11}), (1, 0, {0: 11})]
+)
+def test_random_generators_of_other_devices(monkeypatch, devices, here, wanted):
+    """The device that a rank computes on takes over the generator of the one before: it was the second of two."""
+    came = {}
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: [torch.tensor([10]), torch.tensor([11])])
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: came.update({device: int(state)}))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    state = again(_torch.random_state())
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: here)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
+    _torch.set_random_state(state)
+    assert came == wanted
+
+
 def test_forms_of_tensors():
     image = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
     assert _torch.uncovered(image) is None and _torch.box(image)[0] == (2, 4, 5, 3)

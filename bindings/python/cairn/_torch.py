@@ -392,6 +392,7 @@ def random_state() -> Dict[str, Any]:
     state: Dict[str, Any] = {"cpu": torch.get_rng_state(), "python": (kind, array("Q", words).tobytes(), gauss)}
     if torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state_all()  # they are kept on the host: nothing waits for a device
+        state["cuda_device"] = torch.cuda.current_device()
     numpy = sys.modules.get("numpy")
     if numpy is not None and hasattr(numpy, "random"):
         name, keys, *rest = numpy.random.get_state()
@@ -405,8 +406,13 @@ def set_random_state(state: Mapping[str, Any]) -> None:
     kind, words, gauss = state["python"]
     random.setstate((kind, tuple(array("Q", words)), gauss))
     if "cuda" in state and torch.cuda.is_available():
-        for device, each in enumerate(state["cuda"][: torch.cuda.device_count()]):
-            torch.cuda.set_rng_state(each, device)
+        states, here, there = list(state["cuda"]), torch.cuda.current_device(), state["cuda_device"]
+        if here != there:  # this rank computes on another device now: that goes on with the generator of the one before
+            states += [None] * (here + 1 - len(states))
+            states[here], states[there] = states[there], states[here]
+        for device, each in enumerate(states[: torch.cuda.device_count()]):
+            if each is not None:
+                torch.cuda.set_rng_state(each, device)
     if "numpy" in state:
         import numpy
 

@@ -353,7 +353,8 @@ def _capture(client: _lib.Client, step: int) -> None:
 
     before, began, confirmed = count(), time.monotonic(), False
     if not client.begin(step):
-        raise RuntimeError(f"cairn.dcp: step {step} was not captured: the agent has gone away; see `cairn status`")
+        raise RuntimeError(f"cairn.dcp: step {step} was not captured: the agent has gone away, a device cannot be read, or "
+                           "its stream is captured into a CUDA graph; see `cairn status` and the lines before this one")
     while count() == before and time.monotonic() - began < CAPTURE_S:
         if not confirmed and time.monotonic() - began > DUE_S:
             confirmed = client.confirm(True)

@@ -1,5 +1,6 @@
 /* tests/unit/agent/test_scratch.c - decoding space: nobody writes over what is still being decoded or sent. */
 #include "agent/agent_state.h"
+#include "agent/core_state.h"
 
 #include "transport/transport_loop.h"
 
@@ -213,6 +214,49 @@ a_released_item_leaves_its_space_to_letters_and_workers(void **state)
     assert_ptr_equal(scratch_stage(agent, 2, 5), sent); /* now it is used again */
 }
 
+/* The repair has ended while a worker decodes: the core waits for the answer before the next one uses the item. */
+static void
+an_item_that_was_released_is_answered_for(void **state)
+{
+    const struct cairn_core_options options = {.agent_count = 1,
+                                               .group_size = 1,
+                                               .slots = 2,
+                                               .slot_blocks = 64,
+                                               .every_steps = 1,
+                                               .incarnation = 1,
+                                               .heartbeat_interval_ns = UINT64_C(1000000000),
+                                               .dead_after_ns = UINT64_C(10000000000),
+                                               .repair_after_ns = UINT64_C(10000000000),
+                                               .resend_after_ns = UINT64_C(1000000000),
+                                               .claim_timeout_ns = UINT64_C(10000000000),
+                                               .rebuild_timeout_ns = UINT64_C(20000000000)};
+    struct cairn_bytes none = {0}, records[CAIRN_HOLDINGS_MAX] = {{0}};
+    struct cairn_agent *agent = *state;
+    struct cairn_action list[] = {{.type = CAIRN_ACTION_DECODE,
+                                   .item = 2,
+                                   .count = 1,
+                                   .sources = 1,
+                                   .lost = 2,
+                                   .data_shards = 1,
+                                   .parity_shards = 1},
+                                  {.type = CAIRN_ACTION_RELEASE, .item = 2}};
+    struct cairn_actions actions = {.list = list, .count = 2};
+    uint32_t dropped;
+
+    agent->clock = cairn_clock_system();
+    assert_int_equal(cairn_core_create(&options, 1, none, records, &dropped, &agent->core), CAIRN_OK);
+    assert_int_equal(cairn_loop_create(NULL, &agent->loop), CAIRN_OK);
+    assert_int_equal(cairn_workers_start(agent->loop, 1, 4, &agent->workers), CAIRN_OK);
+    memset(scratch_stage(agent, 2, 0), 0x42, SHARD_BYTES);
+    agent->core->decoding[2] = true;
+    carry_out(agent, NULL, &actions);
+    cairn_workers_stop(agent->workers); /* when its jobs are done */
+    assert_false(agent->core->decoding[2]);
+    cairn_loop_destroy(agent->loop);
+    cairn_core_destroy(agent->core);
+    cairn_code_destroy(agent->codes[1][1]);
+}
+
 static void
 dropping_nothing_is_allowed(void **state)
 {
@@ -231,6 +275,7 @@ main(void)
         cmocka_unit_test_setup_teardown(a_payload_that_arrives_is_kept_where_it_is, setup, teardown),
         cmocka_unit_test_setup_teardown(own_memory_is_held_until_it_is_decoded, setup, teardown),
         cmocka_unit_test_setup_teardown(half_of_the_buffers_are_kept_at_most, setup, teardown),
+        cmocka_unit_test_setup_teardown(an_item_that_was_released_is_answered_for, setup, teardown),
         cmocka_unit_test_setup_teardown(dropping_nothing_is_allowed, setup, teardown),
     };
 

@@ -384,6 +384,31 @@ test_silent_device(void **state)
     end(&trainer);
 }
 
+/* A process whose device hangs for ever can end: the client is closed all the same. In a child, as it keeps what it has. */
+static void
+test_closed_while_a_device_hangs(void **state)
+{
+    int status;
+    pid_t child = fork();
+
+    (void)state;
+    assert_true(child >= 0);
+    if (child == 0) {
+        struct trainer trainer;
+
+        alarm(20); /* rather than to hang */
+        start(&trainer);
+        if (attach(&trainer, 400) != CAIRN_OK)
+            _exit(2);
+        fake_hold(1);
+        begin_copying(&trainer, 1);
+        cairn_client_close(trainer.client);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+}
+
 /* While the trainer captures a CUDA graph no snapshot begins, and no thread of ours disturbs it: not when
  * it pins either, as an agent that comes back has it do. */
 static void
@@ -489,6 +514,32 @@ test_failed_device_comes_back(void **state)
     detach(&trainer);
     assert_int_equal(lines_with("answers again"), 2); /* in the line of the failure too */
     assert_int_equal(line_count, 3);
+    end(&trainer);
+}
+
+/* Tensors that are registered while a device fails are refused with its reason, which was said before. */
+static void
+test_registered_while_a_device_fails(void **state)
+{
+    struct trainer trainer;
+
+    (void)state;
+    start(&trainer);
+    assert_int_equal(attach(&trainer, 5000), CAIRN_OK);
+    fake_fail_async(2, 700);
+    begin_copying(&trainer, 1);
+    assert_true(fake_reaches(&trainer.agent->cancels, 1));
+    assert_int_equal(cairn_snapshot_fence(trainer.client, CAIRN_FENCE_ALL), CAIRN_DEVICE);
+    assert_int_equal(lines_with("code=700"), 1);
+    assert_int_equal(cairn_client_register(trainer.client, trainer.slices, trainer.count), CAIRN_DEVICE);
+    assert_int_equal(lines_with("code=700"), 2);
+    fake_reset();
+    assert_int_equal(cairn_client_register(trainer.client, trainer.slices, trainer.count), CAIRN_OK);
+    begin_copying(&trainer, 2);
+    assert_true(fake_reaches(&trainer.agent->dones, 1));
+    check_slot(&trainer, copy_of_all(&trainer));
+    assert_int_equal(cairn_snapshot_fence(trainer.client, CAIRN_FENCE_ALL), CAIRN_OK);
+    detach(&trainer);
     end(&trainer);
 }
 
@@ -614,9 +665,11 @@ main(void)
         cmocka_unit_test(test_captured_and_overwritten),
         cmocka_unit_test(test_ordered_after_the_streams),
         cmocka_unit_test(test_silent_device),
+        cmocka_unit_test(test_closed_while_a_device_hangs),
         cmocka_unit_test(test_graph_capture),
         cmocka_unit_test(test_every_driver_error),
         cmocka_unit_test(test_failed_device_comes_back),
+        cmocka_unit_test(test_registered_while_a_device_fails),
         cmocka_unit_test(test_restored_into_other_ranks),
     };
 

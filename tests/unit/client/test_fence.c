@@ -73,11 +73,18 @@ cairn_capture_prepare(struct cairn_capture *capture, int32_t device, void *memor
     return CAIRN_OK;
 }
 
-void
+bool
 cairn_capture_forget(struct cairn_capture *capture, void *memory)
 {
     (void)memory;
     cairn_capture_cancel(capture);
+    return true;
+}
+
+void
+cairn_capture_give_up(struct cairn_capture *capture, uint64_t after_ns)
+{
+    (void)capture, (void)after_ns;
 }
 
 cairn_err

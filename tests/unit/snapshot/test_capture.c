@@ -655,6 +655,33 @@ test_device_error(void **state)
 }
 
 /*
+ * Two devices fail at once, and the copies of the second still run through memory that the first has pinned:
+ * it is not let go of before they have ended.
+ */
+static void
+test_devices_fail_together(void **state)
+{
+    struct fakecuda_state live;
+
+    (void)state;
+    prepare_devices();
+    add_run(0, 0, 64 * BLOCK, 0);
+    add_run(1, 0, 192 * BLOCK, 64 * BLOCK);
+    fake_speed(0, 100000);
+    fake_fail("cuEventQuery", 8, 999); /* that of device 0, with one batch here and three there in flight, */
+    fake_fail("cuEventQuery", 9, 999); /* and the first of device 1 after it */
+    start(256);
+    assert_int_equal(cairn_capture_finish(capture, UINT64_MAX), CAIRN_DEVICE);
+    fake_state(&live);
+    assert_int_equal(live.misuses, 0);
+    assert_int_equal(live.streams, 0);
+    assert_int_equal(live.registered, 0);
+    fake_speed(0, 0);
+    prepare_devices();
+    capture_and_check(256);
+}
+
+/*
  * A capture holds what its stream was given before the order, whenever it starts, and nothing that
  * came after; a stream that is captured into a graph is left alone, by all threads.
  */
@@ -855,6 +882,7 @@ main(void)
                                        FRESH(test_destroy_cancels),
                                        FRESH(test_order),
                                        FRESH(test_device_error),
+                                       FRESH(test_devices_fail_together),
                                        FRESH(test_reports_do_not_hold_copies),
                                        FRESH(test_lost_event),
                                        FRESH(test_no_driver),
