@@ -47,7 +47,7 @@ struct cairn_mdist_array {
 
 /* Arguments of the job, as far as they are known. */
 struct cairn_mdist_args {
-    uint64_t vocabulary, padded_vocabulary; /* 0: not said */
+    uint64_t vocabulary, padded_vocabulary; /* 0: not said, or the tokenizer has its own */
     bool grouped_experts;
 };
 

@@ -18,6 +18,8 @@
 #include "base/log.h"
 #include "tools/convert/format.h"
 #include "tools/convert/mdist.h"
+#include "tools/convert/pickle_read.h"
+#include "tools/convert/torch_write.h"
 
 #define FIXTURES "tests/fixtures/megatron_dist/"
 
@@ -164,6 +166,71 @@ joins_settings(void **unused)
     free(bytes[1]);
 }
 
+/* A copy of a fixture whose common.pt is another: the pickle of a dict. */
+static void
+change_common(const char *fixture, const char *path, const char *pickle, size_t pickle_len)
+{
+    struct cairn_pickle_node *root = NULL;
+    struct cairn_torch_plan plan;
+    struct cairn_pickle tree;
+    char command[256];
+    size_t taken = 0;
+    int fd;
+
+    (void)snprintf(command, sizeof(command), "cp -r " FIXTURES "%s '%s'", fixture, path);
+    assert_int_equal(system(command), 0);
+    (void)snprintf(command, sizeof(command), "%s/" CAIRN_MDIST_COMMON, path);
+    fd = open(command, O_WRONLY | O_TRUNC);
+    assert_true(fd >= 0);
+    cairn_pickle_init(&tree, 1 << 20);
+    assert_int_equal(cairn_pickle_read(&tree, "test", (const uint8_t *)pickle, pickle_len, &root,
+                                       &taken),
+                     CAIRN_OK);
+    assert_int_equal(cairn_torch_plan_init(&plan, "common", &tree, root, NULL, 0), CAIRN_OK);
+    assert_int_equal(cairn_torch_plan_write(&plan, fd, 0), CAIRN_OK);
+    cairn_torch_plan_fini(&plan);
+    cairn_pickle_fini(&tree);
+    close(fd);
+}
+
+/* Rows are only left out where the tokenizer goes by vocab_size: 7 of 8 words, and 8 are padded. */
+static void
+keeps_words_of_other_tokenizers(void **unused)
+{
+#define ARGS                                                                                       \
+    "\x80\x04}\x8c\x04"                                                                               \
+    "argscargparse\nNamespace\n)\x81}(\x8c\x0avocab_sizeK\x07\x8c\x11padded_vocab_sizeK\x08"
+    static const struct {
+        const char *pickle;
+        size_t bytes;
+        uint64_t rows;
+    } cases[] = {
+#define CASE(text, rows) {text, sizeof(text) - 1, rows}
+        CASE(ARGS "ubs.", 7),
+        CASE(ARGS "\x8c\x0etokenizer_type\x8c\x0dNullTokenizerubs.", 8),
+        CASE(ARGS "\x8c\x0etokenizer_type\x8c\x14HuggingFaceTokenizerubs.", 8),
+    };
+    char folder[] = "/tmp/cairn-mdist-XXXXXX", path[64], command[64];
+
+    (void)unused;
+    assert_non_null(mkdtemp(folder));
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct cairn_complaint complaint = {{0}};
+        struct cairn_checkpoint checkpoint;
+        uint32_t tensor;
+
+        (void)snprintf(path, sizeof(path), "%s/%zu", folder, i);
+        change_common("stacked", path, cases[i].pickle, cases[i].bytes);
+        if (cairn_checkpoint_open(path, NULL, &checkpoint, &complaint))
+            fail_msg("%s", complaint.text);
+        tensor = cairn_layout_tensor_find(checkpoint.layout, "embedding.word_embeddings.weight");
+        assert_int_equal(cairn_layout_tensor(checkpoint.layout, tensor)->shape[0], cases[i].rows);
+        cairn_checkpoint_close(&checkpoint);
+    }
+    (void)snprintf(command, sizeof(command), "rm -rf '%s'", folder);
+    assert_int_equal(system(command), 0);
+}
+
 /* The keys of what is written: how many there are, and whether one of them is there. */
 static void
 expect_index(const struct cairn_output *output, uint32_t count, const char *key, uint32_t dims)
@@ -270,6 +337,7 @@ main(void)
         cmocka_unit_test(finds_stacked),  cmocka_unit_test(finds_apart),
         cmocka_unit_test(finds_flat),     cmocka_unit_test(joins_settings),
         cmocka_unit_test(lays_out),       cmocka_unit_test(knows_keys),
+        cmocka_unit_test(keeps_words_of_other_tokenizers),
     };
 
     cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
