@@ -136,6 +136,20 @@ add_extra(struct cairn_megatron_target *target, const struct found *found, const
     return add_key(target, found->class, text);
 }
 
+/* The key of a parameter, and of the extra state behind it. */
+static cairn_err
+add_found(struct cairn_megatron_target *target, const struct found *found, const char *next,
+          bool local)
+{
+    char plain[CAIRN_NAME_BYTES_MAX];
+    cairn_err err;
+
+    if (local && cairn_megatron_norm_rename(found->name, false, plain, sizeof(plain)))
+        return add_key(target, found->class, plain);
+    err = add_key(target, found->class, found->name);
+    return err ? err : add_extra(target, found, next);
+}
+
 /* Keys of a checkpoint that Megatron-LM did not save. */
 static cairn_err
 make_keys(struct cairn_megatron_target *target)
@@ -143,7 +157,8 @@ make_keys(struct cairn_megatron_target *target)
     const struct cairn_layout *layout = target->checkpoint->layout;
     uint32_t count = cairn_layout_tensor_count(layout), found_count = 0;
     struct found *found = calloc((size_t)count + 1, sizeof(*found));
-    cairn_err err = CAIRN_OK;
+    bool local = false;
+    cairn_err err;
 
     if (!found)
         return CAIRN_NOMEM;
@@ -168,11 +183,9 @@ make_keys(struct cairn_megatron_target *target)
                            .name = tensor->name};
     }
     qsort(found, found_count, sizeof(*found), by_place);
-    for (uint32_t i = 0; i < found_count && !err; i++) {
-        err = add_key(target, found[i].class, found[i].name);
-        if (!err)
-            err = add_extra(target, &found[i], i + 1 < found_count ? found[i + 1].name : NULL);
-    }
+    err = cairn_megatron_args_spec(target->checkpoint, &local, target->complaint);
+    for (uint32_t i = 0; i < found_count && !err; i++)
+        err = add_found(target, &found[i], i + 1 < found_count ? found[i + 1].name : NULL, local);
     free(found);
     if (!err && target->tied)
         err = add_key(target, 'A', "output_layer._extra_state");
