@@ -169,7 +169,7 @@ note_array(struct cairn_mdist_reading *reading, uint32_t index)
                                            reading->complaint);
     }
     if (!cairn_mdist_name_of_key(entry->name, &array->name))
-        return refuse(reading, entry->name, "has a name that is too long");
+        return refuse(reading, entry->name, "has a name that is too long, or has a '*' in it");
     err = note_flat(reading, entry, array);
     if (err)
         return err;

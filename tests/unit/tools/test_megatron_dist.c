@@ -312,7 +312,8 @@ knows_keys(void **unused)
          0, false},
         {"module.decoder.final_layernorm.weight", "", "decoder.final_layernorm.weight", 0, false},
     };
-    struct cairn_mdist_name name;
+    struct cairn_mdist_name name, fixed;
+    uint64_t numbers[CAIRN_MDIST_STARS_MAX] = {0};
     char key[CAIRN_MDIST_NAME_BYTES_MAX];
 
     (void)unused;
@@ -327,6 +328,13 @@ knows_keys(void **unused)
     memset(key, 'x', sizeof(key));
     key[sizeof(key) - 1] = '\0';
     assert_false(cairn_mdist_name_of_key("", &name));
+    assert_false(cairn_mdist_name_of_key("*.*.*.*.*.*.weight", &name));
+    assert_false(cairn_mdist_pattern_of("*.*.*.*.*.*.weight", 0, &name, numbers));
+    assert_true(cairn_mdist_name_of_key("layers.1.layers.2.layers.3.layers.4.layers.w", &name));
+    assert_false(cairn_mdist_pattern_of("layers.1.layers.2.layers.3.layers.4.layers.*.w", 0, &name,
+                                        numbers));
+    (void)snprintf(name.pattern, sizeof(name.pattern), "*.*.*.*.*.w");
+    assert_false(cairn_mdist_fix(&name, numbers, 0, &fixed));
     assert_true(cairn_mdist_name_of_key(key, &name));
 }
 
