@@ -303,9 +303,12 @@ split_layers(struct cairn_megatron_target *target)
     uint32_t all = target->layer_count + before + after;
 
     if (target->uneven) {
-        if (target->first_layer[chunks] == target->layer_count)
-            return CAIRN_OK;
-        return refuse(target, "what it carries of its layers' split is damaged");
+        bool fits = target->first_layer[chunks] == target->layer_count;
+
+        for (uint32_t i = 0; i < chunks; i++)
+            fits = fits && target->first_layer[i] <= target->first_layer[i + 1];
+        return fits ? CAIRN_OK
+                    : refuse(target, "what it carries of its layers' split is damaged");
     }
     if (all % chunks != 0)
         return cairn_complain(target->complaint, CAIRN_INVAL,
@@ -341,10 +344,21 @@ check_plain_state(struct cairn_megatron_target *target, const struct cairn_pickl
     const struct cairn_pickle_node *states =
         cairn_pickle_pairs(cairn_pickle_get(inner ? inner : optimizer, "state"));
     uint32_t vpp = target->args.vpp ? target->args.vpp : 1;
-    bool found = false;
+    bool found = false, named = false;
 
-    for (uint32_t i = 0; i < cairn_layout_tensor_count(target->checkpoint->layout) && !found; i++)
-        found = is_plain_state(cairn_layout_tensor(target->checkpoint->layout, i)->name);
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(target->checkpoint->layout); i++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(target->checkpoint->layout, i);
+
+        found = found || is_plain_state(tensor->name);
+        named = named || (tensor->kind == CAIRN_OPTIMIZER && !strchr(tensor->name, '/'));
+    }
+    if (found && named) /* of a rank whose state has names, its groups were kept without them */
+        return refuse(target,
+                      "its optimizer is not the distributed one, and which state is which "
+                      "parameter's could be told on some of its ranks only, so it is not written; "
+                      "for the weights alone add --drop 'megatron/optimizer*,"
+                      "rank*/megatron/optimizer*,fp32.*,exp_avg*,max_exp_avg*,step.*,"
+                      "momentum_buffer.*'");
     if (!found && cairn_megatron_plain(optimizer)) {
         target->plain_state = target->has_optim;
         target->omit_optimizer = !target->has_optim || (states && states->count > 0);

@@ -254,6 +254,28 @@ writes_any_parallelism(void **state)
     }
 }
 
+/* A stage whose groups tell which state is whose, beside one whose do not. */
+static void
+refuses_state_that_is_half_named(void **state)
+{
+    struct cairn_complaint complaint = {""};
+    struct cairn_output_options options = {.parallelism = {0}};
+    struct cairn_output output = {.format = cairn_format_find("megatron")};
+    struct cairn_checkpoint checkpoint;
+
+    (void)state;
+    assert_int_equal(cairn_checkpoint_open(FIXTURES "dense", NULL, &checkpoint, &complaint),
+                     CAIRN_OK);
+    assert_int_equal(cairn_checkpoint_add_opaque(&checkpoint,
+                                                 "rank0_1_0/megatron/optimizer.state.0.exp_avg",
+                                                 "x", 1, &complaint),
+                     CAIRN_OK);
+    assert_int_equal(output.format->plan(&checkpoint, &options, &output, &complaint), CAIRN_INVAL);
+    assert_non_null(strstr(complaint.text, "some of its ranks"));
+    cairn_output_fini(&output);
+    cairn_checkpoint_close(&checkpoint);
+}
+
 /* ---- norms of the local layer spec ---- */
 
 static void
@@ -600,6 +622,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_what_megatron_saved),
         cmocka_unit_test(writes_any_parallelism),
+        cmocka_unit_test(refuses_state_that_is_half_named),
         cmocka_unit_test(norms_are_where_each_spec_has_them),
         cmocka_unit_test(names_come_back),
         cmocka_unit_test(parts_are_what_a_walk_gives),
