@@ -243,7 +243,8 @@ find_sizes(struct cairn_megatron_target *target)
     const struct cairn_parallelism *had = &target->checkpoint->parallelism;
     const struct cairn_parallelism *said = &target->args.sizes;
     struct cairn_parallelism *sizes = &target->sizes;
-    uint32_t had_tp = first_of(0, had->tp, said->tp), had_etp = first_of(0, had->etp, said->etp);
+    uint32_t had_tp = first_of(0, had->tp, said->tp);
+    uint32_t had_etp = had->etp || said->etp ? first_of(0, had->etp, said->etp) : had_tp;
 
     sizes->tp = first_of(wanted->tp, had->tp, said->tp);
     sizes->pp = first_of(wanted->pp, had->pp, said->pp);

@@ -287,6 +287,34 @@ lays_out(void **unused)
         }
 }
 
+/* Arguments without expert tensor parallelism mean that of the other layers. */
+static void
+cuts_experts_as_the_rest(void **unused)
+{
+    struct cairn_complaint complaint = {{0}};
+    struct cairn_output output = {.format = &cairn_format_megatron};
+    struct cairn_output_options options = {.parallelism = {0}};
+    struct cairn_checkpoint checkpoint;
+    uint32_t halves = 0;
+
+    (void)unused;
+    open_fixture("stacked", &checkpoint);
+    assert_int_equal(checkpoint.parallelism.tp, 2);
+    assert_int_equal(checkpoint.parallelism.etp, 0);
+    if (cairn_format_megatron.plan(&checkpoint, &options, &output, &complaint))
+        fail_msg("%s", complaint.text);
+    for (size_t i = 0; i < cairn_layout_piece_count(output.layout); i++) {
+        const struct cairn_piece *piece = cairn_layout_piece(output.layout, i);
+        const char *name = cairn_layout_tensor(output.layout, piece->tensor)->name;
+
+        if (strcmp(name, "decoder.layers.0.mlp.experts.local_experts.1.linear_fc2.weight") == 0)
+            halves += piece->extent[1] == 2; /* of 4 columns */
+    }
+    assert_int_equal(halves, 2);
+    cairn_output_fini(&output);
+    cairn_checkpoint_close(&checkpoint);
+}
+
 static void
 knows_keys(void **unused)
 {
@@ -346,6 +374,7 @@ main(void)
         cmocka_unit_test(finds_flat),     cmocka_unit_test(joins_settings),
         cmocka_unit_test(lays_out),       cmocka_unit_test(knows_keys),
         cmocka_unit_test(keeps_words_of_other_tokenizers),
+        cmocka_unit_test(cuts_experts_as_the_rest),
     };
 
     cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
