@@ -11,7 +11,8 @@
  *   <key>/shard_<i>_<n>.pickle  a ShardedObject: a list of one object, as it lies there
  *   megatron-dist/keys.pickle   what the names do not give back: a list of tuples (key by default,
  *                               key), ("apart", what stands before a number that is no dimension),
- *                               ("halves", "") where gates and ups are arrays of their own
+ *                               ("halves", "") where gates and ups are arrays of their own,
+ *                               ("norms", "") where norms before layers are
  */
 #ifndef CAIRN_TOOLS_CONVERT_MDIST_H
 #define CAIRN_TOOLS_CONVERT_MDIST_H
@@ -47,7 +48,7 @@ struct cairn_mdist_array {
 
 /* Arguments of the job, as far as they are known. */
 struct cairn_mdist_args {
-    uint64_t vocabulary, padded_vocabulary; /* 0: not said */
+    uint64_t vocabulary, padded_vocabulary; /* 0: not said, or the tokenizer has its own */
     bool grouped_experts;
 };
 

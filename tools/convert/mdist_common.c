@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "tools/convert/mdist.h"
+#include "tools/convert/megatron_args.h"
 #include "tools/convert/pickle_write.h"
 #include "tools/convert/torch_source.h"
 
@@ -26,6 +27,7 @@ note_args(struct cairn_mdist_reading *reading, const struct cairn_pickle_node *r
 {
     const struct cairn_pickle_node *args = cairn_pickle_get(root, "args"), *grouped;
     struct cairn_checkpoint *checkpoint = reading->checkpoint;
+    struct cairn_megatron_args known;
 
     checkpoint->step_known =
         cairn_pickle_u64(cairn_pickle_get(root, "iteration"), &checkpoint->step);
@@ -38,7 +40,8 @@ note_args(struct cairn_mdist_reading *reading, const struct cairn_pickle_node *r
         .dp = argument(args, "data_parallel_size"),
         .ep = argument(args, "expert_model_parallel_size"),
         .etp = argument(args, "expert_tensor_parallel_size")};
-    reading->args.vocabulary = argument(args, "vocab_size");
+    cairn_megatron_args_read(args, &known);
+    reading->args.vocabulary = known.vocabulary;
     reading->args.padded_vocabulary = argument(args, "padded_vocab_size");
     grouped = cairn_pickle_attribute(args, "moe_grouped_gemm");
     reading->args.grouped_experts = grouped && grouped->kind == CAIRN_PICKLE_BOOL && grouped->truth;

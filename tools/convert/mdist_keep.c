@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "tools/convert/mdist.h"
+#include "tools/convert/megatron_names.h"
 #include "tools/convert/pickle_write.h"
 
 struct keeping {
@@ -43,10 +44,13 @@ keep_form(struct keeping *keeping, const struct cairn_mdist_array *array)
 {
     struct cairn_mdist_name pattern;
     uint64_t numbers[CAIRN_MDIST_STARS_MAX];
+    char fused[CAIRN_MDIST_NAME_BYTES_MAX];
     uint32_t star = 0;
 
     if (array->half != CAIRN_MDIST_WHOLE)
         keep_mark(keeping, "halves", "");
+    if (cairn_megatron_norm_rename(array->name.pattern, true, fused, sizeof(fused)))
+        keep_mark(keeping, "norms", "");
     if (!cairn_mdist_pattern_of(array->name.pattern, 0, &pattern, numbers))
         return;
     for (char *at = strchr(pattern.pattern, '*'); at; at = strchr(at + 1, '*'), star++) {

@@ -73,6 +73,8 @@ cairn_mdist_name_of_key(const char *key, struct cairn_mdist_name *out)
     size_t at = 0, bytes;
 
     memset(out, 0, sizeof(*out));
+    if (strchr(key, '*'))
+        return false; /* it stands for numbers in out->pattern */
     key = skip_prefixes(key);
     if (begins(key, STATE_PREFIX)) {
         key += strlen(STATE_PREFIX);
@@ -151,6 +153,8 @@ cairn_mdist_fix(const struct cairn_mdist_name *name, const uint64_t *numbers, ui
         if (begins(text, "*.")) {
             bool kept = keep & 1U << star;
 
+            if (star == CAIRN_MDIST_STARS_MAX)
+                return false;
             (void)snprintf(digits, sizeof(digits), "%" PRIu64 ".", numbers[star]);
             if (!put(out->pattern, &at, kept ? "*." : digits, kept ? 2 : strlen(digits)))
                 return false;
@@ -197,7 +201,11 @@ cairn_mdist_pattern_of(const char *logical, uint32_t state_bytes, struct cairn_m
             return false;
         text += bytes;
         digits = !counted ? 0 : begins(text, "*.") ? 1 : number_bytes(text);
-        if (digits > 0 && text[digits] == '.' && out->stars < CAIRN_MDIST_STARS_MAX) {
+        if (digits == 0 && begins(text, "*."))
+            return false; /* no number's */
+        if (digits > 0 && text[digits] == '.') {
+            if (out->stars == CAIRN_MDIST_STARS_MAX)
+                return false;
             numbers[out->stars++] =
                 *text == '*' ? CAIRN_MDIST_DIMENSION : strtoull(text, NULL, 10);
             if (!put(out->pattern, &at, "*.", 2))

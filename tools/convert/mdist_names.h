@@ -32,7 +32,7 @@ struct cairn_mdist_name {
     uint32_t stars;
 };
 
-/* What a key stands for; false where it is too long. */
+/* What a key stands for; false where it is too long, or has a '*'. */
 bool cairn_mdist_name_of_key(const char *key, struct cairn_mdist_name *out);
 
 /* The key that Megatron-Core gives a pattern; false where it is too long. */
@@ -46,7 +46,8 @@ bool cairn_mdist_expand(const struct cairn_mdist_name *name, const uint64_t *num
 
 /* The pattern of a name, of which state_bytes belong to the state ("exp_avg", 7; 0: none), with
  * every number that may be a dimension as a star. numbers get their values,
- * CAIRN_MDIST_DIMENSION where there was a star already. False where it is too long. */
+ * CAIRN_MDIST_DIMENSION where there was a star already. False where it is too long, has more
+ * than CAIRN_MDIST_STARS_MAX of them, or a star elsewhere. */
 bool cairn_mdist_pattern_of(const char *logical, uint32_t state_bytes,
                             struct cairn_mdist_name *out,
                             uint64_t numbers[CAIRN_MDIST_STARS_MAX]);

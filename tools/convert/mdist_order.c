@@ -44,6 +44,7 @@ cairn_err
 cairn_mdist_order_model(struct cairn_mdist_order *order)
 {
     struct cairn_mdist_reading *reading = order->reading;
+    uint32_t tensors;
 
     for (uint32_t i = 0; i < reading->metadata.entry_count; i++) {
         const struct cairn_mdist_array *array = &reading->arrays[i];
@@ -67,6 +68,9 @@ cairn_mdist_order_model(struct cairn_mdist_order *order)
         }
         order->model[order->model_count++] = i;
     }
+    tensors = cairn_layout_tensor_count(reading->checkpoint->layout);
+    if (order->layers > tensors || order->experts > tensors)
+        return cairn_mdist_order_refuse(order, "it has numbers of layers without a layer");
     return order->layers > 0 ? CAIRN_OK : cairn_mdist_order_refuse(order, "it has no layers");
 }
 

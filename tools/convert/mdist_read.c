@@ -169,7 +169,7 @@ note_array(struct cairn_mdist_reading *reading, uint32_t index)
                                            reading->complaint);
     }
     if (!cairn_mdist_name_of_key(entry->name, &array->name))
-        return refuse(reading, entry->name, "has a name that is too long");
+        return refuse(reading, entry->name, "has a name that is too long, or has a '*' in it");
     err = note_flat(reading, entry, array);
     if (err)
         return err;
@@ -306,7 +306,7 @@ read_chunk(struct cairn_mdist_reading *reading, struct cairn_dcp_source *source,
 {
     const struct cairn_mdist_array *array = &reading->arrays[wanted->entry];
     const struct cairn_dcp_entry *entry = &reading->metadata.entries[wanted->entry];
-    struct cairn_dcp_chunk chunk;
+    struct cairn_dcp_chunk chunk = {.at = 0}; /* of a scalar it has no dimension filled in */
     cairn_err err;
 
     err = cairn_dcp_open_chunk(reading->checkpoint, source, entry, wanted, &chunk,

@@ -10,6 +10,7 @@
 #include "tools/convert/dcp_output.h"
 #include "tools/convert/mdist_arrays.h"
 #include "tools/convert/mdist_common.h"
+#include "tools/convert/megatron_names.h"
 #include "tools/convert/pickle_read.h"
 
 #define MARKER_TEXT                                                                                \
@@ -42,6 +43,7 @@ struct planning {
     const char **apart;
     uint32_t apart_count;
     bool halves;
+    bool norms; /* they were modules of their own there, and so they stay */
     struct cairn_complaint *complaint;
 };
 
@@ -110,6 +112,8 @@ load_keys(struct planning *planning)
             continue;
         if (strcmp(word, "halves") == 0)
             planning->halves = true;
+        else if (strcmp(word, "norms") == 0)
+            planning->norms = true;
         else if (strcmp(word, "apart") == 0)
             planning->apart[planning->apart_count++] = text;
         else
@@ -129,15 +133,52 @@ ends(const char *text, const char *with)
     return bytes >= with_bytes && strcmp(text + bytes - with_bytes, with) == 0;
 }
 
+/* Whether a layer has a tensor; `layer` is what its names begin with. */
+static bool
+layer_has(const struct planning *planning, const char *layer, int layer_bytes, const char *what)
+{
+    char name[CAIRN_NAME_BYTES_MAX];
+
+    return snprintf(name, sizeof(name), "%.*s%s", layer_bytes, layer, what) < (int)sizeof(name) &&
+           cairn_layout_tensor_find(planning->source->layout, name) != UINT32_MAX;
+}
+
+/* The name that Megatron-Core's local spec gives a norm in a distributed checkpoint. With latent
+ * attention, which has no linear_qkv, it keeps the one it has. */
+static bool
+is_local_norm(const struct planning *planning, const struct cairn_mdist_name *name,
+              const char *example, struct cairn_mdist_name *saved)
+{
+    const char *layer = example + (name->state[0] ? strlen(name->state) + 1 : 0), *at;
+    char other[CAIRN_NAME_BYTES_MAX];
+    int bytes;
+
+    *saved = *name;
+    if (planning->norms ||
+        !cairn_megatron_norm_rename(name->pattern, true, saved->pattern, sizeof(saved->pattern)) ||
+        !cairn_megatron_norm_rename(example, true, other, sizeof(other)))
+        return false;
+    at = strstr(layer, ".input_layernorm.");
+    if (!at)
+        at = strstr(layer, ".pre_mlp_layernorm.");
+    bytes = at ? (int)(at - layer) + 1 : 0;
+    return cairn_layout_tensor_find(planning->source->layout, other) == UINT32_MAX &&
+           layer_has(planning, layer, bytes, "input_layernorm.weight") &&
+           layer_has(planning, layer, bytes, "self_attention.linear_qkv.weight") &&
+           !layer_has(planning, layer, bytes, "self_attention.linear_qkv.layer_norm_weight");
+}
+
 /* The key of an array; the reader must find in it what is put there. */
 static cairn_err
 choose_key(struct planning *planning, const struct cairn_mdist_name *name, const char *example,
            char key[CAIRN_MDIST_NAME_BYTES_MAX])
 {
-    struct cairn_mdist_name read;
+    struct cairn_mdist_name read, saved;
     struct other_key wanted;
     const struct other_key *other;
 
+    if (is_local_norm(planning, name, example, &saved))
+        name = &saved;
     if (!cairn_mdist_key_of(name, key) || !cairn_mdist_name_of_key(key, &read) ||
         read.stars != name->stars || strcmp(read.pattern, name->pattern) != 0 ||
         strcmp(read.state, name->state) != 0 || ends(key, "_w") || ends(key, "_v") ||

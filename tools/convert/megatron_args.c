@@ -1,8 +1,10 @@
 /* tools/convert/megatron_args.c - Megatron-LM's args. */
 #include "tools/convert/megatron_args.h"
 
+#include <stdlib.h>
 #include <string.h>
 
+#include "tools/convert/pickle_read.h"
 #include "tools/convert/torch_carry.h"
 
 enum { VOCABULARY_MULTIPLE = 128 }; /* Megatron-LM's default */
@@ -72,6 +74,29 @@ cairn_megatron_args_read(const struct cairn_pickle_node *args, struct cairn_mega
     out->fp32_gradients = truth_of(args, "accumulate_allreduce_grads_in_fp32", true);
     out->embedding_counts = truth_of(args, "account_for_embedding_in_pipeline_split", false);
     out->loss_counts = truth_of(args, "account_for_loss_in_pipeline_split", false);
+}
+
+cairn_err
+cairn_megatron_args_spec(const struct cairn_checkpoint *checkpoint, bool *local,
+                         struct cairn_complaint *complaint)
+{
+    struct cairn_pickle_node *args = NULL;
+    struct cairn_pickle tree;
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0, taken = 0;
+    cairn_err err;
+
+    *local = false;
+    err = cairn_checkpoint_load_opaque(checkpoint, "args.pickle", CAIRN_CONVERT_METADATA_BYTES_MAX,
+                                       &bytes, &bytes_len, complaint);
+    if (err)
+        return err == CAIRN_NOT_FOUND ? CAIRN_OK : err;
+    cairn_pickle_init(&tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
+    if (cairn_pickle_read(&tree, "args.pickle", bytes, bytes_len, &args, &taken) == CAIRN_OK)
+        *local = cairn_pickle_is_text(cairn_pickle_attribute(args, "transformer_impl"), "local");
+    cairn_pickle_fini(&tree);
+    free(bytes);
+    return CAIRN_OK;
 }
 
 uint64_t

@@ -202,6 +202,7 @@ add_key(struct making *making, const struct cairn_megatron_key *key, uint32_t la
     struct cairn_megatron_target *target = making->target;
     struct cairn_megatron_name global = key->name, local = key->name;
     char canonical[CAIRN_NAME_BYTES_MAX], stored[CAIRN_NAME_BYTES_MAX];
+    char fused[CAIRN_NAME_BYTES_MAX];
     bool embedding, output, shared;
 
     local.layer = layer;
@@ -212,6 +213,10 @@ add_key(struct making *making, const struct cairn_megatron_key *key, uint32_t la
         return refuse(making, key->name.rest, "is a name too long");
     if (cairn_megatron_is_extra(stored))
         return add_extra(making, canonical, stored);
+    if (cairn_megatron_target_find(target, canonical) == UINT32_MAX &&
+        cairn_megatron_norm_rename(canonical, true, fused, sizeof(fused)) &&
+        cairn_megatron_target_find(target, fused) != UINT32_MAX)
+        memcpy(canonical, fused, sizeof(canonical));
     embedding = strcmp(canonical, CAIRN_MEGATRON_EMBEDDING) == 0;
     output = strcmp(canonical, CAIRN_MEGATRON_OUTPUT) == 0;
     shared = target->tied && target->sizes.pp > 1 && (embedding || output);

@@ -207,6 +207,24 @@ cairn_megatron_order_of(const char *name)
 }
 
 bool
+cairn_megatron_norm_rename(const char *name, bool fused, char *out, size_t out_bytes)
+{
+    static const char *const spellings[][2] = {
+        {".input_layernorm.", ".self_attention.linear_qkv.layer_norm_"},
+        {".pre_mlp_layernorm.", ".mlp.linear_fc1.layer_norm_"}};
+
+    for (size_t i = 0; i < sizeof(spellings) / sizeof(spellings[0]); i++) {
+        const char *from = spellings[i][!fused], *at = strstr(name, from);
+        const char *rest = at ? at + strlen(from) : NULL;
+
+        if (rest && (strcmp(rest, "weight") == 0 || strcmp(rest, "bias") == 0))
+            return snprintf(out, out_bytes, "%.*s%s%s", (int)(at - name), name,
+                            spellings[i][fused], rest) < (int)out_bytes;
+    }
+    return false;
+}
+
+bool
 cairn_megatron_is_extra(const char *name)
 {
     return ends_with(name, "_extra_state");

@@ -18,6 +18,7 @@
 #include "cairn/types.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define CAIRN_MEGATRON_EMBEDDING "embedding.word_embeddings.weight"
@@ -64,6 +65,18 @@ const struct cairn_megatron_rule *cairn_megatron_rule_of(const char *name);
 /* Where a name stands among others of its layer, in the order in which modules register; unknown
  * ones last. */
 uint32_t cairn_megatron_order_of(const char *name);
+
+/*
+ * A norm of a layer of Megatron-Core's local spec is a module of its own, and in its distributed
+ * checkpoints, as with Transformer Engine, a part of the layer behind it:
+ *
+ *     input_layernorm.<weight or bias>      self_attention.linear_qkv.layer_norm_<weight or bias>
+ *     pre_mlp_layernorm.<weight or bias>    mlp.linear_fc1.layer_norm_<weight or bias>
+ *
+ * Gives the name on the right for that on the left (`fused`), or the other way; false where the
+ * name is no such norm's, or does not fit.
+ */
+bool cairn_megatron_norm_rename(const char *name, bool fused, char *out, size_t out_bytes);
 
 /* "…._extra_state" */
 bool cairn_megatron_is_extra(const char *name);

@@ -192,7 +192,7 @@ without_key(struct cairn_pickle *tree, const struct cairn_pickle_node *groups, c
         const struct cairn_pickle_node *pairs = cairn_pickle_pairs(groups->items[g]);
         struct cairn_pickle_node *copy = cairn_pickle_dict(tree);
 
-        for (uint32_t i = 0; i < pairs->count; i++)
+        for (uint32_t i = 0; pairs && i < pairs->count; i++)
             if (!cairn_pickle_is_text(pairs->items[2 * i], key))
                 cairn_pickle_put(tree, copy, pairs->items[2 * i], pairs->items[2 * i + 1]);
         cairn_pickle_append(tree, list, copy);
@@ -347,7 +347,9 @@ make_one(struct cairn_megatron_target *target, struct cairn_pickle *tree,
         bool without = false;
 
         if (!without_decay(groups->items[g], &without))
-            return CAIRN_CORRUPT;
+            return cairn_complain(target->complaint, CAIRN_CORRUPT,
+                                  "%s: a carried group of the optimizer does not say its wd_mult",
+                                  target->checkpoint->place.path);
         err = make_group(target, tree, expert, without, part_count, numbers, states, own, &next);
         cairn_pickle_put(tree, groups->items[g], cairn_pickle_text(tree, "params"), numbers);
         if (own)

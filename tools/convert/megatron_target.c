@@ -136,6 +136,20 @@ add_extra(struct cairn_megatron_target *target, const struct found *found, const
     return add_key(target, found->class, text);
 }
 
+/* The key of a parameter, and of the extra state behind it. */
+static cairn_err
+add_found(struct cairn_megatron_target *target, const struct found *found, const char *next,
+          bool local)
+{
+    char plain[CAIRN_NAME_BYTES_MAX];
+    cairn_err err;
+
+    if (local && cairn_megatron_norm_rename(found->name, false, plain, sizeof(plain)))
+        return add_key(target, found->class, plain);
+    err = add_key(target, found->class, found->name);
+    return err ? err : add_extra(target, found, next);
+}
+
 /* Keys of a checkpoint that Megatron-LM did not save. */
 static cairn_err
 make_keys(struct cairn_megatron_target *target)
@@ -143,7 +157,8 @@ make_keys(struct cairn_megatron_target *target)
     const struct cairn_layout *layout = target->checkpoint->layout;
     uint32_t count = cairn_layout_tensor_count(layout), found_count = 0;
     struct found *found = calloc((size_t)count + 1, sizeof(*found));
-    cairn_err err = CAIRN_OK;
+    bool local = false;
+    cairn_err err;
 
     if (!found)
         return CAIRN_NOMEM;
@@ -168,11 +183,9 @@ make_keys(struct cairn_megatron_target *target)
                            .name = tensor->name};
     }
     qsort(found, found_count, sizeof(*found), by_place);
-    for (uint32_t i = 0; i < found_count && !err; i++) {
-        err = add_key(target, found[i].class, found[i].name);
-        if (!err)
-            err = add_extra(target, &found[i], i + 1 < found_count ? found[i + 1].name : NULL);
-    }
+    err = cairn_megatron_args_spec(target->checkpoint, &local, target->complaint);
+    for (uint32_t i = 0; i < found_count && !err; i++)
+        err = add_found(target, &found[i], i + 1 < found_count ? found[i + 1].name : NULL, local);
     free(found);
     if (!err && target->tied)
         err = add_key(target, 'A', "output_layer._extra_state");
@@ -230,7 +243,8 @@ find_sizes(struct cairn_megatron_target *target)
     const struct cairn_parallelism *had = &target->checkpoint->parallelism;
     const struct cairn_parallelism *said = &target->args.sizes;
     struct cairn_parallelism *sizes = &target->sizes;
-    uint32_t had_tp = first_of(0, had->tp, said->tp), had_etp = first_of(0, had->etp, said->etp);
+    uint32_t had_tp = first_of(0, had->tp, said->tp);
+    uint32_t had_etp = had->etp || said->etp ? first_of(0, had->etp, said->etp) : had_tp;
 
     sizes->tp = first_of(wanted->tp, had->tp, said->tp);
     sizes->pp = first_of(wanted->pp, had->pp, said->pp);
@@ -290,9 +304,12 @@ split_layers(struct cairn_megatron_target *target)
     uint32_t all = target->layer_count + before + after;
 
     if (target->uneven) {
-        if (target->first_layer[chunks] == target->layer_count)
-            return CAIRN_OK;
-        return refuse(target, "what it carries of its layers' split is damaged");
+        bool fits = target->first_layer[chunks] == target->layer_count;
+
+        for (uint32_t i = 0; i < chunks; i++)
+            fits = fits && target->first_layer[i] <= target->first_layer[i + 1];
+        return fits ? CAIRN_OK
+                    : refuse(target, "what it carries of its layers' split is damaged");
     }
     if (all % chunks != 0)
         return cairn_complain(target->complaint, CAIRN_INVAL,
@@ -328,10 +345,21 @@ check_plain_state(struct cairn_megatron_target *target, const struct cairn_pickl
     const struct cairn_pickle_node *states =
         cairn_pickle_pairs(cairn_pickle_get(inner ? inner : optimizer, "state"));
     uint32_t vpp = target->args.vpp ? target->args.vpp : 1;
-    bool found = false;
+    bool found = false, named = false;
 
-    for (uint32_t i = 0; i < cairn_layout_tensor_count(target->checkpoint->layout) && !found; i++)
-        found = is_plain_state(cairn_layout_tensor(target->checkpoint->layout, i)->name);
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(target->checkpoint->layout); i++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(target->checkpoint->layout, i);
+
+        found = found || is_plain_state(tensor->name);
+        named = named || (tensor->kind == CAIRN_OPTIMIZER && !strchr(tensor->name, '/'));
+    }
+    if (found && named) /* of a rank whose state has names, its groups were kept without them */
+        return refuse(target,
+                      "its optimizer is not the distributed one, and which state is which "
+                      "parameter's could be told on some of its ranks only, so it is not written; "
+                      "for the weights alone add --drop 'megatron/optimizer*,"
+                      "rank*/megatron/optimizer*,fp32.*,exp_avg*,max_exp_avg*,step.*,"
+                      "momentum_buffer.*'");
     if (!found && cairn_megatron_plain(optimizer)) {
         target->plain_state = target->has_optim;
         target->omit_optimizer = !target->has_optim || (states && states->count > 0);

@@ -3,6 +3,8 @@
  * parallelisms, broken; and the arithmetic of parts and buffers against slow references. */
 #include "tools/convert/conversion.h"
 #include "tools/convert/megatron_parts.h"
+#include "tools/convert/pickle_read.h"
+#include "tools/convert/torch_write.h"
 
 #include "base/file.h"
 #include "base/log.h"
@@ -173,13 +175,16 @@ check_markers(const char *path, uint32_t parameters)
 enum { DENSE_PARAMETERS = 26, EXPERTS_PARAMETERS = 29 };
 
 static cairn_err
-convert(const char *source, const char *target, const char *format,
-        const struct cairn_parallelism *parallelism, struct cairn_complaint *complaint)
+convert_without(const char *source, const char *target, const char *format,
+                const struct cairn_parallelism *parallelism, const char *const *drops,
+                size_t drop_count, struct cairn_complaint *complaint)
 {
     struct cairn_conversion_options options = {.source = source,
                                                .target = target,
                                                .to = cairn_format_find(format),
                                                .output.parallelism = *parallelism,
+                                               .drops = drops,
+                                               .drop_count = drop_count,
                                                .thread_count = 2,
                                                .memory_limit_bytes = LIMIT_BYTES};
     struct cairn_conversion conversion;
@@ -191,6 +196,13 @@ convert(const char *source, const char *target, const char *format,
         err = cairn_conversion_run(&conversion, complaint);
     cairn_conversion_close(&conversion);
     return err;
+}
+
+static cairn_err
+convert(const char *source, const char *target, const char *format,
+        const struct cairn_parallelism *parallelism, struct cairn_complaint *complaint)
+{
+    return convert_without(source, target, format, parallelism, NULL, 0, complaint);
 }
 
 static void
@@ -242,6 +254,117 @@ writes_any_parallelism(void **state)
     }
 }
 
+/* A stage whose groups tell which state is whose, beside one whose do not. */
+static void
+refuses_state_that_is_half_named(void **state)
+{
+    struct cairn_complaint complaint = {""};
+    struct cairn_output_options options = {.parallelism = {0}};
+    struct cairn_output output = {.format = cairn_format_find("megatron")};
+    struct cairn_checkpoint checkpoint;
+
+    (void)state;
+    assert_int_equal(cairn_checkpoint_open(FIXTURES "dense", NULL, &checkpoint, &complaint),
+                     CAIRN_OK);
+    assert_int_equal(cairn_checkpoint_add_opaque(&checkpoint,
+                                                 "rank0_1_0/megatron/optimizer.state.0.exp_avg",
+                                                 "x", 1, &complaint),
+                     CAIRN_OK);
+    assert_int_equal(output.format->plan(&checkpoint, &options, &output, &complaint), CAIRN_INVAL);
+    assert_non_null(strstr(complaint.text, "some of its ranks"));
+    cairn_output_fini(&output);
+    cairn_checkpoint_close(&checkpoint);
+}
+
+/* ---- norms of the local layer spec ---- */
+
+static void
+expect_norms(const char *path, const char *format, bool fused)
+{
+    static const char *const names[][2] = {
+        {"decoder.layers.0.input_layernorm.weight",
+         "decoder.layers.0.self_attention.linear_qkv.layer_norm_weight"},
+        {"decoder.layers.1.pre_mlp_layernorm.weight",
+         "decoder.layers.1.mlp.linear_fc1.layer_norm_weight"},
+    };
+    struct cairn_complaint complaint = {""};
+    struct cairn_checkpoint checkpoint;
+
+    if (cairn_checkpoint_open(path, cairn_format_find(format), &checkpoint, &complaint))
+        fail_msg("%s", complaint.text);
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        for (int spelling = 0; spelling < 2; spelling++)
+            assert_int_equal(
+                cairn_layout_tensor_find(checkpoint.layout, names[i][spelling]) != UINT32_MAX,
+                spelling == fused);
+    cairn_checkpoint_close(&checkpoint);
+}
+
+/* Writes {"args": Namespace(transformer_impl="local")} as the common.pt of a distributed
+ * checkpoint. */
+static void
+say_local(const char *folder)
+{
+    static const char said[] = "\x80\x04}\x8c\x04"
+                               "argscargparse\nNamespace\n)\x81}\x8c\x10transformer_impl\x8c\x05"
+                               "localsbs.";
+    struct cairn_pickle_node *root = NULL;
+    struct cairn_torch_plan plan;
+    struct cairn_pickle tree;
+    char path[2 * PATH_BYTES];
+    size_t taken = 0;
+    int fd;
+
+    (void)snprintf(path, sizeof(path), "%s/common.pt", folder);
+    fd = open(path, O_WRONLY | O_TRUNC);
+    assert_true(fd >= 0);
+    cairn_pickle_init(&tree, 1 << 20);
+    assert_int_equal(cairn_pickle_read(&tree, "test", (const uint8_t *)said, sizeof(said) - 1,
+                                       &root, &taken),
+                     CAIRN_OK);
+    assert_int_equal(cairn_torch_plan_init(&plan, "common", &tree, root, NULL, 0), CAIRN_OK);
+    assert_int_equal(cairn_torch_plan_write(&plan, fd, 0), CAIRN_OK);
+    cairn_torch_plan_fini(&plan);
+    cairn_pickle_fini(&tree);
+    (void)close(fd);
+}
+
+/* A distributed checkpoint has norms where Megatron-Core looks for them, whatever spec the model
+ * was of; and what comes from there has them where that spec does. */
+static void
+norms_are_where_each_spec_has_them(void **state)
+{
+    static const struct {
+        const char *fixture;
+        uint32_t parameters;
+    } cases[] = {{"dense", DENSE_PARAMETERS}, {"experts", EXPERTS_PARAMETERS}};
+    static const char *const rest[] = {"megatron/*", "rank*", "fp32.*", "exp_avg*"};
+    const struct cairn_parallelism one = {.tp = 1, .pp = 1, .vpp = 1, .ep = 1};
+    struct cairn_complaint complaint = {""};
+    char source[PATH_BYTES], dist[PATH_BYTES], back[PATH_BYTES], again[PATH_BYTES];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        (void)snprintf(source, sizeof(source), FIXTURES "%s", cases[i].fixture);
+        (void)snprintf(dist, sizeof(dist), "%s/dist-%zu", base, i);
+        (void)snprintf(back, sizeof(back), "%s/from-dist-%zu", base, i);
+        if (convert(source, dist, "megatron-dist", &(struct cairn_parallelism){0}, &complaint) ||
+            convert(dist, back, "megatron", &one, &complaint))
+            fail_msg("case %zu: %s", i, complaint.text);
+        expect_norms(dist, "megatron-dist", true);
+        expect_norms(back, "megatron", false);
+        check_markers(back, cases[i].parameters);
+        for (int local = 0; local < 2; local++) {
+            (void)snprintf(again, sizeof(again), "%s/spec-%zu-%d", base, i, local);
+            if (local)
+                say_local(dist);
+            if (convert_without(dist, again, "megatron", &one, rest, 4, &complaint))
+                fail_msg("case %zu: %s", i, complaint.text);
+            expect_norms(again, "megatron", !local);
+        }
+    }
+}
+
 /* ---- names ---- */
 
 static void
@@ -269,6 +392,14 @@ names_come_back(void **state)
         assert_true(cairn_megatron_name_print(&name, false, text));
         assert_string_equal(text, names[i].canonical ? names[i].canonical : names[i].stored);
     }
+    assert_true(cairn_megatron_norm_rename("exp_avg.decoder.layers.7.input_layernorm.bias", true,
+                                           text, sizeof(text)));
+    assert_string_equal(text, "exp_avg.decoder.layers.7.self_attention.linear_qkv.layer_norm_bias");
+    assert_false(cairn_megatron_norm_rename("decoder.layers.7.mlp.shared_experts.linear_fc1."
+                                            "layer_norm_weight",
+                                            false, text, sizeof(text)));
+    assert_false(cairn_megatron_norm_rename("decoder.layers.7.input_layernorm.weight", true, text,
+                                            40));
     assert_false(cairn_megatron_name_parse("decoder.layers.01.mlp.router.weight", &name));
     assert_false(cairn_megatron_name_parse("decoder.layers.x.mlp.router.weight", &name));
     assert_false(cairn_megatron_name_parse("decoder.layers.99999999999.mlp.router.weight", &name));
@@ -491,6 +622,8 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_what_megatron_saved),
         cmocka_unit_test(writes_any_parallelism),
+        cmocka_unit_test(refuses_state_that_is_half_named),
+        cmocka_unit_test(norms_are_where_each_spec_has_them),
         cmocka_unit_test(names_come_back),
         cmocka_unit_test(parts_are_what_a_walk_gives),
         cmocka_unit_test(buffers_are_what_a_walk_gives),

@@ -18,6 +18,8 @@
 #include "base/log.h"
 #include "tools/convert/format.h"
 #include "tools/convert/mdist.h"
+#include "tools/convert/pickle_read.h"
+#include "tools/convert/torch_write.h"
 
 #define FIXTURES "tests/fixtures/megatron_dist/"
 
@@ -164,6 +166,71 @@ joins_settings(void **unused)
     free(bytes[1]);
 }
 
+/* A copy of a fixture whose common.pt is another: the pickle of a dict. */
+static void
+change_common(const char *fixture, const char *path, const char *pickle, size_t pickle_len)
+{
+    struct cairn_pickle_node *root = NULL;
+    struct cairn_torch_plan plan;
+    struct cairn_pickle tree;
+    char command[256];
+    size_t taken = 0;
+    int fd;
+
+    (void)snprintf(command, sizeof(command), "cp -r " FIXTURES "%s '%s'", fixture, path);
+    assert_int_equal(system(command), 0);
+    (void)snprintf(command, sizeof(command), "%s/" CAIRN_MDIST_COMMON, path);
+    fd = open(command, O_WRONLY | O_TRUNC);
+    assert_true(fd >= 0);
+    cairn_pickle_init(&tree, 1 << 20);
+    assert_int_equal(cairn_pickle_read(&tree, "test", (const uint8_t *)pickle, pickle_len, &root,
+                                       &taken),
+                     CAIRN_OK);
+    assert_int_equal(cairn_torch_plan_init(&plan, "common", &tree, root, NULL, 0), CAIRN_OK);
+    assert_int_equal(cairn_torch_plan_write(&plan, fd, 0), CAIRN_OK);
+    cairn_torch_plan_fini(&plan);
+    cairn_pickle_fini(&tree);
+    close(fd);
+}
+
+/* Rows are only left out where the tokenizer goes by vocab_size: 7 of 8 words, and 8 are padded. */
+static void
+keeps_words_of_other_tokenizers(void **unused)
+{
+#define ARGS                                                                                       \
+    "\x80\x04}\x8c\x04"                                                                               \
+    "argscargparse\nNamespace\n)\x81}(\x8c\x0avocab_sizeK\x07\x8c\x11padded_vocab_sizeK\x08"
+    static const struct {
+        const char *pickle;
+        size_t bytes;
+        uint64_t rows;
+    } cases[] = {
+#define CASE(text, rows) {text, sizeof(text) - 1, rows}
+        CASE(ARGS "ubs.", 7),
+        CASE(ARGS "\x8c\x0etokenizer_type\x8c\x0dNullTokenizerubs.", 8),
+        CASE(ARGS "\x8c\x0etokenizer_type\x8c\x14HuggingFaceTokenizerubs.", 8),
+    };
+    char folder[] = "/tmp/cairn-mdist-XXXXXX", path[64], command[64];
+
+    (void)unused;
+    assert_non_null(mkdtemp(folder));
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct cairn_complaint complaint = {{0}};
+        struct cairn_checkpoint checkpoint;
+        uint32_t tensor;
+
+        (void)snprintf(path, sizeof(path), "%s/%zu", folder, i);
+        change_common("stacked", path, cases[i].pickle, cases[i].bytes);
+        if (cairn_checkpoint_open(path, NULL, &checkpoint, &complaint))
+            fail_msg("%s", complaint.text);
+        tensor = cairn_layout_tensor_find(checkpoint.layout, "embedding.word_embeddings.weight");
+        assert_int_equal(cairn_layout_tensor(checkpoint.layout, tensor)->shape[0], cases[i].rows);
+        cairn_checkpoint_close(&checkpoint);
+    }
+    (void)snprintf(command, sizeof(command), "rm -rf '%s'", folder);
+    assert_int_equal(system(command), 0);
+}
+
 /* The keys of what is written: how many there are, and whether one of them is there. */
 static void
 expect_index(const struct cairn_output *output, uint32_t count, const char *key, uint32_t dims)
@@ -220,6 +287,34 @@ lays_out(void **unused)
         }
 }
 
+/* Arguments without expert tensor parallelism mean that of the other layers. */
+static void
+cuts_experts_as_the_rest(void **unused)
+{
+    struct cairn_complaint complaint = {{0}};
+    struct cairn_output output = {.format = &cairn_format_megatron};
+    struct cairn_output_options options = {.parallelism = {0}};
+    struct cairn_checkpoint checkpoint;
+    uint32_t halves = 0;
+
+    (void)unused;
+    open_fixture("stacked", &checkpoint);
+    assert_int_equal(checkpoint.parallelism.tp, 2);
+    assert_int_equal(checkpoint.parallelism.etp, 0);
+    if (cairn_format_megatron.plan(&checkpoint, &options, &output, &complaint))
+        fail_msg("%s", complaint.text);
+    for (size_t i = 0; i < cairn_layout_piece_count(output.layout); i++) {
+        const struct cairn_piece *piece = cairn_layout_piece(output.layout, i);
+        const char *name = cairn_layout_tensor(output.layout, piece->tensor)->name;
+
+        if (strcmp(name, "decoder.layers.0.mlp.experts.local_experts.1.linear_fc2.weight") == 0)
+            halves += piece->extent[1] == 2; /* of 4 columns */
+    }
+    assert_int_equal(halves, 2);
+    cairn_output_fini(&output);
+    cairn_checkpoint_close(&checkpoint);
+}
+
 static void
 knows_keys(void **unused)
 {
@@ -245,7 +340,8 @@ knows_keys(void **unused)
          0, false},
         {"module.decoder.final_layernorm.weight", "", "decoder.final_layernorm.weight", 0, false},
     };
-    struct cairn_mdist_name name;
+    struct cairn_mdist_name name, fixed;
+    uint64_t numbers[CAIRN_MDIST_STARS_MAX] = {0};
     char key[CAIRN_MDIST_NAME_BYTES_MAX];
 
     (void)unused;
@@ -260,6 +356,13 @@ knows_keys(void **unused)
     memset(key, 'x', sizeof(key));
     key[sizeof(key) - 1] = '\0';
     assert_false(cairn_mdist_name_of_key("", &name));
+    assert_false(cairn_mdist_name_of_key("*.*.*.*.*.*.weight", &name));
+    assert_false(cairn_mdist_pattern_of("*.*.*.*.*.*.weight", 0, &name, numbers));
+    assert_true(cairn_mdist_name_of_key("layers.1.layers.2.layers.3.layers.4.layers.w", &name));
+    assert_false(cairn_mdist_pattern_of("layers.1.layers.2.layers.3.layers.4.layers.*.w", 0, &name,
+                                        numbers));
+    (void)snprintf(name.pattern, sizeof(name.pattern), "*.*.*.*.*.w");
+    assert_false(cairn_mdist_fix(&name, numbers, 0, &fixed));
     assert_true(cairn_mdist_name_of_key(key, &name));
 }
 
@@ -270,6 +373,8 @@ main(void)
         cmocka_unit_test(finds_stacked),  cmocka_unit_test(finds_apart),
         cmocka_unit_test(finds_flat),     cmocka_unit_test(joins_settings),
         cmocka_unit_test(lays_out),       cmocka_unit_test(knows_keys),
+        cmocka_unit_test(keeps_words_of_other_tokenizers),
+        cmocka_unit_test(cuts_experts_as_the_rest),
     };
 
     cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
