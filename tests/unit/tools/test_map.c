@@ -454,6 +454,12 @@ misfits(void **state)
     add(&checkpoint, V, 2, 8, 4, 0, "model.layers.#.self_attn.v_proj.weight", 0, 0);
     refused(&checkpoint, CAIRN_INVAL, "v_proj.weight has the shape [8, 4]");
     start(&checkpoint);
+    add(&checkpoint, Q, 2, 16, 3, 0, "model.layers.#.self_attn.q_proj.weight", 0, 0); /* head_dim is 4 */
+    add(&checkpoint, K, 2, 8, 3, 0, "model.layers.#.self_attn.k_proj.weight", 0, 0);
+    add(&checkpoint, V, 2, 8, 3, 0, "model.layers.#.self_attn.v_proj.weight", 0, 0);
+    add(&checkpoint, GATE, 2, 3, 20, 0, "model.layers.#.self_attn.o_proj.weight", 0, 0); /* and here 5 */
+    refused(&checkpoint, CAIRN_INVAL, "o_proj.weight has the shape [3, 20]");
+    start(&checkpoint);
     add(&checkpoint, GATE, 1, 16, 0, 0, "model.layers.#.mlp.gate_proj.weight", 0, 0);
     add(&checkpoint, UP, 1, 16, 0, 0, "model.layers.#.mlp.up_proj.weight", 0, 0);
     refused(&checkpoint, CAIRN_INVAL, "1 dimensions, and 2 by the map");
