@@ -15,6 +15,7 @@ def become_a_rank():
     outputs = os.environ.pop("RANK_OUTPUTS", None)
     if outputs is None:
         return
+    importlib.import_module("torch._dynamo")  # the first optimizer of each rank would, and that takes as long as torch itself
     ranks = []
     for rank, output in enumerate(outputs.split(":")):
         child = os.fork()

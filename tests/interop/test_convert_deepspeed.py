@@ -37,7 +37,8 @@ sys.path += map(str, (ROOT / "build" / "venv-deepspeed" / "lib").glob("python3*/
 os.environ["DS_ACCELERATOR"] = "cpu"
 os.environ["OMP_NUM_THREADS"] = "1"
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["deepspeed_trainer", "deepspeed_pipeline"])
+PROCESSES.set_forkserver_preload(["deepspeed_trainer", "deepspeed_pipeline", "torch._dynamo", "torch._inductor.compile_fx",
+                                  "deepspeed.runtime.zero.muon.muon_optimizer"])  # the latter are imported by each rank otherwise
 
 pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason="DeepSpeed is not installed in build/venv-deepspeed (see this file)")
 
