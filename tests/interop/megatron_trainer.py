@@ -20,8 +20,8 @@ import json
 import os
 import pathlib
 import random
-import socket
 import sys
+import tempfile
 import traceback
 from typing import Any
 
@@ -450,12 +450,10 @@ def load(job: dict[str, Any], rank: Rank, chunks: list[Any], optimizer: Any) -> 
     assert steps <= {float(STEP)}, f"the optimizer is at steps {steps}"
 
 
-def run_rank(number: int, job: dict[str, Any], port: int) -> None:
+def run_rank(number: int, job: dict[str, Any], store: str) -> None:
     torch.set_num_threads(1)
-    os.environ.update(
-        RANK=str(number), WORLD_SIZE=str(world_of(job)), LOCAL_RANK=str(number), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
-    )
-    torch.distributed.init_process_group("gloo", rank=number, world_size=world_of(job))
+    os.environ.update(RANK=str(number), WORLD_SIZE=str(world_of(job)), LOCAL_RANK=str(number))
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=number, world_size=world_of(job))
     mpu.initialize_model_parallel(
         job["tp"],
         job["pp"],
@@ -482,17 +480,14 @@ def run_rank(number: int, job: dict[str, Any], port: int) -> None:
     torch.distributed.destroy_process_group()
 
 
-def run_job(job: dict[str, Any]) -> bool:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = int(listener.getsockname()[1])
+def run_job(job: dict[str, Any], store: str) -> bool:
     children = []
     for number in range(world_of(job)):
         child = os.fork()
         if child == 0:
             code = 1
             try:
-                run_rank(number, job, port)
+                run_rank(number, job, store)
                 code = 0
             except BaseException:
                 sys.stderr.write(f"rank {number} of {json.dumps(job)}:\n{traceback.format_exc()}\n")
@@ -504,7 +499,9 @@ def run_job(job: dict[str, Any]) -> bool:
 
 def main() -> None:
     for job in json.loads(pathlib.Path(sys.argv[1]).read_text()):
-        if not run_job({**DEFAULTS, **job}):
+        with tempfile.TemporaryDirectory() as folder:
+            done = run_job({**DEFAULTS, **job}, f"{folder}/rendezvous")
+        if not done:
             raise SystemExit(f"the job failed: {json.dumps(job)}")
 
 

@@ -13,10 +13,10 @@ DeepSpeed has a virtual environment of its own beside that of the other programs
 
 import json
 import multiprocessing
+import multiprocessing.connection
 import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -34,8 +34,12 @@ PIPELINE = ROOT / "tests" / "interop" / "deepspeed_pipeline.py"
 
 # torch.load of DeepSpeed's files imports its classes
 sys.path += map(str, (ROOT / "build" / "venv-deepspeed" / "lib").glob("python3*/site-packages"))
+sys.path.insert(0, str(ROOT / "tests" / "cluster"))
 os.environ["DS_ACCELERATOR"] = "cpu"
 os.environ["OMP_NUM_THREADS"] = "1"
+
+import harness  # noqa: E402
+
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["deepspeed_trainer", "deepspeed_pipeline", "torch._dynamo", "torch._inductor.compile_fx",
                                   "deepspeed.runtime.zero.muon.muon_optimizer"])  # the latter are imported by each rank otherwise
@@ -43,29 +47,27 @@ PROCESSES.set_forkserver_preload(["deepspeed_trainer", "deepspeed_pipeline", "to
 pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason="DeepSpeed is not installed in build/venv-deepspeed (see this file)")
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 def run_ranks(ranks: int, program: pathlib.Path, *words: Any) -> None:
     """Runs a program of DeepSpeed in so many processes, forks of one that has imported it."""
     with tempfile.TemporaryDirectory() as folder:
         outputs = [pathlib.Path(folder, str(rank)) for rank in range(ranks)]
-        port = free_port()
+        port = harness.free_ports(1)[0]
         processes = [PROCESSES.Process(target=forking.run_rank, args=(program.stem, rank, ranks, port, str(output), *map(str, words)))
                      for rank, output in enumerate(outputs)]
         for process in processes:
             process.start()
-        try:
-            for process in processes:
-                process.join(timeout=600)
+        try:  # until all have ended, or one has failed: the others would wait for it
+            running = set(processes)
+            while running and all(process.exitcode in (0, None) for process in processes):
+                if not multiprocessing.connection.wait([process.sentinel for process in running], timeout=600):
+                    break
+                running = {process for process in running if process.exitcode is None}
+            ended = all(process.exitcode == 0 for process in processes)
         finally:
             for process in processes:
                 process.kill()
-        for process, output in zip(processes, outputs):
-            assert process.exitcode == 0, output.read_text(errors="replace")[-4000:]
+                process.join()
+        assert ended, "\n".join(output.read_text(errors="replace")[-4000:] for output in outputs if output.exists())
 
 
 def run_job(mode: str, ranks: int, folder: pathlib.Path, truth: pathlib.Path, **job: Any) -> dict[str, Any]:
