@@ -284,13 +284,12 @@ cairn_problem_read(const void *text, size_t text_bytes, struct cairn_problem *ou
     cairn_json_object_begin(&reader);
     while (!err && cairn_json_object_next(&reader, key, sizeof(key)))
         err = read_field(&reader, key_of(&reader, key, keys, KEY_COUNT, &seen), &problem);
-    if (!err) {
+    if (!err)
         err = cairn_json_reader_done(&reader);
-        if (err)
-            cairn_fault_from_reader(&reader, fault);
-        else
-            err = check(&problem, seen, fault);
-    }
+    if (err == CAIRN_CORRUPT)
+        cairn_fault_from_reader(&reader, fault);
+    if (!err)
+        err = check(&problem, seen, fault);
     if (err)
         cairn_problem_fini(&problem);
     else
