@@ -29,6 +29,14 @@ insert(const struct cairn_division *division, struct cairn_pipeline *pipeline, u
     pipeline->members[at] = unit;
 }
 
+/* Whether a group with that memory goes before one that stands already. */
+static bool
+goes_before(enum cairn_order order, uint64_t bytes, uint64_t standing_bytes)
+{
+    return (order == CAIRN_ORDER_MEMORY_FIRST && bytes > standing_bytes) ||
+           (order == CAIRN_ORDER_MEMORY_LAST && bytes < standing_bytes);
+}
+
 void
 cairn_division_stages(const struct cairn_division *division, const struct cairn_pipeline *pipeline,
                       struct cairn_group *groups, uint32_t *units)
@@ -37,7 +45,7 @@ cairn_division_stages(const struct cairn_division *division, const struct cairn_
         const struct cairn_unit *unit = &division->units[pipeline->members[i]];
         uint32_t at = i;
 
-        for (; pipeline->by_memory && at > 0 && groups[at - 1].bytes < unit->group.bytes; at--) {
+        for (; at > 0 && goes_before(pipeline->order, unit->group.bytes, groups[at - 1].bytes); at--) {
             groups[at] = groups[at - 1];
             if (units)
                 units[at] = units[at - 1];
@@ -91,7 +99,7 @@ judge(struct cairn_division *division, struct cairn_pipeline *pipeline)
     pipeline->microbatches = 0;
     pipeline->lines.line_count = 0;
     pipeline->lines.stage_count = count;
-    pipeline->by_memory = false;
+    pipeline->order = CAIRN_ORDER_SPEED;
     if (count == 0 || count > division->problem->layers ||
         pipeline == &division->pipelines[division->pipeline_count])
         return;
@@ -103,10 +111,10 @@ judge(struct cairn_division *division, struct cairn_pipeline *pipeline)
         equal = equal && groups[i].bytes == groups[0].bytes;
     cairn_divide_lines(division->divider, groups, count, &pipeline->lines);
     pipeline->microbatches = microbatches_within(division, pipeline, division->target_ms);
-    if (!equal) {
+    for (int order = CAIRN_ORDER_SPEED + 1; !equal && order < CAIRN_ORDER_COUNT; order++) {
         struct cairn_pipeline other = *pipeline;
 
-        other.by_memory = true;
+        other.order = (enum cairn_order)order;
         cairn_division_stages(division, &other, groups, NULL);
         cairn_divide_lines(division->divider, groups, count, &other.lines);
         other.microbatches = microbatches_within(division, &other, division->target_ms);

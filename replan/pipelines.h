@@ -3,7 +3,8 @@
  *
  * A division is judged at a target time: how many micro-batches all its pipelines can do within it.
  * The groups of a pipeline stand slowest first, since early stages hold more activations per layer and
- * slow ones get fewer layers; where groups differ in memory, most memory first is tried too.
+ * slow ones get fewer layers. Where groups differ in memory two more orders are tried: most memory first,
+ * for stages of equal layers, and most memory last, which holds most layers altogether.
  */
 #ifndef CAIRN_REPLAN_PIPELINES_H
 #define CAIRN_REPLAN_PIPELINES_H
@@ -18,11 +19,18 @@ struct cairn_unit {
     uint32_t size;
 };
 
+enum cairn_order {
+    CAIRN_ORDER_SPEED,
+    CAIRN_ORDER_MEMORY_FIRST,
+    CAIRN_ORDER_MEMORY_LAST,
+    CAIRN_ORDER_COUNT
+};
+
 struct cairn_pipeline {
     uint32_t *members; /* units, slowest first; in the division's memory */
     uint32_t member_count;
     uint32_t room;
-    bool by_memory; /* the stages are in order of memory, not of speed */
+    enum cairn_order order; /* of the stages */
     struct cairn_pipeline_lines lines;
     double microbatches; /* within the target, fractions included */
 };

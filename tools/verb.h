@@ -40,6 +40,7 @@ int cairn_verb_doctor(int argc, char **argv);
 int cairn_verb_fingerprint(int argc, char **argv);
 int cairn_verb_inspect(int argc, char **argv);
 int cairn_verb_keeper(int argc, char **argv);
+int cairn_verb_plan(int argc, char **argv);
 int cairn_verb_restore(int argc, char **argv);
 int cairn_verb_run(int argc, char **argv);
 int cairn_verb_snapshot(int argc, char **argv);
