@@ -2,6 +2,7 @@
 #include "replan/search.h"
 
 #include "replan/cost.h"
+#include "replan/exhaust.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -414,6 +415,18 @@ improve(struct search *search, struct cairn_division *division, double step_ms, 
     return err;
 }
 
+/* A handful of devices: everything that the search passed over, too. */
+static cairn_err
+exhaust(struct search *search)
+{
+    bool complete = true;
+    cairn_err err = cairn_exhaust(search->fleet, search->stop, &search->plan, &search->step_ms,
+                                  &complete);
+
+    search->stopped = !complete;
+    return err;
+}
+
 cairn_err
 cairn_search(const struct cairn_fleet *fleet, double bound_ms, const struct cairn_stop *stop,
              struct cairn_plan **out, double *step_ms, bool *complete)
@@ -441,6 +454,8 @@ cairn_search(const struct cairn_fleet *fleet, double bound_ms, const struct cair
     for (uint32_t i = 0; i < search.set_count; i++)
         free(search.sets[i].units);
     cairn_divider_destroy(search.divider);
+    if (!err && fleet->device_count <= CAIRN_EXHAUST_DEVICES_MAX)
+        err = exhaust(&search);
     if (!err && !search.plan)
         err = CAIRN_NOT_FOUND;
     if (err) {
