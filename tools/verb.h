@@ -43,6 +43,7 @@ int cairn_verb_keeper(int argc, char **argv);
 int cairn_verb_plan(int argc, char **argv);
 int cairn_verb_restore(int argc, char **argv);
 int cairn_verb_run(int argc, char **argv);
+int cairn_verb_simulate(int argc, char **argv);
 int cairn_verb_snapshot(int argc, char **argv);
 int cairn_verb_snapshots(int argc, char **argv);
 int cairn_verb_status(int argc, char **argv);
