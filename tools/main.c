@@ -28,6 +28,7 @@ static const struct cairn_verb verbs[] = {
      cairn_verb_fingerprint},
     {"plan", "pipelines for the devices that are left, and how good they are at most", cairn_verb_plan},
     {"simulate", "a plan's step, replayed operation by operation", cairn_verb_simulate},
+    {"assign", "sequences of different length to pipelines of different speed", cairn_verb_assign},
     {"doctor", "preflight of this node, each finding with its fix", cairn_verb_doctor},
     {"bench", "measure one stage against its floor, both in the same run", cairn_verb_bench},
     {"keeper", NULL, cairn_verb_keeper},

@@ -32,6 +32,7 @@ struct cairn_verb {
 };
 
 int cairn_verb_agent(int argc, char **argv);
+int cairn_verb_assign(int argc, char **argv);
 int cairn_verb_bench(int argc, char **argv);
 int cairn_verb_convert(int argc, char **argv);
 int cairn_verb_demo(int argc, char **argv);
