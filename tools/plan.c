@@ -33,6 +33,12 @@ write_plan(struct cairn_json_writer *writer, const struct cairn_problem *problem
     write_number(writer, "lower_bound_ms", answer->bound_ms);
     write_number(writer, "gap", answer->step_ms / answer->bound_ms - 1);
     write_number(writer, "healthy_ms", answer->healthy_ms);
+    cairn_json_write_key(writer, "moved_bytes");
+    cairn_json_write_u64(writer, answer->migration.moved_bytes);
+    write_number(writer, "migrate_ms", answer->migration.migrate_ms);
+    cairn_json_write_key(writer, "payback_steps");
+    cairn_json_write_u64(writer, answer->payback_steps);
+    write_number(writer, "current_ms", answer->current_ms); /* null: there is none that can go on */
     cairn_json_write_key(writer, "complete");
     cairn_json_write_bool(writer, answer->complete);
     write_number(writer, "plan_ms", plan_ms);
@@ -80,6 +86,7 @@ static void
 print_table(const struct cairn_problem *problem, const struct cairn_answer_plan *answer, double plan_ms)
 {
     const struct cairn_plan *plan = answer->plan;
+    char shown[CAIRN_SHOWN_BYTES];
 
     printf("%-9s %-13s %-6s %s\n", "pipeline", "micro-batches", "stages", "layers (devices) of each stage");
     for (uint32_t i = 0; i < plan->pipeline_count; i++) {
@@ -97,6 +104,12 @@ print_table(const struct cairn_problem *problem, const struct cairn_answer_plan 
     printf("a step takes %.1f ms; no plan takes less than %.1f ms (%.2f %% less); healthy: %.1f ms\n",
            answer->step_ms, answer->bound_ms, 100 * (1 - answer->bound_ms / answer->step_ms),
            answer->healthy_ms);
+    if (answer->migration.moved_bytes > 0)
+        printf("%s move, in about %.0f ms; the plan that runs takes %.1f ms a step%s\n",
+               cairn_show_bytes(answer->migration.moved_bytes, shown), answer->migration.migrate_ms,
+               answer->current_ms, answer->current_ms < INFINITY ? "" : " (it cannot go on)");
+    if (answer->payback_steps > 0)
+        printf("the move has paid for itself after %" PRIu64 " steps\n", answer->payback_steps);
     printf("planned in %.1f ms%s\n", plan_ms,
            answer->complete ? "" : ", cut short by --time-limit: a longer one may find a better plan");
 }
