@@ -9,7 +9,7 @@
 #include <string.h>
 
 enum {
-    SETS_MAX = 64,
+    SETS_MAX = 320, /* 13 for each size of groups, and as many again of one pipeline */
     KEPT_MAX = 3,         /* divisions that are improved */
     NEAR_PIPELINES = 40,  /* numbers of pipelines tried one by one, before the steps grow */
     MOVES_MAX = 60000,    /* of one search */
@@ -376,6 +376,7 @@ try_shortest(struct search *search, const struct unit_set *set)
 {
     const struct cairn_problem *problem = search->problem;
     struct unit_set largest = {.unit_count = 0};
+    uint32_t set_count = search->set_count;
     uint64_t layers = 0;
     cairn_err err = CAIRN_OK;
 
@@ -390,14 +391,11 @@ try_shortest(struct search *search, const struct unit_set *set)
 
         layers += cairn_cost_layers_max(problem, group->bytes, in_flight);
     }
-    qsort(largest.units, largest.unit_count, sizeof(*largest.units), by_speed_and_memory);
-    if (layers >= problem->layers)
-        err = try_division(search, &largest, 1, CAIRN_DEAL_MEMORY);
-    /* The division lives on in `kept` and needs the units: they become a set. */
-    if (!err && search->kept_count > 0 && search->kept[0]->units == largest.units)
-        take_set(search, largest);
-    else
-        free(largest.units);
+    if (layers < problem->layers)
+        largest.unit_count = 0;
+    take_set(search, largest);
+    if (search->set_count > set_count) /* else it was empty, or has been tried */
+        err = try_division(search, &search->sets[set_count], 1, CAIRN_DEAL_MEMORY);
     return err;
 }
 

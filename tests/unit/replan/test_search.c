@@ -127,7 +127,7 @@ test_small(void **test_state)
         double expected;
         uint32_t most;
 
-        most = seed % 400 == 8 ? 8 : seed % 64 == 1 ? 6 : seed % 4 == 0 ? 5 : 4; /* larger ones take seconds */
+        most = seed % 1200 == 8 ? 8 : seed % 128 == 1 ? 6 : seed % 8 == 0 ? 5 : 4; /* larger ones take seconds */
         if (problem.device_count > most)
             problem.device_count = most;
         table->problem = &problem;
@@ -161,11 +161,46 @@ test_small(void **test_state)
     free(table);
 }
 
+/* Where nothing fits, what would is true: with that much more memory there is a plan. */
+static void
+test_infeasible(void **test_state)
+{
+    const struct cairn_stop stop = {never, NULL};
+    uint32_t short_of_memory = 0, dead = 0;
+
+    (void)test_state;
+    for (uint64_t seed = 0; seed < 1000; seed++) {
+        struct cairn_problem problem = small_problem(seed);
+        struct cairn_answer_plan answer = {0}, helped = {0};
+
+        problem.layer_bytes *= 4;
+        assert_int_equal(cairn_answer_plan_make(&problem, &stop, &answer), CAIRN_OK);
+        if (!answer.plan) {
+            assert_non_null(answer.infeasible.constraint);
+            assert_true(strlen(answer.infeasible.would_fit) > 20);
+            dead += strcmp(answer.infeasible.constraint, "devices") == 0;
+            if (strcmp(answer.infeasible.constraint, "memory") == 0) {
+                assert_true(answer.infeasible.short_by_bytes > 0);
+                for (uint32_t i = 0; i < problem.device_count; i++)
+                    problem.devices[i].memory_bytes += answer.infeasible.short_by_bytes;
+                assert_int_equal(cairn_answer_plan_make(&problem, &stop, &helped), CAIRN_OK);
+                assert_non_null(helped.plan);
+                short_of_memory++;
+            }
+        }
+        cairn_answer_plan_fini(&helped);
+        cairn_answer_plan_fini(&answer);
+        cairn_problem_fini(&problem);
+    }
+    assert_true(short_of_memory > 50 && dead > 10);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_small),
+        cmocka_unit_test(test_infeasible),
     };
 
     return cmocka_run_group_tests_name("replan/search", tests, NULL, NULL);
