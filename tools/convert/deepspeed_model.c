@@ -1,5 +1,5 @@
 /* tools/convert/deepspeed_model.c - a rank's model_states: the module, and all that is no optimizer's. */
-#include "tools/convert/deepspeed_state.h"
+#include "tools/convert/deepspeed_make.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -328,6 +328,10 @@ cairn_deepspeed_model_read(struct cairn_checkpoint *checkpoint, struct cairn_dee
         err = read_module(&reading, root);
     if (!err)
         err = read_frozen(&reading, root);
+    if (!err && rank == 0 && state->part == 0)
+        err = cairn_deepspeed_carried_take(checkpoint, &reading.source, complaint);
+    if (!err)
+        cairn_deepspeed_carried_remove(root);
     if (!err)
         cairn_deepspeed_set_ranks(&reading.source.torch.tree, root, "dp_world_size", 1);
     if (!err)
