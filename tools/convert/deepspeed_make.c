@@ -367,10 +367,12 @@ find_step(struct cairn_deepspeed_make *make)
     uint32_t step =
         find_state(make, "step", tensor_at(make, make->members[0])->name);
 
-    if (make->job.step_known)
+    if (make->job.step_known && make->job.step > 0)
         return CAIRN_OK;
     step = step == UINT32_MAX ? step : past_alias(make->checkpoint, step);
     if (step != UINT32_MAX && load_count(make, step, &make->job.step))
+        return CAIRN_OK;
+    if (make->job.step_known)
         return CAIRN_OK;
     return cairn_complain(make->complaint, CAIRN_INVAL,
                           "%s does not say how many steps it has trained; say it with --job FILE: "
@@ -502,6 +504,10 @@ prepare(struct cairn_deepspeed_make *make)
         err = find_step(make);
     if (!err)
         err = tell_roles(make);
+    if (!err) {
+        make->checkpoint->step = make->job.step;
+        make->checkpoint->step_known = true;
+    }
     if (!err)
         err = cairn_deepspeed_make_objects(make);
     return err ? err : tell_order(make);

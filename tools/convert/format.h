@@ -373,7 +373,8 @@ CAIRN_MUST_CHECK cairn_err cairn_output_add_small(struct cairn_output *output, c
 CAIRN_MUST_CHECK cairn_err cairn_output_add_carried(struct cairn_output *output, uint32_t tensor);
 
 /* Says that a tensor of the source (its index) is not written, because the format keeps it and `of`, which
- * is written, once: both are read and compared before anything is written, and must be equal. */
+ * is written, once: both are read and compared before anything is written, and must be equal, or the
+ * first of type BF16 or F16 and what the second, of type F32, rounds to. */
 CAIRN_MUST_CHECK cairn_err cairn_output_add_equal(struct cairn_output *output, uint32_t tensor,
                                                   uint32_t of);
 
