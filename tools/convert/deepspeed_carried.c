@@ -5,7 +5,7 @@
 #include "tools/convert/deepspeed_make.h"
 #include "tools/convert/deepspeed_plan.h"
 
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tools/convert/param_groups.h"
@@ -32,15 +32,52 @@ is_own(const char *name)
     return strncmp(name, CAIRN_DEEPSPEED_SCOPE, strlen(CAIRN_DEEPSPEED_SCOPE)) == 0;
 }
 
-void
+struct named {
+    const char *name;
+    uint32_t tensor;
+};
+
+static int
+by_name(const void *left, const void *right)
+{
+    const struct named *a = left, *b = right;
+
+    return strcmp(a->name, b->name);
+}
+
+uint32_t *
+cairn_deepspeed_sorted(const struct cairn_layout *layout)
+{
+    uint32_t count = cairn_layout_tensor_count(layout);
+    struct named *named = calloc((size_t)count + 1, sizeof(*named));
+    uint32_t *order = calloc((size_t)count + 1, sizeof(*order));
+
+    for (uint32_t i = 0; named && i < count; i++)
+        named[i] = (struct named){cairn_layout_tensor(layout, i)->name, i};
+    if (named)
+        qsort(named, count, sizeof(*named), by_name);
+    for (uint32_t i = 0; named && order && i < count; i++)
+        order[i] = named[i].tensor;
+    if (!named) {
+        free(order);
+        order = NULL;
+    }
+    free(named);
+    return order;
+}
+
+cairn_err
 cairn_deepspeed_carried_put(const struct cairn_checkpoint *checkpoint, struct cairn_pickle *tree,
                             struct cairn_pickle_node *root)
 {
     struct cairn_pickle_node *carried = cairn_pickle_get(root, CAIRN_DEEPSPEED_CARRIED);
     struct cairn_pickle_node *opaque = NULL;
+    uint32_t *order = cairn_deepspeed_sorted(checkpoint->layout);
 
+    if (!order)
+        return CAIRN_NOMEM;
     for (uint32_t i = 0; i < cairn_layout_tensor_count(checkpoint->layout); i++) {
-        const struct cairn_tensor *tensor = cairn_layout_tensor(checkpoint->layout, i);
+        const struct cairn_tensor *tensor = cairn_layout_tensor(checkpoint->layout, order[i]);
 
         if (tensor->kind != CAIRN_OPAQUE || is_own(tensor->name))
             continue;
@@ -49,13 +86,15 @@ cairn_deepspeed_carried_put(const struct cairn_checkpoint *checkpoint, struct ca
         cairn_pickle_put(tree, opaque, cairn_pickle_text(tree, tensor->name),
                          cairn_pickle_tensor(tree, tensor->name));
     }
+    free(order);
     if (!opaque)
-        return;
+        return CAIRN_OK;
     if (!carried) {
         carried = cairn_pickle_dict(tree);
         cairn_pickle_put(tree, root, cairn_pickle_text(tree, CAIRN_DEEPSPEED_CARRIED), carried);
     }
     cairn_pickle_put(tree, carried, cairn_pickle_text(tree, kinds[0].key), opaque);
+    return cairn_pickle_done(tree);
 }
 
 void

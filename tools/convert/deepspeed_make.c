@@ -210,7 +210,19 @@ count_added(struct cairn_deepspeed_make *make)
     make->roles = grown;
     memset(grown + make->tensor_count, CAIRN_DEEPSPEED_BESIDE, count - make->tensor_count);
     make->tensor_count = count;
-    return CAIRN_OK;
+    make->order = cairn_deepspeed_sorted(make->checkpoint->layout);
+    return make->order ? CAIRN_OK : CAIRN_NOMEM;
+}
+
+/* The step first, as torch.optim has it, then by name. */
+static int
+by_key(const void *left, const void *right)
+{
+    const struct cairn_deepspeed_key *a = left, *b = right;
+
+    if (a->scalar != b->scalar)
+        return a->scalar ? -1 : 1;
+    return strcmp(a->name, b->name);
 }
 
 /* The keys that the first parameter has state under; each is a vector as the parameter, or one number. */
@@ -243,6 +255,7 @@ find_keys(struct cairn_deepspeed_make *make)
         make->has_step = make->has_step || strcmp(key->name, "step") == 0;
         make->key_count++;
     }
+    qsort(make->keys, make->key_count, sizeof(*make->keys), by_key);
     for (uint32_t k = 0; k < make->key_count; k++)
         if (!make->keys[k].scalar)
             return CAIRN_OK;
@@ -533,6 +546,7 @@ cairn_deepspeed_prepare(struct cairn_checkpoint *checkpoint, const struct cairn_
     err = prepare(&make);
     cairn_deepspeed_job_fini(&make.job);
     free(make.roles);
+    free(make.order);
     free(make.members);
     free(make.slabs);
     return err;

@@ -52,6 +52,7 @@ struct cairn_deepspeed_make {
     uint32_t ranks;
     uint32_t tensor_count; /* before masters were added */
     uint8_t *roles;        /* [tensor_count] of enum cairn_deepspeed_role */
+    uint32_t *order;       /* [tensor_count]: by name, so that the same state makes the same files */
     uint32_t *members;     /* trained parameters, group after group */
     uint32_t member_count;
     struct cairn_deepspeed_slab *slabs;
@@ -69,9 +70,12 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_prepare(struct cairn_checkpoint *chec
                                                    const struct cairn_output_options *options,
                                                    struct cairn_complaint *complaint);
 
+/* The tensors of a layout, sorted by name, freed by the caller; NULL: no memory. */
+uint32_t *cairn_deepspeed_sorted(const struct cairn_layout *layout);
+
 /* Puts the source's opaque state that is not DeepSpeed's into a model_states object: deepspeed_carried.c, as the next
- * two. Failures are the tree's. */
-void cairn_deepspeed_carried_put(const struct cairn_checkpoint *checkpoint, struct cairn_pickle *tree,
+ * two. CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_carried_put(const struct cairn_checkpoint *checkpoint, struct cairn_pickle *tree,
                                  struct cairn_pickle_node *root);
 /* Takes the key out of an object, with what is under it. */
 void cairn_deepspeed_carried_remove(struct cairn_pickle_node *root);

@@ -57,7 +57,8 @@ build_module(struct objects *objects)
     const struct cairn_deepspeed_make *make = objects->make;
     struct cairn_pickle_node *module = cairn_torch_ordered_dict(&objects->builder);
 
-    for (uint32_t i = 0; i < make->tensor_count; i++) {
+    for (uint32_t n = 0; n < make->tensor_count; n++) {
+        uint32_t i = make->order[n];
         const struct cairn_tensor *tensor = tensor_at(objects, i);
         enum cairn_dtype dtype = cairn_output_dtype(make->options, tensor);
 
@@ -77,10 +78,13 @@ build_buffer_names(struct objects *objects)
 {
     struct cairn_pickle_node *list = list_of(objects);
 
-    for (uint32_t i = 0; i < objects->make->tensor_count; i++)
+    for (uint32_t n = 0; n < objects->make->tensor_count; n++) {
+        uint32_t i = objects->make->order[n];
+
         if (objects->make->roles[i] == CAIRN_DEEPSPEED_BUFFER)
             cairn_pickle_append(&objects->tree, list,
                                 cairn_pickle_text(&objects->tree, tensor_at(objects, i)->name));
+    }
     return list;
 }
 
@@ -113,7 +117,8 @@ build_frozen(struct objects *objects, bool shapes)
     if (make->stage == 1)
         return cairn_pickle_none(&objects->tree);
     dict = cairn_torch_ordered_dict(&objects->builder);
-    for (uint32_t i = 0; i < make->tensor_count; i++) {
+    for (uint32_t n = 0; n < make->tensor_count; n++) {
+        uint32_t i = make->order[n];
         const char *name = tensor_at(objects, i)->name;
 
         if (make->roles[i] == CAIRN_DEEPSPEED_FROZEN)
@@ -178,7 +183,8 @@ read_scheduler(struct objects *objects, struct cairn_pickle_node **dict)
     const struct cairn_deepspeed_make *make = objects->make;
     static const char end[] = ".pickle";
 
-    for (uint32_t i = 0; i < make->tensor_count; i++) {
+    for (uint32_t n = 0; n < make->tensor_count; n++) {
+        uint32_t i = make->order[n];
         const char *name = tensor_at(objects, i)->name;
         size_t name_bytes = strlen(name), bytes_len = 0, taken = 0;
         struct cairn_pickle_node *value = NULL;
@@ -252,7 +258,8 @@ build_carried(struct objects *objects)
     for (size_t k = 0; k < sizeof(kinds) / sizeof(*kinds); k++) {
         struct cairn_pickle_node *dict = NULL;
 
-        for (uint32_t i = 0; i < make->tensor_count; i++) {
+        for (uint32_t n = 0; n < make->tensor_count; n++) {
+            uint32_t i = make->order[n];
             const struct cairn_tensor *tensor = tensor_at(objects, i);
 
             if (make->roles[i] != CAIRN_DEEPSPEED_BESIDE || tensor->kind != kinds[k].kind)

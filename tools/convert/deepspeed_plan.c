@@ -100,11 +100,12 @@ cairn_deepspeed_plan_model(struct cairn_deepspeed_target *target, const char *fo
     if (!err) {
         cairn_deepspeed_set_ranks(&object.tree, object.root, "dp_world_size", target->ranks);
         if (target->rank == 0 && target->part == 0)
-            cairn_deepspeed_carried_put(target->checkpoint, &object.tree, object.root);
+            err = cairn_deepspeed_carried_put(target->checkpoint, &object.tree, object.root);
         else
             cairn_deepspeed_carried_remove(object.root);
-        err = cairn_deepspeed_target_add(target, path, &object.tree, object.root);
     }
+    if (!err)
+        err = cairn_deepspeed_target_add(target, path, &object.tree, object.root);
     cairn_deepspeed_object_fini(&object);
     return err;
 }
