@@ -220,6 +220,26 @@ note_aliases(struct cairn_deepspeed_target *target)
     return CAIRN_OK;
 }
 
+/* Whether the parts are those of tensor parallelism: as the files say, or because a pipeline would have layers. */
+static bool
+is_cut(const struct cairn_deepspeed_target *target, const struct cairn_pickle_node *model)
+{
+    static const char layer[] = CAIRN_DEEPSPEED_SCOPE "layer_";
+    const struct cairn_layout *layout = target->checkpoint->layout;
+    uint64_t degree;
+
+    if (cairn_pickle_u64(
+            cairn_pickle_get(cairn_pickle_get(model, "checkpoint_parallel_dimensions"), "tp_degree"),
+            &degree))
+        return degree > 1;
+    if (target->part_count == 1)
+        return false;
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(layout); i++)
+        if (strncmp(cairn_layout_tensor(layout, i)->name, layer, strlen(layer)) == 0)
+            return false;
+    return true;
+}
+
 cairn_err
 cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
                             const struct cairn_checkpoint *checkpoint,
@@ -257,6 +277,11 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
                              checkpoint->place.path);
     if (!err)
         err = cairn_deepspeed_object_load(target, 0, 0, &object);
+    if (!err && is_cut(target, object.root))
+        err = cairn_complain(complaint, CAIRN_INVAL,
+                             "%s was saved with tensor parallelism, with which no files are written; make "
+                             "them anew without it: --drop 'deepspeed/*,part*' with --zero and --job",
+                             checkpoint->place.path);
     shapes = err ? NULL : cairn_pickle_get(object.root, "param_shapes");
     if (checkpoint->step_known ||
         !cairn_pickle_u64(cairn_pickle_get(object.root, "global_steps"), &target->step))
