@@ -26,7 +26,8 @@ JOBS = os.cpu_count() or 2
 ORDER = ["style", "unit", "fault", "gpu", "asan", "tsan", "fuzz", "sim", "cluster", "interop"]
 # Programs with threads, run under ThreadSanitizer.
 THREADED = ["base/test_loop", "base/test_worker", "base/test_ring", "snapshot/test_capture",
-            "snapshot/test_spill", "client/test_client", "client/test_device", "client/test_fence", "client/test_restore", "tools/test_conversion"]
+            "snapshot/test_spill", "client/test_client", "client/test_trouble", "client/test_device", "client/test_fence", "client/test_restore",
+            "tools/test_conversion"]
 # Of cluster and interop, where each program starts several processes of its own.
 CLUSTER_JOBS_MAX = 2
 LONGEST_FIRST = ["test_demo.py", "test_agent.py",
