@@ -511,8 +511,6 @@ cairn_conversion_run(struct cairn_conversion *conversion, struct cairn_complaint
         err = cairn_tally_create(conversion->whole.layout, &conversion->output,
                                  &conversion->regions, &tally);
     if (!err)
-        err = cairn_target_create(target, complaint);
-    if (!err)
         err = cairn_writing_create(conversion, target, tally, &writing);
     if (!err)
         err = cairn_source_sums_create(&conversion->source, &sums);
@@ -524,6 +522,8 @@ cairn_conversion_run(struct cairn_conversion *conversion, struct cairn_complaint
         cairn_writing_attach(writing, &execution);
         err = cairn_execute(&execution, complaint);
     }
+    if (!err)
+        err = cairn_target_create(target, complaint);
     if (!err)
         err = cairn_source_sums_check(sums, &conversion->source, handles, complaint);
     if (!err) {
