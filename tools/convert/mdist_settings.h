@@ -1,0 +1,31 @@
+/*
+ * tools/convert/mdist_settings.h - the settings of an optimizer (parameter groups, loss scale) as
+ * Megatron-LM's own files have them, and as common.pt of a distributed checkpoint has them whose
+ * optimizer is fully reshardable:
+ *
+ *     {"optimizer": {"param_groups": […]}, "grad_scaler": …}                a list of those where
+ *                                                                           there are several
+ *     the same with "param_state_sharding_type": "fully_reshardable"        a dict by number
+ *
+ * An optimizer that is not distributed has no such type, and its groups lie there as they are.
+ */
+#ifndef CAIRN_TOOLS_CONVERT_MDIST_SETTINGS_H
+#define CAIRN_TOOLS_CONVERT_MDIST_SETTINGS_H
+
+#include "tools/convert/pickle.h"
+
+#define CAIRN_MDIST_CONTENT "content_metadata"
+#define CAIRN_MDIST_CONTENT_TYPE "distrib_optim_sharding_type"
+#define CAIRN_MDIST_SETTINGS_TYPE "param_state_sharding_type"
+#define CAIRN_MDIST_RESHARDABLE "fully_reshardable"
+
+/* New nodes of `tree`, whose failures are the arena's; what is no such settings stays as it is. */
+struct cairn_pickle_node *cairn_mdist_settings_reshardable(struct cairn_pickle *tree,
+                                                           struct cairn_pickle_node *settings);
+struct cairn_pickle_node *cairn_mdist_settings_plain(struct cairn_pickle *tree,
+                                                     struct cairn_pickle_node *settings);
+
+/* What such a checkpoint says of its content, for Megatron-LM to find the optimizer's state. */
+struct cairn_pickle_node *cairn_mdist_settings_content(struct cairn_pickle *tree);
+
+#endif
