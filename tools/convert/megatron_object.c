@@ -1,5 +1,6 @@
 /* tools/convert/megatron_object.c - what a rank's model_optim_rng.pt holds around its model, for a
  * new parallelism. */
+#include "tools/convert/megatron_join.h"
 #include "tools/convert/megatron_plain.h"
 
 #include <inttypes.h>
@@ -150,14 +151,16 @@ load(struct cairn_megatron_target *target, const struct cairn_megatron_rank *ran
     } else {
         tensor = cairn_layout_tensor_find(target->checkpoint->layout, CAIRN_MEGATRON_COMMON);
     }
-    if (!err && !target->placed[tensor])
+    if (!err && tensor != UINT32_MAX && !target->placed[tensor])
         err = cairn_output_add_carried(target->output, tensor);
-    if (!err)
+    if (!err && tensor != UINT32_MAX)
         cairn_megatron_target_place(target, tensor);
     if (!err)
         err = cairn_pickle_read(tree, own, from, bytes_len, root, &taken);
     if (!err && !cairn_pickle_pairs(*root))
         err = CAIRN_CORRUPT;
+    if (!err && tensor == UINT32_MAX)
+        err = cairn_megatron_join_states(target, rank, tree, *root);
     return err ? cairn_complain(target->complaint, err, "%s: the carried object %s cannot be read",
                                 target->checkpoint->place.path, own)
                : CAIRN_OK;
