@@ -10,7 +10,9 @@
 #include "tools/convert/dcp_output.h"
 #include "tools/convert/mdist_arrays.h"
 #include "tools/convert/mdist_common.h"
+#include "tools/convert/mdist_extra.h"
 #include "tools/convert/mdist_megatron.h"
+#include "tools/convert/mdist_settings.h"
 #include "tools/convert/megatron_names.h"
 #include "tools/convert/pickle_read.h"
 
@@ -268,6 +270,25 @@ same_array(const struct cairn_mdist_pattern *pattern, const struct cairn_mdist_m
     return true;
 }
 
+/* Extra states of modules, for a source that Megatron-Core did not save. */
+static cairn_err
+add_extra_states(struct planning *planning, const struct cairn_mdist_pattern *pattern)
+{
+    const struct cairn_layout *layout = planning->source->layout;
+    cairn_err err = CAIRN_OK;
+
+    if (pattern->name->state[0] || !cairn_mdist_extra_of(pattern->name->pattern) ||
+        cairn_layout_tensor_find(layout, "args.pickle") != UINT32_MAX ||
+        cairn_layout_tensor_find(layout, CAIRN_MDIST_CONTENT ".pickle") != UINT32_MAX)
+        return CAIRN_OK;
+    for (size_t i = pattern->first; i < pattern->first + pattern->count && !err; i++)
+        err = cairn_mdist_extra_add(
+            &planning->dcp,
+            cairn_layout_tensor(layout, planning->arrays.members[i].tensor)->name,
+            pattern->stacked, pattern->extents);
+    return err;
+}
+
 static cairn_err
 add_arrays(struct planning *planning, const bool *take)
 {
@@ -286,6 +307,8 @@ add_arrays(struct planning *planning, const bool *take)
                 err = add_members(planning, pattern, members + from, to - from);
                 from = to;
             }
+        if (!err)
+            err = add_extra_states(planning, pattern);
     }
     return err;
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/convert/mdist_extra.h"
 #include "tools/convert/mdist_settings.h"
 #include "tools/convert/param_groups.h"
 #include "tools/convert/pickle_read.h"
@@ -212,5 +213,37 @@ cairn_megatron_join_states(struct cairn_megatron_target *target,
         return refuse(target, CAIRN_CORRUPT,
                       cairn_layout_tensor(target->checkpoint->layout, tensor)->name);
     cairn_torch_carry_replace(root, RNG_KEY, value->items[0]);
+    return CAIRN_OK;
+}
+
+/* ---- extra states ---- */
+
+cairn_err
+cairn_megatron_join_extra(struct cairn_megatron_target *target, const char *canonical,
+                          struct cairn_pickle *tree, struct cairn_pickle_node **value)
+{
+    const uint64_t extents[CAIRN_MDIST_STARS_MAX] = {target->layer_count, target->expert_count};
+    const struct cairn_layout *layout = target->checkpoint->layout;
+    char name[CAIRN_NAME_BYTES_MAX], file[CAIRN_NAME_BYTES_MAX + sizeof(ENDING)];
+    uint32_t tensor = UINT32_MAX, forms[] = {3, 0, 1, 2};
+    struct cairn_pickle_node *list = NULL;
+    cairn_err err;
+
+    *value = NULL;
+    /* layers and experts stacked, or either */
+    for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]) && tensor == UINT32_MAX; i++) {
+        if (!cairn_mdist_extra_name(canonical, forms[i], extents, name))
+            continue;
+        (void)snprintf(file, sizeof(file), "%s" ENDING, name);
+        tensor = cairn_layout_tensor_find(layout, file);
+    }
+    if (tensor == UINT32_MAX)
+        return CAIRN_OK;
+    err = take(target, tensor, tree, &list);
+    if (err)
+        return err;
+    if (list->kind != CAIRN_PICKLE_LIST || list->count != 1)
+        return refuse(target, CAIRN_CORRUPT, file);
+    *value = list->items[0];
     return CAIRN_OK;
 }

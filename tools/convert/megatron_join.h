@@ -19,4 +19,11 @@ CAIRN_MUST_CHECK cairn_err cairn_megatron_join_states(struct cairn_megatron_targ
                                                       struct cairn_pickle *tree,
                                                       struct cairn_pickle_node *root);
 
+/* What a distributed checkpoint has as the extra state of a module, by its name in the layout; *value
+ * stays NULL where it has nothing. Complained about. */
+CAIRN_MUST_CHECK cairn_err cairn_megatron_join_extra(struct cairn_megatron_target *target,
+                                                     const char *canonical,
+                                                     struct cairn_pickle *tree,
+                                                     struct cairn_pickle_node **value);
+
 #endif
