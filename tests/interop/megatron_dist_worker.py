@@ -42,6 +42,7 @@ from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer  # no
 from megatron.core.transformer.transformer_config import TransformerConfig  # noqa: E402
 
 VOCABULARY = 100
+EMBEDDING = "embedding.word_embeddings.weight"
 
 
 class OnCpu(TorchFunctionMode):
@@ -95,10 +96,19 @@ def build_model(job: dict[str, Any]) -> GPTModel:
                     position_embedding_type="learned_absolute" if "plain" in job["kind"] else "rope")
 
 
+def shared(name: str) -> str:
+    """The last stage of a tied model has the embedding under the output layer's name."""
+    return EMBEDDING if name == "output_layer.weight" else name
+
+
 def build(job: dict[str, Any], seed: int) -> tuple[Any, Any]:
     """A model in its wrapper with its distributed optimizer, after a step with gradients that are numbers out of the air."""
     torch.manual_seed(seed)
     model = build_model(job)
+    for name, parameter in model.named_parameters():
+        if "tied" in job["kind"] and shared(name) == EMBEDDING:
+            torch.manual_seed(seed)
+            parameter.data.normal_()
     ddp = DistributedDataParallelConfig(use_distributed_optimizer=True, overlap_grad_reduce=True, bucket_size=job.get("bucket"))
     wrapped = DistributedDataParallel(model.config, ddp, model)
     optimizer = get_megatron_optimizer(OptimizerConfig(
@@ -108,6 +118,7 @@ def build(job: dict[str, Any], seed: int) -> tuple[Any, Any]:
         sharded = getattr(parameter, "tensor_model_parallel", False) or not getattr(parameter, "allreduce", True)
         place = dist.get_rank() if not getattr(parameter, "allreduce", True) else parallel_state.get_tensor_model_parallel_rank()
         stage = parallel_state.get_pipeline_model_parallel_rank() if "layers" in name else 0
+        name = shared(name) if "tied" in job["kind"] else name
         torch.manual_seed(zlib.crc32(f"{seed} {name} {stage} {place if sharded else 0}".encode()))
         parameter.main_grad.normal_()
     optimizer.step()
@@ -239,13 +250,16 @@ def differences(one: Any, other: Any, path: str = "") -> list[str]:
 
 
 def clip_vocabulary(state: Any, padded: int) -> None:
-    """Takes the rows away that are no word: they are not the same on purpose. Only its matrices have so many rows."""
+    """Takes the rows away that are no word: they are not the same on purpose. Only its matrices have so many rows,
+    and only their state so many elements where one rank has all of it."""
     items = list(state.items() if isinstance(state, dict) else enumerate(state) if isinstance(state, list) else [])
     rank = parallel_state.get_tensor_model_parallel_rank()
     rows = padded // parallel_state.get_tensor_model_parallel_world_size()
     for key, value in items:
         if isinstance(value, torch.Tensor) and value.dim() == 2 and value.shape[0] == rows and value.shape[1] == 32:
             state[key] = value[:max(0, min(rows, VOCABULARY - rank * rows))]
+        elif isinstance(value, torch.Tensor) and value.dim() == 1 and value.numel() == rows * 32:
+            state[key] = value[:max(0, min(rows, VOCABULARY - rank * rows)) * 32]
         else:
             clip_vocabulary(value, padded)
 
@@ -291,8 +305,7 @@ def alike(command: dict[str, Any]) -> dict[str, Any]:
     one = settle(command["one"], *build(job, 2), job)
     other = settle(command["other"], *build(job, 3), job)
     padded = job.get("padded", VOCABULARY)
-    if padded > VOCABULARY:  # what pads the vocabulary is a tail of the flat state too
-        clip_vocabulary(one, padded), clip_vocabulary(other, padded)
+    clip_vocabulary(one, padded), clip_vocabulary(other, padded)
     tensors = [v for v in values(other) if isinstance(v, torch.Tensor)]
     return {"differences": differences(one, other)[:9], "tensors": len(tensors)}
 

@@ -213,7 +213,7 @@ cairn_dcp_output_object(struct cairn_dcp_output *dcp, uint32_t tensor, const uin
 
 cairn_err
 cairn_dcp_output_made(struct cairn_dcp_output *dcp, const uint8_t *bytes, size_t bytes_len,
-                      const char *name, const struct cairn_state_path *path, bool moved)
+                      const char *name, const struct cairn_state_path *path)
 {
     struct cairn_torch_refs refs = {0};
     struct cairn_pickle_node *root = NULL;
@@ -229,7 +229,7 @@ cairn_dcp_output_made(struct cairn_dcp_output *dcp, const uint8_t *bytes, size_t
         err = cairn_dcp_output_literal(dcp, name, path, &tree, root);
     else if (!err)
         err = add_mixed_object(dcp, &refs, &tree, root, name, path);
-    for (uint32_t i = 0; i < refs.count && !err && moved; i++)
+    for (uint32_t i = 0; i < refs.count && !err; i++)
         dcp->inside[refs.tensors[i]] = true;
     cairn_torch_refs_fini(&refs);
     cairn_pickle_fini(&tree);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "tools/convert/megatron_names.h"
+#include "tools/convert/megatron_settings.h"
 #include "tools/convert/megatron_state.h"
 #include "tools/convert/param_groups.h"
 #include "tools/convert/pickle_read.h"
@@ -62,6 +63,40 @@ cairn_mdist_extra_name(const char *logical, uint32_t stacked, const uint64_t *ex
            CAIRN_NAME_BYTES_MAX;
 }
 
+bool
+cairn_mdist_extra_there(const struct cairn_checkpoint *source)
+{
+    return cairn_layout_tensor_find(source->layout, "args.pickle") != UINT32_MAX ||
+           cairn_layout_tensor_find(source->layout, CAIRN_MEGATRON_CONTENT ".pickle") !=
+               UINT32_MAX;
+}
+
+void
+cairn_mdist_extra_claim(struct cairn_dcp_output *dcp, bool *dissolved)
+{
+    const struct cairn_layout *layout = dcp->source->layout;
+    char name[CAIRN_NAME_BYTES_MAX];
+
+    if (cairn_mdist_extra_there(dcp->source))
+        return;
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(layout); i++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(layout, i);
+        const char *state = tensor->name + strlen(CAIRN_MEGATRON_EXTRA), *end;
+
+        if (strncmp(tensor->name, CAIRN_MEGATRON_EXTRA, strlen(CAIRN_MEGATRON_EXTRA)) != 0)
+            continue;
+        end = strstr(state, ENDING);
+        if (!end || snprintf(name, sizeof(name), "%.*s.weight", (int)(end - state), state) >=
+                        (int)sizeof(name) ||
+            cairn_layout_tensor_find(layout, name) == UINT32_MAX || !cairn_mdist_extra_of(name))
+            continue;
+        if (tensor->kind != CAIRN_OPAQUE && strcmp(end, ENDING) == 0)
+            dcp->inside[i] = true;
+        else if (tensor->kind == CAIRN_OPAQUE && strcmp(end, ENDING ".pickle") == 0)
+            dissolved[i] = true;
+    }
+}
+
 /* What is kept of a module under its name in Megatron-LM's own files; None. */
 static cairn_err
 find_value(const struct cairn_dcp_output *dcp, const char *state, struct cairn_pickle *tree,
@@ -110,7 +145,7 @@ cairn_mdist_extra_add(struct cairn_dcp_output *dcp, const char *parameter, uint3
     if (!err)
         err = cairn_pickle_write(&tree, root, &bytes, &bytes_len);
     if (!err)
-        err = cairn_dcp_output_made(dcp, bytes, bytes_len, name, &no_path, false);
+        err = cairn_dcp_output_made(dcp, bytes, bytes_len, name, &no_path);
     cairn_pickle_fini(&tree);
     free(loaded);
     free(bytes);

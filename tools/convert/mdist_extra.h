@@ -21,6 +21,13 @@ bool cairn_mdist_extra_of(const char *parameter);
 bool cairn_mdist_extra_name(const char *logical, uint32_t stacked, const uint64_t *extents,
                             char out[CAIRN_NAME_BYTES_MAX]);
 
+/* Whether the source was saved by Megatron-Core's dist_checkpointing, and has its objects. */
+bool cairn_mdist_extra_there(const struct cairn_checkpoint *source);
+
+/* Notes what Megatron-LM's own files had of modules, as far as it will be in such objects: tensors
+ * in dcp->inside, pickles in dissolved[tensors of the source]. */
+void cairn_mdist_extra_claim(struct cairn_dcp_output *dcp, bool *dissolved);
+
 /* Adds the object of a parameter's module: what Megatron-LM's own files had of it, else None. */
 CAIRN_MUST_CHECK cairn_err cairn_mdist_extra_add(struct cairn_dcp_output *dcp,
                                                  const char *parameter, uint32_t stacked,

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/convert/mdist_settings.h"
+#include "tools/convert/megatron_settings.h"
 #include "tools/convert/megatron_state.h"
 #include "tools/convert/pickle_read.h"
 #include "tools/convert/pickle_write.h"
@@ -24,6 +24,7 @@ struct object {
 
 struct taking {
     const struct cairn_checkpoint *source;
+    const struct cairn_output_options *options;
     struct cairn_mdist_megatron *out;
     struct cairn_complaint *complaint;
 };
@@ -43,7 +44,7 @@ cairn_mdist_megatron_fini(struct cairn_mdist_megatron *made)
 
 static cairn_err
 add_made(struct cairn_mdist_made **list, uint32_t *count, uint32_t *room, const char *name,
-         const struct cairn_pickle *tree, const struct cairn_pickle_node *node, bool moved)
+         const struct cairn_pickle *tree, const struct cairn_pickle_node *node)
 {
     struct cairn_mdist_made *made;
 
@@ -59,7 +60,6 @@ add_made(struct cairn_mdist_made **list, uint32_t *count, uint32_t *room, const 
     made = &(*list)[*count];
     memset(made, 0, sizeof(*made));
     (void)snprintf(made->name, sizeof(made->name), "%s", name);
-    made->moved = moved;
     (*count)++;
     return cairn_pickle_write(tree, node, &made->bytes, &made->bytes_len);
 }
@@ -151,6 +151,53 @@ is_empty_key(const char *key)
 
 /* ---- values of common.pt ---- */
 
+static bool
+has_experts(const struct cairn_layout *layout)
+{
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(layout); i++)
+        if (strstr(cairn_layout_tensor(layout, i)->name, ".local_experts."))
+            return true;
+    return false;
+}
+
+/* The optimizer's settings, for the expert parallelism that was asked for. */
+static struct cairn_pickle_node *
+settle(const struct taking *taking, struct cairn_pickle *tree, struct cairn_pickle_node *settings)
+{
+    uint32_t ep = taking->options->parallelism.ep;
+
+    if (ep > 0)
+        settings = cairn_megatron_settings_for(tree, settings,
+                                               ep > 1 && has_experts(taking->source->layout));
+    return cairn_megatron_settings_reshardable(tree, settings);
+}
+
+/* Those of a distributed checkpoint, where expert parallelism is to be another. */
+static cairn_err
+retake_settings(struct taking *taking)
+{
+    struct object object = {
+        .tensor = cairn_layout_tensor_find(taking->source->layout, "optimizer.pickle")};
+    struct cairn_mdist_megatron *out = taking->out;
+    struct cairn_pickle_node *settings;
+    cairn_err err;
+
+    if (object.tensor == UINT32_MAX || taking->options->parallelism.ep == 0)
+        return CAIRN_OK;
+    err = load_object(taking, &object);
+    if (!err) {
+        settings = settle(taking, &object.tree,
+                          cairn_megatron_settings_plain(&object.tree, object.root));
+        err = cairn_pickle_done(&object.tree);
+        if (!err)
+            err = add_made(&out->values, &out->value_count, &out->value_room, "optimizer",
+                           &object.tree, settings);
+        out->dissolved[object.tensor] = true;
+    }
+    end_object(&object);
+    return err;
+}
+
 static cairn_err
 take_value(struct taking *taking, struct object *first, const char *key,
            struct cairn_pickle_node *value)
@@ -166,9 +213,9 @@ take_value(struct taking *taking, struct object *first, const char *key,
                               CAIRN_MDIST_COMMON "; leave it out with --drop",
                               taking->source->place.path, key);
     if (strcmp(key, "optimizer") == 0)
-        value = cairn_mdist_settings_reshardable(&first->tree, value);
-    return add_made(&out->values, &out->value_count, &out->value_room, key, &first->tree, value,
-                    true);
+        value = settle(taking, &first->tree, value);
+    return add_made(&out->values, &out->value_count, &out->value_room, key, &first->tree,
+                    value);
 }
 
 static cairn_err
@@ -190,35 +237,48 @@ take_values(struct taking *taking, struct object *first)
             err = take_value(taking, first, key, pairs->items[2 * i + 1]);
     }
     if (!err && cairn_pickle_get(first->root, "optimizer") &&
-        !cairn_pickle_get(first->root, CAIRN_MDIST_CONTENT))
-        err = add_made(&out->values, &out->value_count, &out->value_room, CAIRN_MDIST_CONTENT,
-                       &first->tree, cairn_mdist_settings_content(&first->tree), true);
+        !cairn_pickle_get(first->root, CAIRN_MEGATRON_CONTENT))
+        err = add_made(&out->values, &out->value_count, &out->value_room, CAIRN_MEGATRON_CONTENT,
+                       &first->tree, cairn_megatron_settings_content(&first->tree));
     return err ? err : cairn_pickle_done(&first->tree);
 }
 
 /* ---- RNG states ---- */
 
-/* An object without its RNG states, and without what its args say of the one process. The caller
- * frees *bytes. */
+/* A copy of an object without its models and RNG states, and without what its args say of the one
+ * process. */
+static struct cairn_pickle_node *
+rest_of(struct object *object)
+{
+    static const char *const own[] = {"rank", "local_rank"};
+    const struct cairn_pickle_node *pairs = cairn_pickle_pairs(object->root);
+    struct cairn_pickle_node *args = cairn_pickle_get(object->root, "args");
+    struct cairn_pickle_node *copy = cairn_pickle_dict(&object->tree);
+
+    for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++)
+        cairn_megatron_args_set(args, own[i], cairn_pickle_none(&object->tree));
+    for (uint32_t i = 0; i < pairs->count; i++) {
+        char key[CAIRN_NAME_BYTES_MAX];
+
+        if (!cairn_pickle_copy_text(pairs->items[2 * i], key, sizeof(key)) ||
+            (!is_empty_key(key) && strcmp(key, RNG_KEY) != 0))
+            cairn_pickle_put(&object->tree, copy, pairs->items[2 * i], pairs->items[2 * i + 1]);
+    }
+    return copy;
+}
+
 static cairn_err
 write_rest(struct object *object, uint8_t **bytes, size_t *bytes_len)
 {
-    static const char *const own[] = {"rank", "local_rank"};
-    struct cairn_pickle *tree = &object->tree;
-    struct cairn_pickle_node *args = cairn_pickle_get(object->root, "args");
-    cairn_err err;
+    struct cairn_pickle_node *rest = rest_of(object);
+    cairn_err err = cairn_pickle_done(&object->tree);
 
-    for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++)
-        cairn_megatron_args_set(args, own[i], cairn_pickle_none(tree));
-    cairn_torch_carry_replace(object->root, RNG_KEY, cairn_pickle_none(tree));
-    err = cairn_pickle_done(tree);
-    return err ? err : cairn_pickle_write(tree, object->root, bytes, bytes_len);
+    return err ? err : cairn_pickle_write(&object->tree, rest, bytes, bytes_len);
 }
 
 /* The RNG states of a pair of stage and tensor-parallel rank, as Megatron-Core shards them. */
 static cairn_err
-take_states(struct taking *taking, struct object *object, const struct cairn_parallelism *sizes,
-            bool moved)
+take_states(struct taking *taking, struct object *object, const struct cairn_parallelism *sizes)
 {
     struct cairn_mdist_megatron *out = taking->out;
     struct cairn_pickle_node *states = cairn_pickle_get(object->root, RNG_KEY);
@@ -230,37 +290,33 @@ take_states(struct taking *taking, struct object *object, const struct cairn_par
                    RNG_KEY "/shard_%" PRIu32 ".%" PRIu32 "_%" PRIu32 ".%" PRIu32, object->rank.pp,
                    object->rank.tp, sizes->pp, sizes->tp);
     return add_made(&out->objects, &out->object_count, &out->object_room, name, &object->tree,
-                    cairn_pickle_sequence(&object->tree, CAIRN_PICKLE_LIST, &states, 1), moved);
+                    cairn_pickle_sequence(&object->tree, CAIRN_PICKLE_LIST, &states, 1));
 }
 
-/* An object that says nothing beside its RNG states that the first does not say too is dissolved;
- * those of other expert-parallel ranks are not, since there is no place for their states. */
+/* What a rank says beside its RNG states is written where the first does not say the same. */
 static cairn_err
-take_rank(struct taking *taking, struct object *object, const uint8_t *rest_bytes,
-          size_t rest_bytes_len, const struct cairn_parallelism *sizes, bool holder)
+take_rest(struct taking *taking, struct object *object, const uint8_t *first, size_t first_bytes)
 {
-    struct object again = {.tensor = object->tensor};
+    struct cairn_mdist_megatron *out = taking->out;
+    struct cairn_pickle_node *rest;
     uint8_t *bytes = NULL;
     size_t bytes_len = 0;
+    char name[96];
     bool equal;
-    cairn_err err;
+    cairn_err err = write_rest(object, &bytes, &bytes_len);
 
-    if (!holder)
-        return CAIRN_OK;
-    err = load_object(taking, &again); /* writing the rest changes it */
-    if (!err)
-        err = write_rest(&again, &bytes, &bytes_len);
-    equal = !err && bytes_len == rest_bytes_len && memcmp(bytes, rest_bytes, bytes_len) == 0;
+    equal = !err && bytes_len == first_bytes && memcmp(bytes, first, bytes_len) == 0;
     free(bytes);
-    end_object(&again);
-    if (!err)
-        err = load_object(taking, object);
-    if (!err)
-        err = take_states(taking, object, sizes, equal);
-    end_object(object);
-    if (!err && equal)
-        taking->out->dissolved[object->tensor] = true;
-    return err;
+    if (err || equal)
+        return err;
+    (void)snprintf(name, sizeof(name),
+                   "rank%" PRIu32 "_%" PRIu32 "_%" PRIu32 "/megatron/common/shard_0_1",
+                   object->rank.tp, object->rank.pp, object->rank.ep);
+    rest = rest_of(object);
+    err = cairn_pickle_done(&object->tree);
+    return err ? err
+               : add_made(&out->objects, &out->object_count, &out->object_room, name,
+                          &object->tree, rest);
 }
 
 static cairn_err
@@ -280,13 +336,21 @@ take_ranks(struct taking *taking, struct object *objects, uint32_t count, struct
         if (objects[i].rank.pp >= sizes.pp)
             sizes.pp = objects[i].rank.pp + 1;
     }
-    err = take_states(taking, first, &sizes, true);
+    err = take_states(taking, first, &sizes);
     if (!err)
         err = write_rest(first, &rest, &rest_bytes);
-    for (uint32_t i = 1; i < count && !err; i++)
-        err = take_rank(taking, &objects[i], rest, rest_bytes, &sizes,
-                        objects[i].rank.pp != objects[i - 1].rank.pp ||
-                            objects[i].rank.tp != objects[i - 1].rank.tp);
+    for (uint32_t i = 1; i < count && !err; i++) {
+        if (objects[i].rank.pp == objects[i - 1].rank.pp &&
+            objects[i].rank.tp == objects[i - 1].rank.tp)
+            continue; /* of another expert-parallel rank, whose states have no place: carried */
+        err = load_object(taking, &objects[i]);
+        if (!err)
+            err = take_states(taking, &objects[i], &sizes);
+        if (!err)
+            err = take_rest(taking, &objects[i], rest, rest_bytes);
+        end_object(&objects[i]);
+        taking->out->dissolved[objects[i].tensor] = true;
+    }
     free(rest);
     return err;
 }
@@ -294,10 +358,11 @@ take_ranks(struct taking *taking, struct object *objects, uint32_t count, struct
 /* ---- the whole ---- */
 
 cairn_err
-cairn_mdist_megatron_take(const struct cairn_checkpoint *source, struct cairn_mdist_megatron *out,
-                          struct cairn_complaint *complaint)
+cairn_mdist_megatron_take(const struct cairn_checkpoint *source,
+                          const struct cairn_output_options *options,
+                          struct cairn_mdist_megatron *out, struct cairn_complaint *complaint)
 {
-    struct taking taking = {source, out, complaint};
+    struct taking taking = {source, options, out, complaint};
     struct object *objects = NULL;
     uint32_t count = 0;
     cairn_err err;
@@ -309,7 +374,7 @@ cairn_mdist_megatron_take(const struct cairn_checkpoint *source, struct cairn_md
         return CAIRN_NOMEM;
     if (cairn_layout_tensor_find(source->layout, CAIRN_MEGATRON_COMMON) == UINT32_MAX ||
         cairn_layout_tensor_find(source->layout, "args.pickle") != UINT32_MAX)
-        return CAIRN_OK;
+        return retake_settings(&taking);
     err = list_objects(&taking, &objects, &count);
     if (!err)
         err = load_object(&taking, &objects[0]); /* ranks (0, 0, 0) sort first */

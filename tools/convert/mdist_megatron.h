@@ -11,12 +11,11 @@
 
 #include "tools/convert/mdist.h"
 
-/* A pickle that is made, and of which tensors are the source's. */
+/* A pickle that is made; tensors in it are the source's. */
 struct cairn_mdist_made {
     char name[CAIRN_NAME_BYTES_MAX];
     uint8_t *bytes; /* owned */
     size_t bytes_len;
-    bool moved; /* what it was made of is written nowhere else, nor are its tensors */
 };
 
 /* All zero is the empty value. */
@@ -28,11 +27,12 @@ struct cairn_mdist_megatron {
 };
 
 /*
- * Does nothing where the source has no such object, or has values of a common.pt already. The
- * source outlives *out, which the caller ends in any case. CAIRN_CORRUPT where the object is
+ * Where the source has no such object, or has values of a common.pt already, only the optimizer's
+ * settings are made anew for another expert parallelism. The source outlives *out, which the caller ends in any case. CAIRN_CORRUPT where the object is
  * damaged, CAIRN_NOMEM, errors of reading; complained about.
  */
 CAIRN_MUST_CHECK cairn_err cairn_mdist_megatron_take(const struct cairn_checkpoint *source,
+                                                     const struct cairn_output_options *options,
                                                      struct cairn_mdist_megatron *out,
                                                      struct cairn_complaint *complaint);
 void cairn_mdist_megatron_fini(struct cairn_mdist_megatron *made);

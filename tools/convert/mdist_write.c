@@ -12,7 +12,6 @@
 #include "tools/convert/mdist_common.h"
 #include "tools/convert/mdist_extra.h"
 #include "tools/convert/mdist_megatron.h"
-#include "tools/convert/mdist_settings.h"
 #include "tools/convert/megatron_names.h"
 #include "tools/convert/pickle_read.h"
 
@@ -278,8 +277,7 @@ add_extra_states(struct planning *planning, const struct cairn_mdist_pattern *pa
     cairn_err err = CAIRN_OK;
 
     if (pattern->name->state[0] || !cairn_mdist_extra_of(pattern->name->pattern) ||
-        cairn_layout_tensor_find(layout, "args.pickle") != UINT32_MAX ||
-        cairn_layout_tensor_find(layout, CAIRN_MDIST_CONTENT ".pickle") != UINT32_MAX)
+        cairn_mdist_extra_there(planning->source))
         return CAIRN_OK;
     for (size_t i = pattern->first; i < pattern->first + pattern->count && !err; i++)
         err = cairn_mdist_extra_add(
@@ -387,7 +385,7 @@ add_opaque(struct planning *planning, const uint32_t *opaque, uint32_t count, st
         const struct cairn_mdist_made *made = &planning->megatron.objects[i];
 
         err = cairn_dcp_output_made(&planning->dcp, made->bytes, made->bytes_len, made->name,
-                                    &no_path, made->moved);
+                                    &no_path);
     }
     if (!err)
         err = cairn_mdist_common_add(planning->source, planning->options, values, value_count,
@@ -410,8 +408,10 @@ plan_all(struct planning *planning, struct state *state)
     cairn_err err = opaque && take ? load_keys(planning) : CAIRN_NOMEM;
 
     if (!err)
-        err = cairn_mdist_megatron_take(planning->source, &planning->megatron,
-                                        planning->complaint);
+        err = cairn_mdist_megatron_take(planning->source, planning->options,
+                                        &planning->megatron, planning->complaint);
+    if (!err)
+        cairn_mdist_extra_claim(&planning->dcp, planning->megatron.dissolved);
     for (uint32_t i = 0; i < count && !err; i++)
         if (cairn_layout_tensor(layout, i)->kind == CAIRN_OPAQUE)
             opaque[opaque_count++] = i;

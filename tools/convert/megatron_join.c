@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "tools/convert/mdist_extra.h"
-#include "tools/convert/mdist_settings.h"
+#include "tools/convert/megatron_settings.h"
 #include "tools/convert/param_groups.h"
 #include "tools/convert/pickle_read.h"
 #include "tools/convert/pickle_write.h"
@@ -135,7 +135,7 @@ cairn_megatron_join(struct cairn_megatron_target *target)
     cairn_err err;
 
     if (cairn_layout_tensor_find(layout, "args" ENDING) == UINT32_MAX &&
-        cairn_layout_tensor_find(layout, CAIRN_MDIST_CONTENT ENDING) == UINT32_MAX)
+        cairn_layout_tensor_find(layout, CAIRN_MEGATRON_CONTENT ENDING) == UINT32_MAX)
         return CAIRN_OK;
     err = list_values(target, &tensors, &count);
     cairn_pickle_init(&tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
@@ -149,7 +149,7 @@ cairn_megatron_join(struct cairn_megatron_target *target)
         if (err)
             break;
         if (strcmp(key, "optimizer") == 0)
-            value = cairn_mdist_settings_plain(&tree, value);
+            value = cairn_megatron_settings_plain(&tree, value);
         cairn_pickle_put(&tree, root, cairn_pickle_text(&tree, key), value);
         if (strcmp(key, "iteration") == 0) /* the model stands behind it, and is put there later */
             cairn_pickle_put(&tree, root, cairn_pickle_text(&tree, "model"),
