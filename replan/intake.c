@@ -54,6 +54,7 @@ gap_before(struct cairn_intake *intake, uint64_t start_ns)
             point_ns = intake->pending_end_ns[i];
     }
     intake->pending_count = kept;
+    intake->overlaps += kept > 0;
     gap_ns = point_ns > 0 && start_ns > point_ns ? (double)(start_ns - point_ns) : 0;
     intake->point_ns = start_ns > point_ns ? start_ns : point_ns;
     return gap_ns;

@@ -59,6 +59,7 @@ struct cairn_intake {
     uint32_t step;
     bool any;
     uint64_t records, ignored;
+    uint64_t overlaps; /* operations that began while another was under way */
     double compute_ns, work;
     struct cairn_sample *samples;
     uint32_t sample_count, sample_room;

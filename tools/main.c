@@ -26,6 +26,8 @@ static const struct cairn_verb verbs[] = {
     {"diff", "the tensors that differ between two checkpoints", cairn_verb_diff},
     {"fingerprint", "what state a checkpoint holds, whatever its format",
      cairn_verb_fingerprint},
+    {"detect", "who is slow, who hangs, and why, from a trace of collective timing",
+     cairn_verb_detect},
     {"doctor", "preflight of this node, each finding with its fix", cairn_verb_doctor},
     {"bench", "measure one stage against its floor, both in the same run", cairn_verb_bench},
     {"keeper", NULL, cairn_verb_keeper},
