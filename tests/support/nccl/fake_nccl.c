@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -402,4 +403,57 @@ uint32_t
 fake_read(struct cairn_ring *ring, struct cairn_timing_record *records, uint32_t records_max)
 {
     return cairn_ring_read(ring, records, records_max);
+}
+
+uint32_t
+fake_read_operations(struct cairn_ring *ring, struct cairn_timing_record *records, uint32_t records_max)
+{
+    uint32_t count = fake_read(ring, records, records_max), kept = 0;
+
+    for (uint32_t i = 0; i < count; i++)
+        if (records[i].op != CAIRN_TIMING_MEMBER)
+            records[kept++] = records[i];
+    return kept;
+}
+
+/* ---- tests ---- */
+
+void
+fake_open_one(struct fake_nccl *nccl, struct fake_comm *comm, int version)
+{
+    fake_nccl_open(nccl, fake_nccl_path("cairn"), version);
+    CHECK(nccl->version == version);
+    fake_comm_init(comm, nccl, 0xabc, 8, 5);
+    CHECK(comm->context);
+}
+
+bool
+fake_in_child(void (*body)(int version), int version, const char *percent)
+{
+    pid_t child;
+    int status;
+
+    fflush(NULL);
+    child = fork();
+    if (child == 0) {
+        setenv("RANK", "37", 1);
+        setenv("CAIRN_NCCL_KERNEL_PERCENT", percent, 1);
+        body(version);
+        exit(0); /* with what the sanitizers say at the end */
+    }
+    if (child < 0 || waitpid(child, &status, 0) != child)
+        return false;
+    if (status != 0)
+        fprintf(stderr, "version %d: the process of the test ended with status 0x%x\n", version, (unsigned)status);
+    return status == 0;
+}
+
+bool
+fake_each_version(void (*body)(int version), const char *percent)
+{
+    bool passed = true;
+
+    for (int version = 3; version <= 6; version++)
+        passed = fake_in_child(body, version, percent) && passed;
+    return passed;
 }

@@ -81,6 +81,17 @@ struct cairn_ring fake_reader(void);
 /* Reads what there is into records[records_max] and returns how many there are. */
 uint32_t fake_read(struct cairn_ring *ring, struct cairn_timing_record *records, uint32_t records_max);
 
+/* The records that there are, without those of membership. */
+uint32_t fake_read_operations(struct cairn_ring *ring, struct cairn_timing_record *records, uint32_t records_max);
+
+/* Opens the plugin and one communicator: 0xabc, of 8 ranks, of which this is the sixth. */
+void fake_open_one(struct fake_nccl *nccl, struct fake_comm *comm, int version);
+
+/* Runs a body in a process of its own, as rank 37 of a job, since the plugin's state lives as long as the process; false where it fails.
+ * percent: CAIRN_NCCL_KERNEL_PERCENT. each_version: for the versions 3 to 6. */
+bool fake_in_child(void (*body)(int version), int version, const char *percent);
+bool fake_each_version(void (*body)(int version), const char *percent);
+
 uint64_t fake_now_ns(void);
 
 #endif
