@@ -4,7 +4,7 @@
 #include "bindings/nccl/profiler_abi.h"
 
 
-enum { OBJECTS_MAX = 1 << 16 };
+enum { OBJECTS_MAX = 1 << 17 };
 
 struct object {
     _Atomic int bit; /* of the event, + 1 */
