@@ -13,6 +13,8 @@
 #include <string.h>
 
 enum { TRIES_MAX = 8, NAME_BYTES = 4096 };
+/* What NCCL opens where nobody names a plugin, and does without where it is not there. */
+#define NCCL_DEFAULT "libnccl-profiler.so"
 enum { COPY_ENGINES = NCCL_CE_COLL | NCCL_CE_SYNC | NCCL_CE_BATCH };
 
 struct entry {
@@ -78,7 +80,7 @@ cairn_chain_open(const char *name, int version, const void *own, nccl_logger *lo
         find_table(library, version);
     if (table == own || (table && (!table->init || !table->start || !table->stop || !table->record || !table->finalize)))
         table = NULL;
-    else if (!table && logger)
+    else if (!table && logger && (library || strcmp(name, NCCL_DEFAULT) != 0))
         logger(NCCL_LOG_WARN, NCCL_LOG_INIT, __FILE__, __LINE__,
                "cairn: the profiler plugin %s %s: it gets no events. CAIRN_NCCL_PROFILER_CHAIN names it", name,
                library ? "has no table of the version that this NCCL speaks" : "cannot be opened");
