@@ -88,10 +88,8 @@ floor_start(void *context, void **handle, void *descriptor)
         floor_write(now_ns());
         *handle = *(int *)context & NCCL_KERNEL_CH ? context : NULL;
     } else if (event->head.type64 == NCCL_KERNEL_CH) {
-        uint64_t time_ns = now_ns();
-
         if (event->kernel_ch.channel == 0)
-            floor_write(time_ns);
+            floor_write(now_ns());
         *handle = context;
     } else if (event->head.type64 == NCCL_COLL_API) {
         *handle = context;
@@ -110,11 +108,10 @@ static int
 floor_record(void *handle, int state, void *arguments)
 {
     const union nccl_state *timer = arguments;
-    uint64_t time_ns = now_ns();
 
     (void)handle, (void)state;
     if (timer->device_ns % 16 == CHANNELS - 1)
-        floor_write(time_ns);
+        floor_write(now_ns());
     return 0;
 }
 

@@ -35,7 +35,8 @@ struct slot {
     _Atomic uint64_t owner;
     struct cairn_probe_comm *comm;
     struct cairn_timing_record record;
-    uint64_t started, stopped; /* a bit per channel */
+    uint64_t started;         /* a bit per channel */
+    _Atomic uint64_t stopped;  /* the same; looked at without the slot too */
     uint64_t first_start_ns, last_stop_ns;
     uint32_t channels; /* expected; 0: not known */
     bool on_host;      /* the two times are of the host's clock, as long as the device's are not known */
@@ -215,7 +216,8 @@ host_ns(const struct slot *slot, uint64_t time_ns)
 static void
 end(struct slot *slot)
 {
-    if (slot->over || slot->started == 0 || slot->started != slot->stopped)
+    if (slot->over || slot->started == 0 ||
+        slot->started != atomic_load_explicit(&slot->stopped, memory_order_relaxed))
         return;
     slot->over = true;
     slot->record.start_ns = host_ns(slot, slot->first_start_ns);
@@ -256,7 +258,8 @@ open_slot(struct cairn_probe_comm *comm, const struct cairn_probe_task *task, co
     end(slot);
     slot->comm = comm;
     slot->record = *record;
-    slot->started = slot->stopped = 0;
+    slot->started = 0;
+    atomic_store_explicit(&slot->stopped, 0, memory_order_relaxed);
     slot->first_start_ns = slot->last_stop_ns = 0;
     slot->channels = task->channels <= NCCL_CHANNELS_MAX ? task->channels : 0;
     slot->on_host = slot->over = false;
@@ -317,59 +320,77 @@ cairn_probe_enter(struct cairn_probe_comm *comm, const struct cairn_probe_task *
 
 /* ---- kernels ---- */
 
+/*
+ * The clock is read at the first start and the last stop of an operation alone: it is what these calls cost most, and one
+ * look at each end says as much of the distance of the clocks as one per channel.
+ */
 void
 cairn_probe_kernel_start(uint64_t operation, uint32_t channel, uint64_t device_ns)
 {
-    struct slot *slot = take(operation);
-    uint64_t time_ns, former;
+    struct slot *slot = channel < NCCL_CHANNELS_MAX ? take(operation) : NULL;
+    uint64_t bit, started, time_ns, former = 0;
 
     if (!slot)
         return;
-    if (channel >= NCCL_CHANNELS_MAX || slot->over || (slot->started & UINT64_C(1) << channel)) {
+    bit = UINT64_C(1) << channel;
+    started = slot->started;
+    if (slot->over || (started & bit)) {
         give_back(slot, operation);
         return;
     }
-    time_ns = now();
-    if (device_ns)
-        cairn_device_clock_observe(&slot->comm->clock, device_ns, time_ns);
-    if (slot->started == 0) {
+    slot->started = started | bit;
+    if (started == 0) {
+        time_ns = now();
+        if (device_ns)
+            cairn_device_clock_observe(&slot->comm->clock, device_ns, time_ns);
         slot->on_host = device_ns == 0;
         slot->first_start_ns = device_ns ? device_ns : time_ns;
         slot->record.start_ns = host_ns(slot, slot->first_start_ns);
         (void)cairn_timing_write(timing, &slot->record);
+        former = atomic_exchange_explicit(&slot->comm->last_timed, operation, memory_order_relaxed);
     } else if (!slot->on_host && device_ns && device_ns < slot->first_start_ns) {
         slot->first_start_ns = device_ns;
     }
-    former = slot->started == 0
-                 ? atomic_exchange_explicit(&slot->comm->last_timed, operation, memory_order_relaxed)
-                 : operation;
-    slot->started |= UINT64_C(1) << channel;
     give_back(slot, operation);
     if (former != operation) /* the kernels of a communicator follow one another: that one has ended */
         settle(former);
 }
 
+/* With the slot taken, for a channel that has started and not stopped. */
+static void
+stop_channel(struct slot *slot, uint64_t bit, uint64_t device_ns)
+{
+    uint64_t stopped = atomic_load_explicit(&slot->stopped, memory_order_relaxed) | bit;
+    bool is_last = slot->channels && (uint32_t)__builtin_popcountll(stopped) >= slot->channels;
+
+    atomic_store_explicit(&slot->stopped, stopped, memory_order_relaxed);
+    if (slot->on_host)
+        device_ns = now();
+    else if (device_ns == 0) /* known by the host's clock alone, which is another: it has not stopped before it started */
+        device_ns = slot->first_start_ns;
+    else if (is_last)
+        cairn_device_clock_observe(&slot->comm->clock, device_ns, now());
+    if (device_ns > slot->last_stop_ns)
+        slot->last_stop_ns = device_ns;
+    if (is_last)
+        end(slot);
+}
+
 void
 cairn_probe_kernel_stop(uint64_t operation, uint32_t channel, uint64_t device_ns)
 {
-    struct slot *slot = take(operation);
-    uint64_t time_ns;
+    struct slot *slot = slot_of(operation);
+    uint64_t bit;
 
+    if (channel >= NCCL_CHANNELS_MAX)
+        return;
+    bit = UINT64_C(1) << channel;
+    if (atomic_load_explicit(&slot->stopped, memory_order_relaxed) & bit) /* NCCL says it twice: nothing to take it for */
+        return;
+    slot = take(operation);
     if (!slot)
         return;
-    if (channel < NCCL_CHANNELS_MAX && !slot->over && (slot->started & ~slot->stopped & UINT64_C(1) << channel)) {
-        time_ns = now();
-        if (device_ns)
-            cairn_device_clock_observe(&slot->comm->clock, device_ns, time_ns);
-        if (!slot->on_host && device_ns == 0) /* this end is known by the host's clock alone */
-            device_ns = slot->last_stop_ns > slot->first_start_ns ? slot->last_stop_ns : slot->first_start_ns;
-        if (slot->on_host)
-            device_ns = time_ns;
-        slot->stopped |= UINT64_C(1) << channel;
-        if (device_ns > slot->last_stop_ns)
-            slot->last_stop_ns = device_ns;
-        if (slot->channels && (uint32_t)__builtin_popcountll(slot->stopped) >= slot->channels)
-            end(slot);
-    }
+    if (!slot->over && (slot->started & bit) && !(atomic_load_explicit(&slot->stopped, memory_order_relaxed) & bit))
+        stop_channel(slot, bit, device_ns);
     give_back(slot, operation);
 }
