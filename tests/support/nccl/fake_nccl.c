@@ -118,8 +118,11 @@ fake_start(const struct fake_nccl *nccl, void *context, void *descriptor)
 {
     const struct nccl_profiler_v5 *table = nccl->table;
     void *handle = (void *)(uintptr_t)0xdead; /* always to be written */
+    uint8_t before[sizeof(struct nccl_descriptor_v4)]; /* the smallest */
 
+    memcpy(before, descriptor, sizeof before);
     CHECK(table->start(context, &handle, descriptor) == 0);
+    CHECK(memcmp(before, descriptor, sizeof before) == 0);
     CHECK(handle != (void *)(uintptr_t)0xdead);
     return handle;
 }
