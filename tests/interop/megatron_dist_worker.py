@@ -105,7 +105,7 @@ def build(job: dict[str, Any], seed: int) -> tuple[Any, Any]:
     """A model in its wrapper with its distributed optimizer, after a step with gradients that are numbers out of the air."""
     torch.manual_seed(seed)
     model = build_model(job)
-    if job["kind"] == "dense":  # as Megatron-LM wraps it: norms too, which then lie among the others in the optimizer's buffer
+    if "half" in job["kind"]:  # as Megatron-LM wraps it: norms too, which then lie among the others in the optimizer's buffer
         model.bfloat16()
     for name, parameter in model.named_parameters():
         if "tied" in job["kind"] and shared(name) == EMBEDDING:

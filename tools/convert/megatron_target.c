@@ -415,6 +415,10 @@ load_common(struct cairn_megatron_target *target)
         cairn_megatron_args_read(cairn_pickle_get(root, "args"), &target->args);
     if (!err) /* without the optimizer's groups Megatron-LM loads none of its tensors */
         target->has_optim = target->has_optim && cairn_pickle_get(root, "optimizer") != NULL;
+    if (target->joined) /* another optimizer's state has no place in distrib_optim.pt: it is carried */
+        target->has_optim =
+            target->has_optim &&
+            cairn_megatron_target_find(target, "exp_avg_sq." CAIRN_MEGATRON_EMBEDDING) != UINT32_MAX;
     if (err)
         err = refuse(target, CAIRN_MEGATRON_COMMON " is damaged");
     if (!err)
