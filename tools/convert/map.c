@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/convert/box.h"
 #include "tools/convert/dcp.h"
 #include "tools/convert/map_stage.h"
 #include "tools/convert/param_groups.h"
@@ -226,13 +227,7 @@ cairn_map_target_add(struct cairn_map_stage *stage, const char *name,
                      const struct cairn_tensor *like, uint32_t dims, const uint64_t *shape,
                      uint32_t alias_of)
 {
-    struct cairn_slice slice = {.name = name,
-                                .dtype = like->dtype,
-                                .kind = like->kind,
-                                .dims = dims,
-                                .replica_count = 1};
     uint32_t index = cairn_layout_tensor_count(stage->to);
-    bool empty = false;
     cairn_err err;
 
     if (cairn_layout_tensor_find(stage->to, name) != UINT32_MAX)
@@ -240,13 +235,10 @@ cairn_map_target_add(struct cairn_map_stage *stage, const char *name,
                               "%s: two tensors would be called %s, of which %s is the second; "
                               "leave one out with --drop",
                               stage->checkpoint->place.path, name, like->name);
-    for (uint32_t d = 0; d < dims; d++) {
-        slice.shape[d] = slice.extent[d] = shape[d];
-        empty = empty || shape[d] == 0;
-    }
     err = reserve(stage, index + 1);
     if (!err)
-        err = cairn_layout_add(stage->to, 0, &slice, !empty, !empty, 0, NULL);
+        err = cairn_box_add_tensor(stage->to, name, like->dtype, like->kind, dims, shape, &index,
+                                   NULL);
     if (!err)
         stage->piece_first[index] = cairn_layout_piece_count(stage->to);
     for (size_t i = 0; !err && alias_of == UINT32_MAX && i < stage->scratch.count; i++) {
