@@ -29,12 +29,13 @@ JOBS = os.cpu_count() or 2
 ORDER = ["style", "unit", "fault", "gpu", "fuzz", "asan", "tsan", "sim", "cluster", "interop"]
 # Programs with threads, run under ThreadSanitizer.
 THREADED = ["base/test_loop", "base/test_worker", "base/test_ring", "snapshot/test_capture",
-            "snapshot/test_spill", "client/test_client", "client/test_device", "client/test_fence", "client/test_restore", "tools/test_conversion"]
+            "snapshot/test_spill", "client/test_client", "client/test_trouble", "client/test_device", "client/test_fence", "client/test_restore",
+            "nccl/test_plugin", "tools/test_conversion"]
 # Of cluster and interop, where each program starts several processes of its own.
 CLUSTER_JOBS_MAX = 2
 LONGEST_FIRST = ["test_demo.py", "test_agent.py",
                  "test_torch.py", "test_fsdp1.py", "test_dcp.py", "test_torch_more.py", "test_torch_device.py", "test_convert_megatron_dist.py",
-                 "test_convert_deepspeed.py", "test_convert_megatron.py", "test_torch_bad_input.py"]
+                 "test_convert_deepspeed.py", "test_convert_to_deepspeed.py", "test_convert_megatron.py", "test_torch_bad_input.py"]
 FUZZ_SECONDS = int(os.environ.get("FUZZ_SECONDS", "60"))  # of the processor, for each fuzzer
 
 
@@ -344,7 +345,7 @@ def suite_interop():
 
 
 def suite_lint():
-    sources = [f for d in ("base", "erasure", "transport", "snapshot", "client", "agent", "tools", "tools/convert")
+    sources = [f for d in ("base", "erasure", "transport", "snapshot", "client", "agent", "tools", "tools/convert", "bindings/nccl")
                for f in sorted(glob.glob(f"{ROOT}/{d}/*.c"))]
     return [run_program("lint: cppcheck", ["cppcheck", "-q", "--std=c11", "--error-exitcode=1", "--inline-suppr",
                                            "--enable=warning,portability", "-I.", "-Iinclude", "--suppress=missingIncludeSystem",
