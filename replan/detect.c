@@ -80,7 +80,6 @@ cairn_detector_destroy(struct cairn_detector *detector)
     free(detector->channels);
     free(detector->channel_index);
     free(detector->class_sigma);
-    free(detector->class_common);
     cairn_verdicts_fini(&detector->verdicts);
     free(detector);
 }
@@ -267,7 +266,7 @@ flush_rank(struct cairn_detector *detector, uint32_t rank)
     if (detector->periods && detector->periods[rank].kept_count > 0) {
         struct cairn_period *period = &detector->periods[rank];
 
-        cairn_period_give_up(period);
+        cairn_period_settle(period);
         for (uint32_t i = 0; i < period->kept_count; i++) {
             cairn_period_number(period, &period->kept[i]);
             err = take_numbered(detector, &period->kept[i]);

@@ -35,8 +35,8 @@ standing_of(const struct cairn_intake *intake)
     struct standing standing = {.open = NULL};
     uint64_t last_ns = intake->end_ns;
 
-    /* where operations overlap, nobody waits in a send */
-    bool aside = intake->overlaps * 50 > intake->records;
+    /* where sends go on by themselves, nobody waits in one */
+    bool aside = intake->sends_aside >= CAIRN_SENDS_ASIDE;
 
     for (uint32_t i = 0; i < intake->open_count; i++)
         if (aside && intake->open[i].op == CAIRN_SEND)

@@ -37,12 +37,13 @@ struct cairn_rank_state {
     float wait_ns[CAIRN_SHIFT_WINDOW];  /* of the same steps, in the same slots */
     float compute_ns[CAIRN_SHIFT_WINDOW];
     double normal;  /* ln of the rank's own normal computation; NaN until calibrated */
-    double excess;  /* how much that is above its peers' */
+    double normal_steps; /* how many steps that is as good as */
+    double base;    /* correction of the normal by later quiet steps */
+    double excess;  /* how much the normal is above the peers' */
     double sigma;
     uint32_t verdict; /* index of its open verdict, UINT32_MAX */
     uint32_t quiet_steps;
-    double rate_sum; /* of the open verdict, with the number of its steps */
-    uint32_t rate_steps;
+    uint32_t slow_steps; /* of the open verdict */
 };
 
 /* One transfer of a channel in the step that is analysed. */
@@ -66,7 +67,7 @@ struct cairn_channel {
     float first[CAIRN_CALIBRATE_STEPS];
     uint32_t first_step[CAIRN_CALIBRATE_STEPS];
     uint32_t first_count;
-    double normal, excess;
+    double normal, normal_steps, base, excess; /* as of a rank */
     bool hot;
     struct cairn_shift_found found;
     uint32_t hot_since; /* the step at which it became hot */
@@ -109,7 +110,6 @@ struct cairn_detector {
     uint32_t channel_hash_room;
     uint32_t class_count;
     double *class_sigma; /* of each class */
-    double *class_common;
     bool links_pending;
     uint32_t links_pending_step;
 

@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Operations that are begun together start less than this apart. */
+static const uint64_t apart_ns = 2000;
+
 void
 cairn_intake_fini(struct cairn_intake *intake)
 {
@@ -54,7 +57,6 @@ gap_before(struct cairn_intake *intake, uint64_t start_ns)
             point_ns = intake->pending_end_ns[i];
     }
     intake->pending_count = kept;
-    intake->overlaps += kept > 0;
     gap_ns = point_ns > 0 && start_ns > point_ns ? (double)(start_ns - point_ns) : 0;
     intake->point_ns = start_ns > point_ns ? start_ns : point_ns;
     return gap_ns;
@@ -164,8 +166,16 @@ cairn_intake_take(struct cairn_intake *intake, const struct cairn_record *record
     err = add_sample(intake, record);
     if (err)
         return err;
+    if (record->start_ns > intake->send_start_ns + apart_ns &&
+        record->start_ns + apart_ns < intake->send_end_ns)
+        intake->sends_aside++;
     intake->compute_ns += gap_before(intake, record->start_ns);
-    add_pending(intake, record->end_ns);
+    if (record->op == CAIRN_SEND) {
+        intake->send_start_ns = record->start_ns;
+        intake->send_end_ns = record->end_ns;
+    }
+    if (record->op != CAIRN_SEND || intake->sends_aside < CAIRN_SENDS_ASIDE)
+        add_pending(intake, record->end_ns);
     if (record->end_ns > intake->end_ns)
         intake->end_ns = record->end_ns;
     if (record->work > 0)

@@ -5,7 +5,8 @@
  * Computation is the sum of the gaps before operations: from the last moment at which something is
  * known to have begun or ended up to the start of the operation. An operation that another one
  * starts inside of (a send that goes on by itself, gradients reduced behind the backward pass) did
- * not keep the rank from computing, and hides no gap.
+ * not keep the rank from computing, and hides no gap. Once sends are seen to go on by themselves their
+ * ends say nothing of what the rank does, and are left out.
  */
 #ifndef CAIRN_REPLAN_INTAKE_H
 #define CAIRN_REPLAN_INTAKE_H
@@ -14,7 +15,7 @@
 
 #include <stddef.h>
 
-enum { CAIRN_INTAKE_PENDING = 16, CAIRN_INTAKE_OPEN = 8 };
+enum { CAIRN_INTAKE_PENDING = 16, CAIRN_INTAKE_OPEN = 8, CAIRN_SENDS_ASIDE = 2 };
 
 /* An operation: what it was in (cairn_lane_*), its number there, and how long it took. */
 struct cairn_sample {
@@ -59,7 +60,8 @@ struct cairn_intake {
     uint32_t step;
     bool any;
     uint64_t records, ignored;
-    uint64_t overlaps; /* operations that began while another was under way */
+    uint64_t send_start_ns, send_end_ns; /* the last send */
+    uint32_t sends_aside; /* operations that began inside a send: nobody waits in one */
     double compute_ns, work;
     struct cairn_sample *samples;
     uint32_t sample_count, sample_room;

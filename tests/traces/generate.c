@@ -57,7 +57,7 @@ random_normal(struct random *random)
 }
 
 static void
-draw_shape(struct job *job, struct random *random, uint32_t ranks, bool stages)
+draw_shape(struct job *job, struct random *random, uint32_t ranks, bool pipelines)
 {
     static const uint32_t worlds[] = {16, 16, 32, 32, 64, 64, 128, 256, 512, 1024};
 
@@ -68,7 +68,7 @@ draw_shape(struct job *job, struct random *random, uint32_t ranks, bool stages)
         job->pp = 1u << random_below(random, 4);
         job->dp = job->world / (job->tp * job->pp);
     } while (job->tp * job->pp * 2 > job->world || job->tp > job->ranks_per_node || job->dp > 1024 ||
-             (stages && job->pp < 4));
+             (pipelines && job->pp < 4));
     job->data_before_stages = random_below(random, 3) == 0;
     job->tree = random_below(random, 3) == 0;
     job->sharded = random_below(random, 2);
@@ -258,7 +258,7 @@ main(int argc, char **argv)
     }
     if (ranks > RANKS_MAX)
         ranks = RANKS_MAX;
-    draw_shape(&job, &random, ranks, strstr(name, "_stage") != NULL);
+    draw_shape(&job, &random, ranks, strstr(name, "_stage") != NULL || strcmp(name, "link") == 0);
     if (noise > 0)
         job.noise = noise;
     if (strcmp(name, "several") == 0)
