@@ -178,7 +178,6 @@ static cairn_err
 name_links(struct cairn_detector *detector, const struct cairn_open *open, uint32_t rank,
            struct cairn_verdict *verdict)
 {
-    const struct cairn_topology *topology = detector->topology;
     bool send = open->op == CAIRN_SEND;
     cairn_err err = CAIRN_OK;
 
@@ -190,17 +189,16 @@ name_links(struct cairn_detector *detector, const struct cairn_open *open, uint3
             err = cairn_list_add(&verdict->ranks, verdict->links.items[side]);
         return err;
     }
-    const struct cairn_comm *comm = &topology->comms[open->comm];
+    const struct cairn_comm *comm = &detector->topology->comms[open->comm];
 
     for (uint32_t i = 0; !err && i < comm->count; i++) {
         uint32_t next = comm->ranks[(i + 1) % comm->count];
 
         err = cairn_list_add(&verdict->ranks, comm->ranks[i]);
-        if (!err && (!comm->crosses || cairn_topology_apart(topology, comm->ranks[i], next))) {
+        if (!err)
             err = cairn_list_add(&verdict->links, comm->ranks[i]);
-            if (!err)
-                err = cairn_list_add(&verdict->links, next);
-        }
+        if (!err)
+            err = cairn_list_add(&verdict->links, next);
     }
     return err;
 }

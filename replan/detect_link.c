@@ -18,11 +18,8 @@ static const double node_share_min = 0.75; /* of a node's channels to others tha
 static const double excess_min = 0.35;     /* over the class, from the first step on: ln(1.42) */
 enum { STEPS_MIN = 4, QUIET_STEPS = 8, GATHER_STEPS = 3, CLASS_MIN = 4, NORMAL_STEPS_MAX = 256, CLASSES = 2 + 16 * 2 * 64 };
 
-static double
-size_min(void)
-{
-    return log(1.3);
-}
+/* The least shift that counts: ln(1.3). */
+static const double size_min = 0.2624;
 
 static bool
 between_nodes(const struct cairn_topology *topology, const struct cairn_channel *channel)
@@ -90,12 +87,18 @@ calibrate(struct cairn_detector *detector, struct cairn_channel *channel)
     detector->class_sigma[channel->class_index] = 0; /* to be found again */
 }
 
+/* Few values tell little of the noise: the fewer, the more of it is assumed. */
 static void
 find_class_sigma(struct cairn_detector *detector, uint32_t class_index)
 {
     double spread = class_quantile(detector, class_index, true, 0.5, 4);
+    uint32_t count = 0;
 
-    detector->class_sigma[class_index] = isnan(spread) ? 1 : fmax(1.6 * spread, sigma_floor);
+    for (uint32_t i = 0; i < detector->channel_count; i++)
+        if (detector->channels[i].class_index == class_index && !isnan(detector->channels[i].normal))
+            count += detector->channels[i].first_count;
+    detector->class_sigma[class_index] =
+        isnan(spread) ? 1 : fmax(1.6 * (1 + 2 / sqrt(count)) * spread, sigma_floor);
 }
 
 /* A channel that was slow from the beginning, among the others of its class. */
@@ -131,6 +134,7 @@ static void
 follow(struct cairn_detector *detector, struct cairn_channel *channel)
 {
     double value = cairn_shift_value(&channel->shift, 0) - channel->base;
+    bool others = false;
 
     if (value >= channel->found.size / 3) {
         channel->quiet_steps = 0;
@@ -138,10 +142,12 @@ follow(struct cairn_detector *detector, struct cairn_channel *channel)
     }
     if (++channel->quiet_steps < QUIET_STEPS)
         return;
-    if (channel->verdict != UINT32_MAX && channel->shift.used > QUIET_STEPS)
+    channel->hot = false;
+    for (uint32_t i = 0; i < detector->channel_count; i++)
+        others |= detector->channels[i].hot && detector->channels[i].verdict == channel->verdict;
+    if (channel->verdict != UINT32_MAX && !others && channel->shift.used > QUIET_STEPS)
         detector->verdicts.items[channel->verdict].until_step =
             cairn_shift_step(&channel->shift, QUIET_STEPS);
-    channel->hot = false;
     channel->verdict = UINT32_MAX;
     channel->excess = 0;
     channel->quiet_steps = 0;
@@ -152,7 +158,7 @@ static void
 judge(struct cairn_detector *detector, struct cairn_channel *channel)
 {
     struct cairn_shift_limits limits = {detector->class_sigma[channel->class_index], channel->base,
-                                        channel->normal_steps, score_min, size_min(), STEPS_MIN};
+                                        channel->normal_steps, score_min, size_min, STEPS_MIN};
 
     if (channel->hot) {
         follow(detector, channel);
@@ -161,7 +167,8 @@ judge(struct cairn_detector *detector, struct cairn_channel *channel)
     if (!cairn_shift_find(&channel->shift, &limits, &channel->found))
         return;
     channel->hot = true;
-    channel->hot_since = detector->now.step;
+    channel->said_step = CAIRN_STEP_NONE;
+    channel->vague = false;
     if (!detector->links_pending) {
         detector->links_pending = true;
         detector->links_pending_step = detector->now.step;
@@ -175,7 +182,7 @@ static bool
 unexplained(const struct cairn_detector *detector, const struct cairn_channel *channel)
 {
     struct cairn_shift_limits limits = {detector->class_sigma[channel->class_index], channel->base,
-                                        channel->normal_steps, sibling_score_min, size_min() / 1.5,
+                                        channel->normal_steps, sibling_score_min, size_min / 1.5,
                                         STEPS_MIN};
     struct cairn_shift_found found;
 
@@ -338,6 +345,11 @@ say(struct cairn_detector *detector, bool *open, const struct cause *cause)
         if (!channel->hot)
             continue;
         channel->verdict = index;
+        channel->vague = cause->node == CAIRN_NODE_UNKNOWN && channel->members > 2;
+        if (channel->said_step == CAIRN_STEP_NONE)
+            channel->said_step = detector->now.step;
+        if (channel->said_step < verdict->detected_step)
+            verdict->detected_step = channel->said_step;
         size += channel->found.size;
         score = fmax(score, channel->found.score);
         count++;
@@ -368,6 +380,42 @@ say(struct cairn_detector *detector, bool *open, const struct cause *cause)
     return err;
 }
 
+/* What was said of rings without naming a link is said anew, with what is known by now. */
+static void
+take_back_vague(struct cairn_detector *detector)
+{
+    for (uint32_t i = 0; i < detector->channel_count; i++) {
+        uint32_t index = detector->channels[i].verdict;
+
+        if (index == UINT32_MAX || !detector->channels[i].vague)
+            continue;
+        for (uint32_t k = 0; k < detector->channel_count; k++)
+            if (detector->channels[k].verdict == index)
+                detector->channels[k].verdict = UINT32_MAX;
+        cairn_detect_drop(detector, index);
+    }
+}
+
+/* Hot channels of a node whose NIC is known to be slow need no verdict of their own. */
+static void
+join_known(struct cairn_detector *detector, bool *open)
+{
+    for (uint32_t i = 0; i < detector->channel_count; i++)
+        for (uint32_t v = 0; open[i] && v < detector->verdicts.count; v++) {
+            const struct cairn_verdict *verdict = &detector->verdicts.items[v];
+            struct cause cause = {.channel = i};
+
+            if (verdict->kind != CAIRN_SLOW_LINK || verdict->nodes.count != 1 ||
+                verdict->until_step != CAIRN_STEP_NONE)
+                continue;
+            cause.node = verdict->nodes.items[0];
+            if (!belongs(detector, i, &cause))
+                continue;
+            detector->channels[i].verdict = v;
+            open[i] = false;
+        }
+}
+
 static cairn_err
 find_causes(struct cairn_detector *detector)
 {
@@ -378,8 +426,10 @@ find_causes(struct cairn_detector *detector)
     if (!open)
         return CAIRN_NOMEM;
     detector->links_pending = false;
+    take_back_vague(detector);
     for (uint32_t i = 0; i < detector->channel_count; i++)
         open[i] = unexplained(detector, &detector->channels[i]);
+    join_known(detector, open);
     while (!err && (node = best_node(detector, open)) != CAIRN_NODE_UNKNOWN)
         err = say(detector, open, &(struct cause){.node = node});
     for (int pairs = 1; pairs >= 0; pairs--) /* pairs first: a ring may only go over the same link */

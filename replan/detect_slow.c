@@ -17,19 +17,15 @@
 #include <string.h>
 
 static const double common_share = 0.35, common_bias = 0.385;
-static const double score_min = 7, sibling_score_min = 4, sigma_floor = 0.005;
+static const double score_min = 7, sigma_floor = 0.005;
 static const double pipeline_gain = 0.6;   /* of the noise must be left for it to be taken out */
 static const double spread_floor = 0.006; /* of healthy devices of one kind */
 static const double excess_min = 0.06;     /* over the peers, from the first step on */
 static const double share_of_wait = 0.25;  /* of the culprit's delay that a victim waits longer */
-static const double rate_spread = 0.3;     /* of ranks that are slow for one reason */
-enum { STEPS_MIN = 4, QUIET_STEPS = 6, PEERS_MIN = 3, PIPELINE_RANKS_MIN = 4, ONSET_SPREAD = 8, WINDOW = CAIRN_SHIFT_WINDOW, NORMAL_STEPS_MAX = 256 };
+enum { STEPS_MIN = 4, QUIET_STEPS = 6, PEERS_MIN = 3, PIPELINE_RANKS_MIN = 4, WINDOW = CAIRN_SHIFT_WINDOW, NORMAL_STEPS_MAX = 256 };
 
-static double
-size_min(void)
-{
-    return log(1.06);
-}
+/* The least shift that counts: ln(1.06). */
+static const double size_min = 0.0583;
 
 /* The quantile of deviations of the ranks that have one, over all or one pipeline; 0 for too few. */
 static double
@@ -111,7 +107,7 @@ first_sigma(struct cairn_detector *detector, bool by_pipeline)
     for (uint32_t i = 0; i < count; i++)
         all[i] = fabsf(all[i] - (float)middle);
     /* the normals come from the same few steps, hence a little more than 1.4826 */
-    return fmax(1.6 * (double)cairn_quantile(all, count, 0.5), sigma_floor);
+    return fmax(1.6 * (1 + 1 / sqrt(count)) * (double)cairn_quantile(all, count, 0.5), sigma_floor);
 }
 
 /* A rank's own noise: where it is clearly above the others'. */
@@ -287,7 +283,7 @@ judge(struct cairn_detector *detector, uint32_t rank)
 {
     struct cairn_rank_state *state = &detector->ranks[rank];
     struct cairn_shift_limits limits = {state->sigma, state->base, state->normal_steps,
-                                        score_min, size_min(), STEPS_MIN};
+                                        score_min, size_min, STEPS_MIN};
     struct cairn_shift_found found;
 
     if (state->verdict != UINT32_MAX) {
@@ -297,123 +293,6 @@ judge(struct cairn_detector *detector, uint32_t rank)
     if (!cairn_shift_find(&state->shift, &limits, &found))
         return CAIRN_OK;
     return open_verdict(detector, rank, &found);
-}
-
-/* ---- whole nodes ---- */
-
-static void
-drop_verdict(struct cairn_detector *detector, uint32_t index)
-{
-    cairn_verdicts_remove(&detector->verdicts, index);
-    for (uint32_t rank = 0; rank < detector->topology->world; rank++)
-        if (detector->ranks[rank].verdict != UINT32_MAX && detector->ranks[rank].verdict > index)
-            detector->ranks[rank].verdict--;
-    for (uint32_t i = 0; i < detector->channel_count; i++)
-        if (detector->channels[i].verdict != UINT32_MAX && detector->channels[i].verdict > index)
-            detector->channels[i].verdict--;
-}
-
-/* True where a rank is slow like `verdict`, or at the end nearly surely so. */
-static bool
-slow_alike(struct cairn_detector *detector, uint32_t rank, const struct cairn_verdict *verdict,
-           bool last)
-{
-    const struct cairn_rank_state *state = &detector->ranks[rank];
-    struct cairn_shift_limits limits = {state->sigma, state->base, state->normal_steps,
-                                        sibling_score_min, size_min() / 2, STEPS_MIN};
-    struct cairn_shift_found found;
-    double size = log(verdict->rate);
-
-    if (state->verdict != UINT32_MAX) {
-        const struct cairn_verdict *other = &detector->verdicts.items[state->verdict];
-
-        return other->kind == CAIRN_SLOW_COMPUTE &&
-               (other->since_step > verdict->since_step ? other->since_step - verdict->since_step
-                                                        : verdict->since_step - other->since_step) <=
-                   ONSET_SPREAD &&
-               fabs(log(other->rate) - size) <= fmax(rate_spread * size, 0.05);
-    }
-    return last && cairn_shift_find(&state->shift, &limits, &found) &&
-           fabs(found.size - size) <= fmax(rate_spread * size, 0.05);
-}
-
-static cairn_err
-merge_node(struct cairn_detector *detector, uint32_t node)
-{
-    const struct cairn_topology *topology = detector->topology;
-    uint32_t kept = UINT32_MAX;
-    struct cairn_verdict *verdict;
-    double size = 0;
-    uint32_t count = 0;
-    cairn_err err;
-
-    for (uint32_t rank = 0; rank < topology->world; rank++) {
-        uint32_t index = detector->ranks[rank].verdict;
-
-        if (topology->node[rank] != node || !detector->seen[rank])
-            continue;
-        if (index != UINT32_MAX) {
-            size += log(detector->verdicts.items[index].rate);
-            count++;
-            if (kept == UINT32_MAX || index < kept)
-                kept = index;
-        }
-    }
-    verdict = &detector->verdicts.items[kept];
-    verdict->kind = CAIRN_SLOW_NODE;
-    verdict->ranks.count = 0;
-    verdict->rate = exp(size / count);
-    err = cairn_list_add(&verdict->nodes, node);
-    for (uint32_t rank = 0; !err && rank < topology->world; rank++) {
-        uint32_t index = detector->ranks[rank].verdict;
-
-        if (topology->node[rank] != node || !detector->seen[rank])
-            continue;
-        detector->ranks[rank].verdict = kept;
-        if (index != UINT32_MAX && index != kept) {
-            if (detector->verdicts.items[index].detected_step >
-                detector->verdicts.items[kept].detected_step)
-                detector->verdicts.items[kept].detected_step =
-                    detector->verdicts.items[index].detected_step;
-            drop_verdict(detector, index);
-        }
-        err = cairn_list_add(&detector->verdicts.items[kept].ranks, rank);
-    }
-    verdict = &detector->verdicts.items[kept];
-    snprintf(verdict->evidence, sizeof verdict->evidence,
-             "all %u ranks of node %u compute %.2f times as long as is normal for them since about the "
-             "same step",
-             verdict->ranks.count, node, verdict->rate);
-    return err;
-}
-
-/* Nodes of which all ranks are slow alike. */
-static cairn_err
-find_nodes(struct cairn_detector *detector, bool last)
-{
-    const struct cairn_topology *topology = detector->topology;
-
-    for (uint32_t i = 0; i < detector->verdicts.count; i++) {
-        const struct cairn_verdict *verdict = &detector->verdicts.items[i];
-        uint32_t ranks = 0, alike = 0, node;
-        cairn_err err;
-
-        if (verdict->kind != CAIRN_SLOW_COMPUTE || verdict->ranks.count != 1 ||
-            detector->ranks[verdict->ranks.items[0]].verdict != i)
-            continue;
-        node = topology->node[verdict->ranks.items[0]];
-        for (uint32_t rank = 0; node != CAIRN_NODE_UNKNOWN && rank < topology->world; rank++)
-            if (topology->node[rank] == node && detector->seen[rank]) {
-                ranks++;
-                alike += slow_alike(detector, rank, verdict, last) ? 1 : 0;
-            }
-        if (ranks < 2 || alike < ranks)
-            continue;
-        err = merge_node(detector, node);
-        if (err)
-            return err;
-    }
-    return CAIRN_OK;
 }
 
 /* ---- steps ---- */
@@ -453,7 +332,7 @@ push_step(struct cairn_detector *detector, uint32_t step)
         if (!isnan(detector->value[rank]))
             err = judge(detector, rank);
     if (!err && detector->verdicts.count > opened)
-        err = find_nodes(detector, false);
+        err = cairn_detect_nodes(detector, false);
     return err;
 }
 
@@ -556,7 +435,7 @@ clear_victims(struct cairn_detector *detector)
 cairn_err
 cairn_detect_slow_finish(struct cairn_detector *detector)
 {
-    cairn_err err = detector->calibrated ? find_nodes(detector, true) : CAIRN_OK;
+    cairn_err err = detector->calibrated ? cairn_detect_nodes(detector, true) : CAIRN_OK;
 
     clear_victims(detector);
     return err;

@@ -9,7 +9,7 @@
 #include <stdio.h>
 
 static const double stage_size_min = 0.14; /* ln(1.15) */
-static const double uneven_spread_min = 0.12, uneven_steps_share = 0.6, uneven_mean_min = 1.15;
+static const double uneven_spread_min = 0.14, uneven_steps_share = 0.45, uneven_mean_min = 1.12;
 static const double pause_size_min = 0.1, pause_share_min = 0.12;
 enum { WATCH_STEPS = 20, PAUSES_MIN = 6, PAUSE_RANKS_MIN = 3, STAGES_MAX = 1024 };
 
@@ -115,7 +115,9 @@ pipelines_of(struct cairn_detector *detector, double *spread, double *largest)
     low = (double)cairn_quantile(detector->scratch, count, 0.25);
     high = (double)cairn_quantile(detector->scratch, count, 0.75);
     middle = (double)cairn_quantile(detector->scratch, count, 0.5);
-    *spread = (high - low) / 1.35 / middle;
+    /* quartiles, so that a few late ranks do not count; of two or three there are none */
+    *spread = count < 4 ? (double)(detector->scratch[count - 1] - detector->scratch[0]) / 1.41 / middle
+                        : (high - low) / 1.35 / middle;
     *largest = most / (sum / count);
     return true;
 }

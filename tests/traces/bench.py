@@ -64,8 +64,10 @@ def is_right(verdict: Verdict, fault: Fault, labels: Dict[str, Any]) -> bool:
         return verdict["ranks"] == [fault["rank"]]
     if kind == "slow_node" or fault["nic"]:
         return verdict["nodes"] == [fault["node"]]
-    if kind in ("slow_link", "hang_link"):
-        a, b = pair_of(fault)
+    a, b = pair_of(fault)
+    if kind == "hang_link":  # all that were in the operation, among them the two between which it stopped
+        return {(a, b), (b, a)} & set(links_of(verdict)) != set()
+    if kind == "slow_link":
         return not verdict["nodes"] and set(links_of(verdict)) <= {(a, b), (b, a)} and bool(verdict["links"])
     if fault["pattern"] in ("long_stage", "last_stage"):
         per_stage = labels["world"] // labels["pp"]
