@@ -320,7 +320,8 @@ belongs(const struct cairn_detector *detector, uint32_t index, const struct caus
                (channel->source == cause->target && channel->target == cause->source);
     /* rings that are slow at the same time go over one slow link, whichever it is */
     return channel->members > 2 && detector->channels[cause->channel].members > 2 &&
-           channel->class_index == detector->channels[cause->channel].class_index;
+           between_nodes(detector->topology, channel) ==
+               between_nodes(detector->topology, &detector->channels[cause->channel]);
 }
 
 static cairn_err

@@ -22,7 +22,8 @@ static const double pipeline_gain = 0.6;   /* of the noise must be left for it t
 static const double spread_floor = 0.006; /* of healthy devices of one kind */
 static const double excess_min = 0.06;     /* over the peers, from the first step on */
 static const double share_of_wait = 0.25;  /* of the culprit's delay that a victim waits longer */
-enum { STEPS_MIN = 4, QUIET_STEPS = 6, PEERS_MIN = 3, PIPELINE_RANKS_MIN = 4, WINDOW = CAIRN_SHIFT_WINDOW, NORMAL_STEPS_MAX = 256 };
+enum { STEPS_MIN = 4, STEPS_MIN_PAUSES = 8, /* where pauses wander, some meet */
+        QUIET_STEPS = 6, PEERS_MIN = 3, PIPELINE_RANKS_MIN = 4, WINDOW = CAIRN_SHIFT_WINDOW, NORMAL_STEPS_MAX = 256 };
 
 /* The least shift that counts: ln(1.06). */
 static const double size_min = 0.0583;
@@ -283,7 +284,8 @@ judge(struct cairn_detector *detector, uint32_t rank)
 {
     struct cairn_rank_state *state = &detector->ranks[rank];
     struct cairn_shift_limits limits = {state->sigma, state->base, state->normal_steps,
-                                        score_min, size_min, STEPS_MIN};
+                                        score_min, size_min,
+                                        detector->said_pauses ? STEPS_MIN_PAUSES : STEPS_MIN};
     struct cairn_shift_found found;
 
     if (state->verdict != UINT32_MAX) {

@@ -122,6 +122,16 @@ pipelines_of(struct cairn_detector *detector, double *spread, double *largest)
     return true;
 }
 
+/* A slow rank makes its pipeline the longest, and that is no matter of sequences. */
+static bool
+some_rank_slow(const struct cairn_detector *detector)
+{
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++)
+        if (detector->ranks[rank].verdict != UINT32_MAX)
+            return true;
+    return false;
+}
+
 static cairn_err
 watch_lengths(struct cairn_detector *detector)
 {
@@ -130,16 +140,18 @@ watch_lengths(struct cairn_detector *detector)
     uint32_t index;
     cairn_err err;
 
-    if (!pipelines_of(detector, &spread, &largest) || detector->said_lengths)
+    if (detector->said_lengths || some_rank_slow(detector) ||
+        !pipelines_of(detector, &spread, &largest))
         return CAIRN_OK;
+    detector->length_steps++;
     if (spread >= uneven_spread_min) {
         if (detector->uneven_steps++ == 0)
             detector->uneven_first_step = detector->now.step;
     }
     detector->uneven_sum += largest;
-    mean = detector->uneven_sum / detector->watched_steps;
-    if (detector->watched_steps < WATCH_STEPS || mean < uneven_mean_min ||
-        detector->uneven_steps < uneven_steps_share * detector->watched_steps)
+    mean = detector->uneven_sum / detector->length_steps;
+    if (detector->length_steps < WATCH_STEPS || mean < uneven_mean_min ||
+        detector->uneven_steps < uneven_steps_share * detector->length_steps)
         return CAIRN_OK;
     detector->said_lengths = true;
     err = say(detector, "sequence_length", detector->uneven_first_step, mean, &index);

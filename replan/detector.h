@@ -118,7 +118,7 @@ struct cairn_detector {
     /* structure */
     uint32_t *pauses; /* [world] lone late steps */
     uint32_t pause_count, pause_first_step, watched_steps;
-    uint32_t uneven_steps;
+    uint32_t length_steps, uneven_steps; /* steps in which pipelines were compared, and differed */
     double uneven_sum;
     uint32_t uneven_first_step;
     bool said_stage, said_pauses, said_lengths, hang_said;

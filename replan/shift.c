@@ -102,7 +102,7 @@ cairn_shift_find(const struct cairn_shift *shift, const struct cairn_shift_limit
      * not half as high as the last are not part of it */
     double latest = cairn_shift_median(shift, limits->steps_min) - limits->base;
 
-    while (best_steps > limits->steps_min &&
+    while (best_steps > 1 &&
            cairn_shift_value(shift, best_steps - 1) - limits->base < latest / 2)
         best_steps--;
     found->score = best;

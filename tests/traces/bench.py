@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple
 
-CASES = ["slow", "slow_2pct", "slow_slight", "node", "link", "nic", "hang_rank", "hang_link", "crash", "pause", "several",
+CASES = ["slow", "slow_2pct", "slow_slight", "node", "link", "nic", "nic_rings", "hang_rank", "hang_link", "crash", "pause", "several",
          "long_stage", "last_stage", "lengths", "collector"]
 QUIET_STEPS_OF_ONE = 1000
 Fault = Dict[str, Any]
