@@ -43,7 +43,8 @@ NEEDS_transport := transport base
 NEEDS_snapshot := snapshot base
 NEEDS_client := client snapshot base
 NEEDS_agent := agent client snapshot erasure transport base
-NEEDS_tools := tools agent client snapshot erasure transport base
+NEEDS_replan := replan base
+NEEDS_tools := tools agent client replan snapshot erasure transport base
 ARCHIVES_FOR = $(foreach m,$(NEEDS_$(1)),$(filter $(BUILD)/lib$(m).a,$(ARCHIVES)))
 
 .PHONY: all FORCE clean deps test-deps demo test check sim cluster interop fuzz bench bench-peers bench-convert lint layers headers format install
