@@ -2,7 +2,7 @@
 #   make                 ./cairn, lib/libcairn.so, lib/libnccl-profiler-cairn.so, examples/gpt
 #   make demo | test     install what is missing, then run the main job | pass the tests
 #   make check           unit and fault tests without installing anything
-#   make sim [SEEDS=N] [SEED=S], make cluster, make interop, make fuzz, make bench, make bench-peers, make bench-convert, make lint, make layers, make headers
+#   make sim [SEEDS=N] [SEED=S], make cluster, make interop, make fuzz, make bench, make bench-peers, make bench-convert, make bench-detect, make lint, make layers, make headers
 # Knobs: SAN=address,undefined | thread   CC=clang   V=1   BUILD=folder
 comma := ,
 SAN   ?=
@@ -44,7 +44,7 @@ NEEDS_snapshot := snapshot base
 NEEDS_client := client snapshot base
 NEEDS_agent := agent client snapshot erasure transport base
 NEEDS_replan := replan base
-NEEDS_tools := tools agent client replan snapshot erasure transport base
+NEEDS_tools := tools agent replan client snapshot erasure transport base
 ARCHIVES_FOR = $(foreach m,$(NEEDS_$(1)),$(filter $(BUILD)/lib$(m).a,$(ARCHIVES)))
 
 .PHONY: all FORCE clean deps test-deps demo test check sim cluster interop fuzz bench bench-peers bench-convert lint layers headers format install
@@ -111,6 +111,12 @@ $(BUILD)/tests/fault/%: $(BUILD)/tests/fault/%.o $(SUPPORT_OBJ) $(call ARCHIVES_
 GPU_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/gpu/test_*.c))
 $(BUILD)/tests/gpu/%: $(BUILD)/tests/gpu/%.o $(SUPPORT_OBJ) $(call ARCHIVES_FOR,snapshot)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS_ALL) -lcmocka -lm
+# Labelled traces of simulated jobs, and what `cairn detect` says of them. ARGS=--traces N | --seed N | --case NAME | --quiet-steps N
+$(BUILD)/tests/traces/generate: $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/traces/*.c))
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ -lm
+.PHONY: bench-detect
+bench-detect: all $(BUILD)/tests/traces/generate
+	$(Q)python3 tests/traces/bench.py --build $(BUILD) $(ARGS)
 # libFuzzer: make fuzz-bins CC=clang-14 SAN=fuzzer-no-link,address,undefined BUILD=build/fuzz
 FUZZ_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
 $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(call ARCHIVES_FOR,tools)

@@ -184,9 +184,12 @@ cairn_conversion_open(const struct cairn_conversion_options *options, struct cai
         if (!err)
             err = check_memory(out, complaint);
     }
+    if (!err && options->to->prepare)
+        err = options->to->prepare(&out->source, &options->output, complaint);
     if (!err)
         err = cairn_whole_init(&out->source, &out->whole, complaint);
     if (!err) {
+        out->whole.map = options->map;
         count_tensors(out);
         out->output.format = options->to;
         err = options->to->plan(&out->source, &options->output, &out->output, complaint);
@@ -466,17 +469,6 @@ finish(struct cairn_conversion *conversion, struct cairn_target *target,
     return err;
 }
 
-/* What a map makes of one number per parameter looks like replicas to those who compare. */
-static void
-explain_parts(struct cairn_complaint *complaint)
-{
-    size_t used = strlen(complaint->text);
-
-    (void)snprintf(complaint->text + used, sizeof(complaint->text) - used,
-                   ". Where the map makes one parameter of several, the optimizer's numbers for "
-                   "them (their steps) must be the same, or be left out with --drop");
-}
-
 cairn_err
 cairn_conversion_run(struct cairn_conversion *conversion, struct cairn_complaint *complaint)
 {
@@ -503,15 +495,11 @@ cairn_conversion_run(struct cairn_conversion *conversion, struct cairn_complaint
         err = cairn_whole_compare(&conversion->source, &conversion->whole, handles,
                                   conversion->options->memory_limit_bytes,
                                   conversion->report.thread_count, complaint);
-    if (err == CAIRN_CORRUPT && conversion->options->map)
-        explain_parts(complaint);
     if (!err)
         err = cairn_equals_check(conversion, handles, complaint);
     if (!err)
         err = cairn_tally_create(conversion->whole.layout, &conversion->output,
                                  &conversion->regions, &tally);
-    if (!err)
-        err = cairn_target_create(target, complaint);
     if (!err)
         err = cairn_writing_create(conversion, target, tally, &writing);
     if (!err)
@@ -524,6 +512,8 @@ cairn_conversion_run(struct cairn_conversion *conversion, struct cairn_complaint
         cairn_writing_attach(writing, &execution);
         err = cairn_execute(&execution, complaint);
     }
+    if (!err)
+        err = cairn_target_create(target, complaint);
     if (!err)
         err = cairn_source_sums_check(sums, &conversion->source, handles, complaint);
     if (!err) {

@@ -20,28 +20,45 @@ enum { LIST_BYTES_MAX = 400, UNKNOWN_SHOWN_MAX = 5 };
 
 /* ---- loading ---- */
 
+/* No file has the name, and no preset. */
+static cairn_err
+say_no_map(const char *path, struct cairn_complaint *complaint)
+{
+    char all[LIST_BYTES_MAX] = "";
+    size_t used = 0;
+
+    for (uint32_t i = 0; cairn_map_preset_name(i); i++)
+        used += (size_t)snprintf(all + used, sizeof(all) - used, "%s%s", i ? ", " : "",
+                                 cairn_map_preset_name(i));
+    return cairn_complain(complaint, CAIRN_NOT_FOUND,
+                          "%s is neither a file nor one of the maps that are built in: %s", path,
+                          all);
+}
+
 static cairn_err
 load_file(const char *path, struct cairn_map **out, struct cairn_complaint *complaint)
 {
-    char all[LIST_BYTES_MAX] = "";
     struct cairn_place place = {.dir_fd = -1};
     uint8_t *bytes = NULL;
-    size_t used = 0, bytes_len = 0;
-    struct cairn_complaint silent = {""};
+    size_t bytes_len = 0;
+    struct cairn_complaint cause = {""};
     cairn_err err;
 
-    err = cairn_place_open(path, &place, &silent);
-    if (err || !place.name) {
-        for (uint32_t i = 0; cairn_map_preset_name(i); i++)
-            used += (size_t)snprintf(all + used, sizeof(all) - used, "%s%s", i ? ", " : "",
-                                     cairn_map_preset_name(i));
+    err = cairn_place_open(path, &place, &cause);
+    if (err == CAIRN_NOT_FOUND || (!err && !place.name)) {
         cairn_place_close(&place);
-        return cairn_complain(complaint, err ? err : CAIRN_NOT_FOUND,
-                              "%s is neither a file nor one of the maps that are built in: %s",
-                              path, all);
+        return say_no_map(path, complaint);
     }
-    err = cairn_place_load(&place, "", CAIRN_MAP_BYTES_MAX, &bytes, &bytes_len, complaint);
+    if (!err)
+        err = cairn_place_load(&place, "", CAIRN_MAP_BYTES_MAX, &bytes, &bytes_len, &cause);
     cairn_place_close(&place);
+    if (err == CAIRN_DENIED)
+        (void)cairn_complain(complaint, err,
+                             "this user may not read the map %s; give the file "
+                             "read permission and its directories search permission, or copy it",
+                             path);
+    if (err)
+        return cairn_complain(complaint, err, "the map %s cannot be read: %s", path, cause.text);
     if (!err)
         err = cairn_map_parse(path, (const char *)bytes, bytes_len, out, complaint);
     free(bytes);

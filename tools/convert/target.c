@@ -32,6 +32,7 @@ struct cairn_target {
     bool made;    /* the directory was made here */
     bool created; /* part files may be there */
     bool resumed;
+    bool *sized;  /* [file_count]: the part file has its length; under the lock of `handles` */
     struct cairn_journal *journal;
     struct cairn_handles *handles;
 };
@@ -95,9 +96,49 @@ cairn_target_close(struct cairn_target *target)
     (void)cairn_file_close(target->dir_fd); /* -1 is allowed; a directory has nothing to lose */
     free(target->directory);
     free(target->name);
+    free(target->sized);
     free(target);
 }
 
+/* ---- part files ---- */
+
+/* Makes the directories that a name goes through. They are durable with the commit. */
+static cairn_err
+make_directories(const struct cairn_target *target, const char *name)
+{
+    char path[NAME_BYTES_MAX];
+    bool made;
+    cairn_err err = CAIRN_OK;
+
+    for (const char *slash = strchr(name, '/'); slash && !err; slash = strchr(slash + 1, '/')) {
+        if ((size_t)(slash - name) >= sizeof(path))
+            return CAIRN_INVAL;
+        memcpy(path, name, (size_t)(slash - name));
+        path[slash - name] = '\0';
+        err = cairn_dir_add(target->dir_fd, path, &made);
+        if (!err && made)
+            cairn_file_share(target->dir_fd, path, true, target->mask);
+    }
+    return err;
+}
+
+static cairn_err
+size_part(const struct cairn_target *target, uint32_t file, int fd,
+          struct cairn_complaint *complaint)
+{
+    uint64_t bytes = target->output->files[file].bytes;
+    cairn_err err = cairn_file_reserve(fd, bytes);
+
+    if (!err)
+        err = cairn_file_resize(fd, bytes);
+    return err ? cairn_complain(complaint, err, "%s/%s cannot be made %" PRIu64 " bytes long: %s",
+                                target->directory, final_name(target, file), bytes,
+                                cairn_err_text(err))
+               : CAIRN_OK;
+}
+
+/* Opens a part file. Who does so first makes it: while one thread makes a file, another writes, so
+ * that the disk is at work from the first tile on. */
 static cairn_err
 open_part(void *context, uint32_t file, int *fd, struct cairn_complaint *complaint)
 {
@@ -105,12 +146,24 @@ open_part(void *context, uint32_t file, int *fd, struct cairn_complaint *complai
     char name[NAME_BYTES_MAX];
     cairn_err err;
 
+    target->created = true;
     err = cairn_target_part_name(target, file, name, sizeof(name));
+    if (!err && !target->sized[file])
+        err = make_directories(target, name);
     if (!err)
         err = cairn_file_open(target->dir_fd, name, CAIRN_FILE_UPDATE, fd);
-    return err ? cairn_complain(complaint, err, "%s/%s cannot be opened: %s", target->directory,
-                                name, cairn_err_text(err))
-               : CAIRN_OK;
+    if (err)
+        return cairn_complain(complaint, err, "%s/%s cannot be opened: %s", target->directory,
+                              name, cairn_err_text(err));
+    if (target->sized[file])
+        return CAIRN_OK;
+    err = size_part(target, file, *fd, complaint);
+    target->sized[file] = !err;
+    if (err) {
+        (void)cairn_file_close(*fd); /* nothing was written to it */
+        *fd = -1;
+    }
+    return err;
 }
 
 /* ---- opening ---- */
@@ -236,6 +289,8 @@ cairn_target_open(const char *path, const struct cairn_output *output, bool sing
     if (!err)
         err = cairn_journal_open(target->dir_fd, journal, digest, &target->journal,
                                  &target->resumed, complaint);
+    if (!err && !(target->sized = calloc((size_t)output->file_count + 1, sizeof(bool))))
+        err = CAIRN_NOMEM;
     if (!err)
         err = cairn_handles_create(output->file_count, open_part, target, &target->handles);
     if (err) {
@@ -246,62 +301,21 @@ cairn_target_open(const char *path, const struct cairn_output *output, bool sing
     return CAIRN_OK;
 }
 
-/* ---- files ---- */
-
-static bool
-in_same_directory(const char *a, const char *b)
-{
-    const char *end = strrchr(a, '/'), *other = strrchr(b, '/');
-    size_t bytes = end ? (size_t)(end - a) : 0;
-
-    return bytes == (other ? (size_t)(other - b) : 0) && memcmp(a, b, bytes) == 0;
-}
-
-/* Makes the directories that a name goes through. */
-static cairn_err
-make_directories(const struct cairn_target *target, const char *name)
-{
-    char path[NAME_BYTES_MAX];
-    cairn_err err = CAIRN_OK;
-
-    for (const char *slash = strchr(name, '/'); slash && !err; slash = strchr(slash + 1, '/')) {
-        if ((size_t)(slash - name) >= sizeof(path))
-            return CAIRN_INVAL;
-        memcpy(path, name, (size_t)(slash - name));
-        path[slash - name] = '\0';
-        err = cairn_dir_make(target->dir_fd, path);
-        if (!err)
-            cairn_file_share(target->dir_fd, path, true, target->mask);
-    }
-    return err;
-}
+/* ---- writing ---- */
 
 cairn_err
 cairn_target_create(struct cairn_target *target, struct cairn_complaint *complaint)
 {
     cairn_err err = CAIRN_OK;
 
-    target->created = true;
     for (uint32_t f = 0; !err && f < target->output->file_count; f++) {
-        uint64_t bytes = target->output->files[f].bytes;
         int fd = -1;
 
-        if (f == 0 || !in_same_directory(final_name(target, f), final_name(target, f - 1)))
-            err = make_directories(target, final_name(target, f));
-        if (err)
-            break;
+        if (target->sized[f])
+            continue;
         err = cairn_handles_acquire(target->handles, f, &fd, complaint);
-        if (err)
-            break;
-        err = cairn_file_reserve(fd, bytes);
         if (!err)
-            err = cairn_file_resize(fd, bytes);
-        cairn_handles_release(target->handles, f);
-        if (err)
-            (void)cairn_complain(complaint, err,
-                                 "%s/%s cannot be made %" PRIu64 " bytes long: %s",
-                                 target->directory, final_name(target, f), bytes,
-                                 cairn_err_text(err));
+            cairn_handles_release(target->handles, f);
     }
     return err ? cairn_complain(complaint, err, "%s: %s", target->directory, cairn_err_text(err))
                : CAIRN_OK;
@@ -338,7 +352,8 @@ cairn_target_write(struct cairn_target *target, uint32_t file, uint64_t at, cons
     for (size_t done = 0; !err && done < bytes_len; done += WRITE_BYTES)
         err = cairn_file_write_at(fd, at + done, (const uint8_t *)bytes + done,
                                   bytes_len - done < WRITE_BYTES ? bytes_len - done : WRITE_BYTES);
-    cairn_file_start_sync(fd, at, bytes_len); /* or all waits for the commit */
+    if (bytes_len >= WRITE_BYTES)
+        cairn_file_start_sync(fd, at, bytes_len); /* or all waits for the commit */
     cairn_handles_release(target->handles, file);
     return err ? cairn_complain(complaint, err,
                                 "%s/%s cannot be written at byte %" PRIu64
@@ -350,8 +365,9 @@ cairn_target_write(struct cairn_target *target, uint32_t file, uint64_t at, cons
 
 /* ---- commit ---- */
 
+/* The last that is done to the contents of a part file, permissions with them. */
 static cairn_err
-sync_part(struct cairn_target *target, uint32_t file, struct cairn_complaint *complaint)
+end_part(struct cairn_target *target, uint32_t file, bool wait, struct cairn_complaint *complaint)
 {
     cairn_err err;
     int fd = -1;
@@ -359,36 +375,61 @@ sync_part(struct cairn_target *target, uint32_t file, struct cairn_complaint *co
     err = cairn_handles_acquire(target->handles, file, &fd, complaint);
     if (err)
         return err;
-    err = cairn_file_sync(fd);
+    if (wait) {
+        err = cairn_file_sync(fd);
+    } else {
+        cairn_file_share_open(fd, target->mask);
+        cairn_file_start_sync(fd, 0, target->output->files[file].bytes);
+    }
     cairn_handles_release(target->handles, file);
     return err ? cairn_complain(complaint, err, "%s/%s cannot be made durable: %s",
                                 target->directory, final_name(target, file), cairn_err_text(err))
                : CAIRN_OK;
 }
 
-/* Syncs the directory that a name is in. */
+/* The disk gets all that is left to be written at once, before any of it is waited for. */
 static cairn_err
-sync_directory_of(const struct cairn_target *target, const char *name)
+end_parts(struct cairn_target *target, struct cairn_complaint *complaint)
 {
-    const char *slash = strrchr(name, '/');
-    char path[NAME_BYTES_MAX] = ".";
-    cairn_err err;
-    int fd = -1;
+    cairn_err err = CAIRN_OK;
 
-    if (slash) {
-        if ((size_t)(slash - name) >= sizeof(path))
-            return CAIRN_INVAL;
-        memcpy(path, name, (size_t)(slash - name));
-        path[slash - name] = '\0';
-    }
-    err = cairn_file_open(target->dir_fd, path, CAIRN_FILE_DIRECTORY, &fd);
-    if (!err)
-        err = cairn_file_sync(fd);
-    (void)cairn_file_close(fd); /* a directory has nothing to lose */
+    for (uint32_t f = 0; !err && f < target->output->file_count; f++)
+        err = end_part(target, f, false, complaint);
+    for (uint32_t f = 0; !err && f < target->output->file_count; f++)
+        err = end_part(target, f, true, complaint);
     return err;
 }
 
-/* Gives all part files their names. */
+/* Syncs the directories that a name goes through; those that `before` (NULL: none) goes through,
+ * too, are left out. */
+static cairn_err
+sync_directories_of(const struct cairn_target *target, const char *name, const char *before)
+{
+    char path[NAME_BYTES_MAX];
+    cairn_err err = CAIRN_OK;
+
+    for (const char *slash = strchr(name, '/'); slash && !err; slash = strchr(slash + 1, '/')) {
+        size_t bytes = (size_t)(slash - name);
+        cairn_err close_err;
+        int fd = -1;
+
+        if (before && strncmp(name, before, bytes + 1) == 0)
+            continue;
+        if (bytes >= sizeof(path))
+            return CAIRN_INVAL;
+        memcpy(path, name, bytes);
+        path[bytes] = '\0';
+        err = cairn_file_open(target->dir_fd, path, CAIRN_FILE_DIRECTORY, &fd);
+        if (!err)
+            err = cairn_file_sync(fd);
+        close_err = cairn_file_close(fd);
+        err = err ? err : close_err;
+    }
+    return err;
+}
+
+/* Gives all part files their names, and only then syncs directories: the first sync brings most of
+ * the names to the disk. */
 static cairn_err
 rename_parts(struct cairn_target *target, struct cairn_complaint *complaint)
 {
@@ -400,16 +441,22 @@ rename_parts(struct cairn_target *target, struct cairn_complaint *complaint)
 
         err = cairn_target_part_name(target, f, part, sizeof(part));
         if (!err)
-            cairn_file_share(target->dir_fd, part, false, target->mask);
-        if (!err)
             err = cairn_file_rename(target->dir_fd, part, name);
-        if (!err && (f + 1 == target->output->file_count ||
-                     !in_same_directory(name, final_name(target, f + 1))))
-            err = sync_directory_of(target, name);
         if (err)
             (void)cairn_complain(complaint, err, "%s/%s cannot be given its name: %s",
                                  target->directory, name, cairn_err_text(err));
     }
+    for (uint32_t f = 0; !err && f < target->output->file_count; f++) {
+        const char *name = final_name(target, f);
+
+        err = sync_directories_of(target, name, f > 0 ? final_name(target, f - 1) : NULL);
+        if (err)
+            (void)cairn_complain(complaint, err, "the name of %s/%s cannot be made durable: %s",
+                                 target->directory, name, cairn_err_text(err));
+    }
+    if (!err && (err = cairn_file_sync(target->dir_fd)))
+        (void)cairn_complain(complaint, err, "the names in %s cannot be made durable: %s",
+                             target->directory, cairn_err_text(err));
     return err;
 }
 
@@ -423,11 +470,10 @@ save_smalls(struct cairn_target *target, struct cairn_complaint *complaint)
 
         err = make_directories(target, small->path);
         if (!err)
-            err = cairn_file_save(target->dir_fd, small->path, small->bytes, small->bytes_len);
-        if (!err)
-            cairn_file_share(target->dir_fd, small->path, false, target->mask);
-        if (!err && strchr(small->path, '/')) /* cairn_file_save syncs dir_fd alone */
-            err = sync_directory_of(target, small->path);
+            err = cairn_file_save_shared(target->dir_fd, small->path, small->bytes,
+                                         small->bytes_len, target->mask);
+        if (!err) /* cairn_file_save_shared syncs dir_fd alone */
+            err = sync_directories_of(target, small->path, NULL);
         if (err)
             (void)cairn_complain(complaint, err, "%s/%s cannot be written: %s", target->directory,
                                  small->path, cairn_err_text(err));
@@ -439,10 +485,9 @@ cairn_err
 cairn_target_commit(struct cairn_target *target, struct cairn_complaint *complaint)
 {
     char journal[NAME_BYTES_MAX];
-    cairn_err err = CAIRN_OK;
+    cairn_err err;
 
-    for (uint32_t f = 0; !err && f < target->output->file_count; f++)
-        err = sync_part(target, f, complaint);
+    err = end_parts(target, complaint);
     if (!err) { /* contents before names, names before the marker */
         err = cairn_handles_destroy(target->handles);
         target->handles = NULL;
