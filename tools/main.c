@@ -26,6 +26,8 @@ static const struct cairn_verb verbs[] = {
     {"diff", "the tensors that differ between two checkpoints", cairn_verb_diff},
     {"fingerprint", "what state a checkpoint holds, whatever its format",
      cairn_verb_fingerprint},
+    {"detect", "who is slow, who hangs, and why, from a trace of collective timing",
+     cairn_verb_detect},
     {"plan", "pipelines for the devices that are left, and how good they are at most", cairn_verb_plan},
     {"simulate", "a plan's step, replayed operation by operation", cairn_verb_simulate},
     {"assign", "sequences of different length to pipelines of different speed", cairn_verb_assign},

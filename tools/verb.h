@@ -36,6 +36,7 @@ int cairn_verb_assign(int argc, char **argv);
 int cairn_verb_bench(int argc, char **argv);
 int cairn_verb_convert(int argc, char **argv);
 int cairn_verb_demo(int argc, char **argv);
+int cairn_verb_detect(int argc, char **argv);
 int cairn_verb_diff(int argc, char **argv);
 int cairn_verb_doctor(int argc, char **argv);
 int cairn_verb_fingerprint(int argc, char **argv);
