@@ -276,11 +276,42 @@ test_round_trip(void **state)
     }
 }
 
+/* Numbers as JSON writes them, and nothing else that strtod would take. */
+static void
+test_numbers(void **state)
+{
+    static const char *const bad[] = {"",   "-",   "+1",  ".5",   "1.",   "01",   "1e",  "1e+", "0x10",
+                                      "nan", "NaN", "inf", "1e999", "-01", "true", "\"1\"", "1,"};
+    static const char good[] = "[0, -0.5, 1e3, 2.5E-1, 123456789, null, nul]";
+    struct cairn_json_reader reader;
+
+    (void)state;
+    cairn_json_reader_init(&reader, good, sizeof(good) - 1);
+    cairn_json_array_begin(&reader);
+    for (int i = 0; i < 5; i++) {
+        static const double expected[] = {0, -0.5, 1000, 0.25, 123456789};
+        double got;
+
+        assert_true(cairn_json_array_next(&reader));
+        assert_false(cairn_json_read_null(&reader));
+        got = cairn_json_read_double(&reader);
+        assert_true(got >= expected[i] && got <= expected[i]);
+    }
+    assert_true(cairn_json_array_next(&reader) && cairn_json_read_null(&reader));
+    assert_true(cairn_json_array_next(&reader) && !cairn_json_read_null(&reader));
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        cairn_json_reader_init(&reader, bad[i], strlen(bad[i]));
+        (void)cairn_json_read_double(&reader);
+        if (cairn_json_reader_done(&reader) != CAIRN_CORRUPT)
+            fail_msg("accepted: %s", bad[i]);
+    }
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_writer),         cmocka_unit_test(test_doubles),
+        cmocka_unit_test(test_numbers),        cmocka_unit_test(test_writer),         cmocka_unit_test(test_doubles),
         cmocka_unit_test(test_writer_misuse),  cmocka_unit_test(test_reader),
         cmocka_unit_test(test_reader_refuses), cmocka_unit_test(test_depth),
         cmocka_unit_test(test_round_trip),
