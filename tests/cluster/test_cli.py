@@ -27,7 +27,7 @@ def codes(answer):
 
 
 class Usage(unittest.TestCase):
-    VERBS = ("agent", "run", "snapshot", "status", "snapshots", "restore", "verify", "doctor")
+    VERBS = ("agent", "run", "snapshot", "status", "snapshots", "restore", "verify", "doctor", "plan", "simulate", "assign")
 
     def test_help_has_a_synopsis_and_two_examples(self):
         for verb in self.VERBS:

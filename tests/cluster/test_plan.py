@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""The planner's verbs as a script uses them: files in, JSON out, exit codes; plans are checked by the rules of docs/PLANNER.md, written again here."""
+import json
+import os
+import random
+import subprocess
+import tempfile
+import unittest
+
+from harness import CAIRN, LOST, OK, USAGE, build
+
+INPUT = 65
+TP_COST = {"1": 8.0, "2": 4.0, "4": 2.0, "8": 1.0}
+
+
+def setUpModule():
+    build()
+
+
+def problem(devices=64, seed=0, layer_bytes=1610612736, layers=80, microbatches=64):
+    """Nodes of 8; one device in 15 is slow, one in 100 dead."""
+    rng = random.Random(seed)
+
+    def rate():
+        chance = rng.random()
+        return None if chance < 0.01 else round(rng.uniform(1.1, 5.5), 2) if chance < 0.07 else 1.0
+    return {"layers": layers, "layer_ms": 10.0, "embed_layers": 0.0, "head_layers": 5.4, "microbatches": microbatches, "tp": 8,
+            "tp_cost": TP_COST, "layer_bytes": layer_bytes, "activation_bytes": 201326592, "reserved_bytes": 4294967296,
+            "devices": [{"id": i, "node": i // 8, "rate": rate(), "memory_bytes": 85899345920} for i in range(devices)],
+            "link_gbps": {"intra": 3600, "inter": 400}, "current": None}
+
+
+class Planner(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="cairn-plan-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def file(self, name, what):
+        path = os.path.join(self.folder, name)
+        with open(path, "w", encoding="utf-8") as out:
+            out.write(what if isinstance(what, str) else json.dumps(what))
+        return path
+
+    def run_verb(self, *words):
+        done = subprocess.run([CAIRN, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                              timeout=120, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    def plan(self, what, *words):
+        code, out, err = self.run_verb("plan", "--problem", self.file("problem.json", what), "-o", "json", *words)
+        self.assertEqual(code, OK, err)
+        return json.loads(out)
+
+    def step_ms(self, what, plan):
+        """By the rules, every one of which is asserted."""
+        devices = {d["id"]: d for d in what["devices"]}
+        used, given, step = set(), 0, 0.0
+        for pipeline in plan["pipelines"]:
+            m, stages, at, costs = pipeline["microbatches"], pipeline["stages"], 0, []
+            given += m
+            self.assertGreaterEqual(m, 1)
+            for j, stage in enumerate(stages):
+                group, (first, end) = [devices[i] for i in stage["devices"]], stage["layers"]
+                self.assertEqual(first, at)
+                self.assertGreater(end, first)
+                at = end
+                self.assertEqual(len({d["node"] for d in group}), 1)
+                self.assertFalse(used & {d["id"] for d in group})
+                used |= {d["id"] for d in group}
+                self.assertTrue(all(d["rate"] is not None for d in group))
+                layers, t = end - first, len(group)
+                held = (layers * (what["layer_bytes"] + min(len(stages) - j, m) * what["activation_bytes"])) / t + what["reserved_bytes"]
+                self.assertLessEqual(held, min(d["memory_bytes"] for d in group))
+                vocabulary = what["embed_layers"] * (j == 0) + what["head_layers"] * (j == len(stages) - 1)
+                costs.append((layers + vocabulary) * what["layer_ms"] * what["tp_cost"][str(t)] * max(d["rate"] for d in group))
+            self.assertEqual(at, what["layers"])
+            step = max(step, (m - 1) * max(costs) + sum(costs))
+        self.assertEqual(given, what["microbatches"])
+        self.assertEqual(sorted(plan["unused"]), sorted(set(devices) - used))
+        return step
+
+    def test_a_plan_is_one_by_all_rules(self):
+        for seed, layer_bytes in ((0, 1610612736), (1, 6 << 30), (2, 14 << 30)):
+            what = problem(seed=seed, layer_bytes=layer_bytes)
+            plan = self.plan(what)
+            self.assertEqual(plan["schema"], 1)
+            self.assertAlmostEqual(plan["step_ms"], self.step_ms(what, plan), delta=1e-6 * plan["step_ms"])
+            self.assertLessEqual(plan["lower_bound_ms"], plan["step_ms"])
+            self.assertAlmostEqual(plan["gap"], plan["step_ms"] / plan["lower_bound_ms"] - 1, places=9)
+            self.assertLess(plan["gap"], 0.1)
+            self.assertLessEqual(plan["healthy_ms"], plan["step_ms"])
+            self.assertEqual(plan["moved_bytes"], 0)
+            code, out, err = self.run_verb("simulate", "--problem", os.path.join(self.folder, "problem.json"), "--plan",
+                                           self.file("plan.json", plan), "-o", "json")
+            self.assertEqual(code, OK, err)
+            self.assertLessEqual(json.loads(out)["simulated_ms"], plan["step_ms"] * (1 + 1e-9))
+
+    def test_the_same_problem_has_the_same_plan(self):
+        what = problem(seed=5, layer_bytes=14 << 30)
+        first, second = (self.plan(what, "--time-limit", "60000") for _ in range(2))
+        self.assertTrue(first["complete"] and second["complete"])
+        self.assertEqual(first["pipelines"], second["pipelines"])
+
+    def test_what_runs_well_goes_on_and_a_move_has_its_price(self):
+        what = problem(layer_bytes=14 << 30)
+        for device in what["devices"]:
+            device["rate"] = 1.0
+        healthy = self.plan(what)
+        what["current"] = healthy
+        kept = self.plan(what)
+        self.assertEqual((kept["pipelines"], kept["moved_bytes"], kept["payback_steps"]), (healthy["pipelines"], 0, 0))
+        what["devices"][5]["rate"] = 2.6
+        moved = self.plan(what)
+        self.assertLess(moved["step_ms"], moved["current_ms"])
+        self.assertGreater(moved["moved_bytes"], 0)
+        self.assertGreater(moved["migrate_ms"], 0)
+        self.assertGreaterEqual(moved["payback_steps"], 1)
+        self.assertAlmostEqual(moved["step_ms"], self.step_ms(what, moved), delta=1e-6 * moved["step_ms"])
+
+    def test_nothing_fits(self):
+        for change, constraint in (({"layer_bytes": 200 << 30}, "memory"), ({"devices": []}, "devices"), ({"tp_cost": {"16": 1.0}}, "groups")):
+            code, out, err = self.run_verb("plan", "--problem", self.file("problem.json", {**problem(), **change}), "-o", "json")
+            self.assertEqual(code, LOST, err)
+            infeasible = json.loads(out)["infeasible"]
+            self.assertEqual(infeasible["constraint"], constraint)
+            self.assertEqual(infeasible["short_by_bytes"] > 0, constraint == "memory")
+            self.assertIn(infeasible["would_fit"], err)
+
+    def test_bad_input(self):
+        for text in ("", "{", "[]", json.dumps({**problem(8), "layers": 0}), json.dumps({**problem(8), "colour": 1}),
+                     json.dumps({**problem(8), "layer_ms": float("nan")})):
+            for verb in ("plan", "assign"):
+                code, out, err = self.run_verb(verb, "--problem", self.file("bad.json", text))
+                self.assertEqual((code, out), (INPUT, ""), text[:60])
+                self.assertIn("what to do", err)
+        other = self.file("plan.json", {"pipelines": [{"microbatches": 64, "stages": [{"devices": [99], "layers": [0, 80]}]}]})
+        code, out, err = self.run_verb("simulate", "--problem", self.file("problem.json", problem(8)), "--plan", other)
+        self.assertEqual((code, out), (INPUT, ""))
+        self.assertIn("no device 99", err)
+        for words in (("plan",), ("simulate", "--problem", "x"), ("assign",), ("plan", "--problem", "x", "--time-limit", "0")):
+            self.assertEqual(self.run_verb(*words)[0], USAGE, words)
+
+    def test_sequences(self):
+        what = {"sequences": [512, 131072, 4096] * 20, "cost": {"a": 5e-6, "b": 0.18, "c": 0.0},
+                "pipelines": [{"time_scale": 1.0, "stages": 4, "max_tokens": 262144}, {"time_scale": 2.0, "stages": 2, "max_tokens": 8192}]}
+        code, out, err = self.run_verb("assign", "--problem", self.file("sequences.json", what), "-o", "json")
+        self.assertEqual(code, OK, err)
+        answer = json.loads(out)
+        worst = 0.0
+        for index, pipeline in enumerate(what["pipelines"]):
+            own = [s for s, to in zip(what["sequences"], answer["assignment"]) if to == index]
+            self.assertLessEqual(max(own, default=0), pipeline["max_tokens"])
+            costs = [(5e-6 * s * s + 0.18 * s) * pipeline["time_scale"] for s in own]
+            worst = max(worst, sum(costs) + (pipeline["stages"] - 1) * max(costs, default=0))
+        self.assertAlmostEqual(answer["step_ms"], worst, delta=1e-6 * worst)
+        self.assertLessEqual(answer["lower_bound_ms"], worst)
+        what["sequences"].append(300000)
+        code, out, err = self.run_verb("assign", "--problem", self.file("sequences.json", what))
+        self.assertEqual((code, out), (LOST, ""))
+        self.assertIn("300000 tokens", err)
+
+
+if __name__ == "__main__":
+    unittest.main()
