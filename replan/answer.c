@@ -111,9 +111,19 @@ migrate(const struct cairn_problem *problem, struct cairn_answer_plan *answer)
     return err;
 }
 
+/* Whether a device is faster than a healthy one. */
+static bool
+is_faster(const struct cairn_problem *problem)
+{
+    for (uint32_t i = 0; i < problem->device_count; i++)
+        if (problem->devices[i].rate > 0 && problem->devices[i].rate < 1)
+            return true;
+    return false;
+}
+
 cairn_err
 cairn_answer_plan_make(const struct cairn_problem *problem, const struct cairn_stop *stop,
-                       struct cairn_answer_plan *out)
+                       const struct cairn_stop *stop_healthy, struct cairn_answer_plan *out)
 {
     struct cairn_answer_plan answer = {0};
     cairn_err err;
@@ -123,8 +133,12 @@ cairn_answer_plan_make(const struct cairn_problem *problem, const struct cairn_s
     answer.current_ms = INFINITY;
     if (!err && answer.plan && problem->current)
         err = migrate(problem, &answer);
-    if (!err && answer.plan && !is_healthy(problem))
-        err = plan_healthy(problem, stop, &answer.healthy_ms);
+    if (!err && answer.plan && !is_healthy(problem)) {
+        err = plan_healthy(problem, stop_healthy, &answer.healthy_ms);
+        /* What slow devices do, healthy ones do as well: a search that was cut short may not have seen it. */
+        if (answer.healthy_ms > answer.step_ms && !is_faster(problem))
+            answer.healthy_ms = answer.step_ms;
+    }
     if (err)
         cairn_answer_plan_fini(&answer);
     else

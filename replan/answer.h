@@ -22,10 +22,11 @@ struct cairn_answer_plan {
 };
 
 /* Plans. Of plans within half a per cent of the best found, the current one and its groups divided anew come first,
- * since they move nothing, or only layers. `stop` ends the search early, never before there is a plan. The caller ends *out with
+ * since they move nothing, or only layers. `stop` ends the search early, `stop_healthy` that of the healthy plan after it; never before there is a plan. The caller ends *out with
  * cairn_answer_plan_fini. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_answer_plan_make(const struct cairn_problem *problem,
                                                   const struct cairn_stop *stop,
+                                                  const struct cairn_stop *stop_healthy,
                                                   struct cairn_answer_plan *out);
 void cairn_answer_plan_fini(struct cairn_answer_plan *answer);
 

@@ -20,8 +20,7 @@ enum {
 struct unit_set {
     struct cairn_unit *units;
     uint32_t unit_count;
-    double speed;  /* sum of 1 / layer_ms */
-    double shares; /* how many models the units could hold */
+    double speed; /* sum of 1 / layer_ms */
 };
 
 struct search {
@@ -118,8 +117,6 @@ take_set(struct search *search, struct unit_set set)
         const struct cairn_group *own = &set.units[i].group;
 
         set.speed += 1 / own->layer_ms;
-        set.shares += (double)cairn_cost_layers_max(search->problem, own->bytes, 1) /
-                      search->problem->layers;
         set.units[i].kind = i == 0 ? 0 : set.units[i - 1].kind;
         if (i > 0 && (own->bytes != set.units[i - 1].group.bytes ||
                       own->layer_ms > set.units[i - 1].group.layer_ms))
@@ -300,12 +297,14 @@ keep(struct search *search, struct cairn_division *division, double step_ms)
 static double
 enough_ms(const struct search *search, struct cairn_division *division)
 {
-    double high_ms = search->bound_ms * 2;
+    double high_ms = search->bound_ms * 1e12; /* far more than any plan takes: does it fit at all? */
 
-    for (uint32_t i = 0; i < 60; i++, high_ms *= 2)
-        if (cairn_division_microbatches(division, high_ms) >= search->problem->microbatches)
-            return high_ms;
-    return INFINITY;
+    if (cairn_division_microbatches(division, high_ms) < search->problem->microbatches)
+        return INFINITY;
+    for (high_ms = search->bound_ms * 2;
+         cairn_division_microbatches(division, high_ms) < search->problem->microbatches;)
+        high_ms *= 2;
+    return high_ms;
 }
 
 static cairn_err
@@ -334,17 +333,36 @@ try_division(struct search *search, const struct unit_set *set, uint32_t pipelin
     return err;
 }
 
+/* How many pipelines the units of a set may form at most: each needs as many as hold all layers, were all as large as
+ * the largest. Pipelines of fewer micro-batches than stages might do with less, and are left to chance. */
+static uint32_t
+pipelines_max(const struct search *search, const struct unit_set *set)
+{
+    const struct cairn_problem *problem = search->problem;
+    uint64_t bytes_max = 0, layers = 0;
+    uint32_t stages = 0, most;
+
+    for (uint32_t i = 0; i < set->unit_count; i++)
+        if (set->units[i].group.bytes > bytes_max)
+            bytes_max = set->units[i].group.bytes;
+    while (layers < problem->layers && stages < set->unit_count) {
+        uint32_t in_flight = cairn_cost_in_flight(0, ++stages, problem->microbatches);
+
+        layers += cairn_cost_layers_max(problem, bytes_max, in_flight);
+    }
+    most = set->unit_count / stages;
+    return most < problem->microbatches ? most : problem->microbatches;
+}
+
 /* A set at every number of pipelines that may still be better than the best: the fewer, the longer they
  * are, the more time goes to filling and draining them. */
 static cairn_err
 try_set(struct search *search, const struct unit_set *set)
 {
-    double most = set->shares < set->unit_count ? set->shares : set->unit_count;
     uint32_t step = 1, tried = 0;
     cairn_err err = CAIRN_OK;
-    double pipelines = floor(most < search->problem->microbatches ? most : search->problem->microbatches);
 
-    for (uint32_t count = (uint32_t)pipelines; !err && count >= 1 && !over(search); tried++) {
+    for (uint32_t count = pipelines_max(search, set); !err && count >= 1 && !over(search); tried++) {
         double fluid_ms = (search->problem->microbatches + (double)set->unit_count - count) *
                           search->work_layers / set->speed;
 
@@ -452,10 +470,11 @@ cairn_search(const struct cairn_fleet *fleet, double bound_ms, const struct cair
     err = cairn_divider_create(fleet->problem, &search.divider);
     if (!err)
         err = add_sets(&search);
-    for (uint32_t i = 0; !err && i < search.set_count && !over(&search); i++)
-        err = try_set(&search, &search.sets[i]);
+    /* With a plan, however long its step, the time limit counts. */
     for (uint32_t i = 0, sets = search.set_count; !err && !search.plan && i < sets; i++)
         err = try_shortest(&search, &search.sets[i]);
+    for (uint32_t i = 0; !err && i < search.set_count && !over(&search); i++)
+        err = try_set(&search, &search.sets[i]);
     for (uint32_t i = 0; !err && i < search.kept_count; i++)
         err = improve(&search, search.kept[i], search.kept_ms[i], &moves);
     for (uint32_t i = 0; i < search.kept_count; i++)

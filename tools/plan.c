@@ -141,7 +141,9 @@ show(const struct options *options, const struct cairn_problem *problem,
 static int
 run(const struct options *options, struct cairn_deadline *deadline)
 {
-    struct cairn_stop stop = {cairn_deadline_over, deadline};
+    struct cairn_deadline first = {deadline->started_ns, deadline->limit_ns / 10 * 7};
+    struct cairn_stop stop = {cairn_deadline_over, &first}; /* the rest is for the healthy plan */
+    struct cairn_stop stop_healthy = {cairn_deadline_over, deadline};
     struct cairn_problem problem = {0};
     struct cairn_answer_plan answer = {0};
     int exit_code = CAIRN_EXIT_OK;
@@ -150,7 +152,7 @@ run(const struct options *options, struct cairn_deadline *deadline)
 
     if (!cairn_planning_problem("plan", options->problem, &problem, &exit_code))
         return exit_code;
-    err = cairn_answer_plan_make(&problem, &stop, &answer);
+    err = cairn_answer_plan_make(&problem, &stop, &stop_healthy, &answer);
     plan_ms = cairn_deadline_elapsed_ms(deadline);
     if (err) {
         cairn_tool_error("plan", "no plan was made", cairn_err_text(err), NULL);

@@ -132,7 +132,7 @@ test_small(void **test_state)
             problem.device_count = most;
         table->problem = &problem;
         expected = exhaustive_plan_ms(table);
-        assert_int_equal(cairn_answer_plan_make(&problem, &stop, &answer), CAIRN_OK);
+        assert_int_equal(cairn_answer_plan_make(&problem, &stop, &stop, &answer), CAIRN_OK);
         if (isinf(expected) != (answer.plan == NULL))
             fail_msg("seed %llu: the best is %g, a plan was%s found", (unsigned long long)seed, expected,
                      answer.plan ? "" : " not");
@@ -174,7 +174,7 @@ test_infeasible(void **test_state)
         struct cairn_answer_plan answer = {0}, helped = {0};
 
         problem.layer_bytes *= 4;
-        assert_int_equal(cairn_answer_plan_make(&problem, &stop, &answer), CAIRN_OK);
+        assert_int_equal(cairn_answer_plan_make(&problem, &stop, &stop, &answer), CAIRN_OK);
         if (!answer.plan) {
             assert_non_null(answer.infeasible.constraint);
             assert_true(strlen(answer.infeasible.would_fit) > 20);
@@ -183,7 +183,7 @@ test_infeasible(void **test_state)
                 assert_true(answer.infeasible.short_by_bytes > 0);
                 for (uint32_t i = 0; i < problem.device_count; i++)
                     problem.devices[i].memory_bytes += answer.infeasible.short_by_bytes;
-                assert_int_equal(cairn_answer_plan_make(&problem, &stop, &helped), CAIRN_OK);
+                assert_int_equal(cairn_answer_plan_make(&problem, &stop, &stop, &helped), CAIRN_OK);
                 assert_non_null(helped.plan);
                 short_of_memory++;
             }

@@ -74,7 +74,7 @@ test_against_formula(void **test_state)
             problem.device_count = 5;
         for (uint32_t i = 0; i < problem.device_count; i++)
             problem.devices[i].memory_bytes *= 2;
-        assert_int_equal(cairn_answer_plan_make(&problem, &stop, &answer), CAIRN_OK);
+        assert_int_equal(cairn_answer_plan_make(&problem, &stop, &stop, &answer), CAIRN_OK);
         if (answer.plan) {
             assert_int_equal(cairn_simulate(answer.plan, &problem, &simulated), CAIRN_OK);
             under = 1 - simulated.step_ms / answer.step_ms;
