@@ -1,0 +1,53 @@
+/*
+ * replan/detect.h - the detector: fed one record after the other, it says who is slow, who hangs, and
+ * why.
+ *
+ * Pure: no clock, no I/O, no threads; the same records give the same verdicts. Records of one rank come
+ * in that rank's order, those of different ranks in any. Clocks are never compared between ranks.
+ *
+ * A step is analysed when every rank of the job has gone past it, or when some rank is
+ * steps_in_flight_max ahead of it, and then forgotten: what stays is about 1 KiB per rank and 0.7 KiB
+ * per channel (a communicator and operation, or a pair of ranks), and 16 bytes per operation of the
+ * steps in flight.
+ */
+#ifndef CAIRN_REPLAN_DETECT_H
+#define CAIRN_REPLAN_DETECT_H
+
+#include "replan/record.h"
+#include "replan/topology.h"
+#include "replan/verdict.h"
+
+struct cairn_detector;
+
+struct cairn_detector_summary {
+    uint64_t records; /* operations */
+    uint64_t ignored; /* that came after their step was over */
+    uint32_t steps;   /* analysed */
+    uint32_t ranks_seen;
+    double period_ms; /* median time of the last steps; 0 where unknown */
+};
+
+/* Makes a detector for a job; the topology is borrowed until cairn_detector_destroy. A
+ * steps_in_flight_max of 0 stands for no limit. CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_detector_create(const struct cairn_topology *topology,
+                                                 uint32_t steps_in_flight_max,
+                                                 struct cairn_detector **out);
+void cairn_detector_destroy(struct cairn_detector *detector); /* NULL is allowed */
+
+/* Takes a record (its rank and communicator are the topology's). CAIRN_NOMEM: the record may be lost,
+ * the detector is whole. */
+CAIRN_MUST_CHECK cairn_err cairn_detector_feed(struct cairn_detector *detector,
+                                               const struct cairn_record *record);
+
+/* Says what hangs as of the records fed so far; once it does, the verdicts stay. CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_detector_check_hangs(struct cairn_detector *detector);
+
+/* Analyses what is still in flight and looks for hangs; nothing may be fed afterwards. CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_detector_finish(struct cairn_detector *detector);
+
+/* The verdicts so far, those that ended included; borrowed until the next call. */
+const struct cairn_verdicts *cairn_detector_verdicts(const struct cairn_detector *detector);
+void cairn_detector_summarize(const struct cairn_detector *detector,
+                              struct cairn_detector_summary *out);
+
+#endif

@@ -1,0 +1,444 @@
+/*
+ * replan/detect_slow.c - which ranks compute longer than is normal for them.
+ *
+ * A rank's deviation in a step is ln(computation / work), less the rank's own normal, less what all
+ * ranks have in common in that step. Its normal is the median of its first steps, unless that is far
+ * above its peers' of the same stage: then theirs holds. Where the ranks of a pipeline vary together
+ * (sequence lengths that nobody reported), that variation is taken out too. A deviation that lasts
+ * is a shift (replan/shift.h).
+ *
+ * What ranks have in common is a low quantile and not the median, so that it stays normal while a
+ * whole node of two is slow; for normal noise that quantile lies common_bias sigmas below the mean.
+ */
+#include "replan/detector.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const double common_share = 0.35, common_bias = 0.385;
+static const double score_min = 7, sigma_floor = 0.005;
+static const double pipeline_gain = 0.6;   /* of the noise must be left for it to be taken out */
+static const double spread_floor = 0.006; /* of healthy devices of one kind */
+static const double excess_min = 0.06;     /* over the peers, from the first step on */
+static const double share_of_wait = 0.25;  /* of the culprit's delay that a victim waits longer */
+enum { STEPS_MIN = 4, STEPS_MIN_PAUSES = 8, /* where pauses wander, some meet */
+        QUIET_STEPS = 6, PEERS_MIN = 3, PIPELINE_RANKS_MIN = 4, WINDOW = CAIRN_SHIFT_WINDOW, NORMAL_STEPS_MAX = 256 };
+
+/* The least shift that counts: ln(1.06). */
+static const double size_min = 0.0583;
+
+/* The quantile of deviations of the ranks that have one, over all or one pipeline; 0 for too few. */
+static double
+common_of(struct cairn_detector *detector, const double *value, uint32_t pipeline, double sigma)
+{
+    const struct cairn_topology *topology = detector->topology;
+    uint32_t count = 0;
+
+    for (uint32_t rank = 0; rank < topology->world; rank++)
+        if (!isnan(value[rank]) && (pipeline == UINT32_MAX || topology->pipeline[rank] == pipeline))
+            detector->scratch[count++] = (float)value[rank];
+    if (count < PEERS_MIN)
+        return 0;
+    return (double)cairn_quantile(detector->scratch, count, common_share) + common_bias * sigma;
+}
+
+/* Takes what is common out of value[world]. */
+static void
+remove_common(struct cairn_detector *detector, double *value, bool by_pipeline, double sigma)
+{
+    const struct cairn_topology *topology = detector->topology;
+    uint32_t groups = by_pipeline ? topology->pipeline_count : 1;
+
+    for (uint32_t group = 0; group < groups; group++) {
+        double common = common_of(detector, value, by_pipeline ? group : UINT32_MAX, sigma);
+
+        for (uint32_t rank = 0; rank < topology->world; rank++)
+            if (!by_pipeline || topology->pipeline[rank] == group)
+                value[rank] -= common;
+    }
+}
+
+/* ---- calibration: the first steps ---- */
+
+static double
+median_of_first(const struct cairn_detector *detector, uint32_t rank)
+{
+    float values[CAIRN_CALIBRATE_STEPS];
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < detector->calibrate_count; i++) {
+        float value = detector->calibrate[(size_t)i * detector->topology->world + rank];
+
+        if (!isnan(value))
+            values[count++] = value;
+    }
+    return count >= STEPS_MIN ? (double)cairn_quantile(values, count, 0.5) : (double)NAN;
+}
+
+/* The deviations of a kept step. */
+static void
+first_values(struct cairn_detector *detector, uint32_t index, bool by_pipeline, double sigma)
+{
+    uint32_t world = detector->topology->world;
+
+    for (uint32_t rank = 0; rank < world; rank++)
+        detector->value[rank] =
+            (double)detector->calibrate[(size_t)index * world + rank] - detector->ranks[rank].normal;
+    remove_common(detector, detector->value, by_pipeline, sigma);
+}
+
+/* Robust standard deviation of all deviations of the first steps. */
+static double
+first_sigma(struct cairn_detector *detector, bool by_pipeline)
+{
+    uint32_t world = detector->topology->world, count = 0;
+    float *all = detector->scratch + world; /* the first world are common_of's */
+
+    for (uint32_t i = 0; i + 1 < detector->calibrate_count; i++) {
+        first_values(detector, i, by_pipeline, 0);
+        for (uint32_t rank = 0; rank < world; rank++)
+            if (!isnan(detector->value[rank]))
+                all[count++] = (float)detector->value[rank];
+    }
+    if (count < STEPS_MIN)
+        return 1;
+    double middle = (double)cairn_quantile(all, count, 0.5);
+
+    for (uint32_t i = 0; i < count; i++)
+        all[i] = fabsf(all[i] - (float)middle);
+    /* the normals come from the same few steps, hence a little more than 1.4826 */
+    return fmax(1.6 * (1 + 1 / sqrt(count)) * (double)cairn_quantile(all, count, 0.5), sigma_floor);
+}
+
+/* A rank's own noise: where it is clearly above the others'. */
+static double
+own_sigma(struct cairn_detector *detector, uint32_t rank)
+{
+    uint32_t world = detector->topology->world, count = 0;
+    float values[CAIRN_CALIBRATE_STEPS];
+
+    for (uint32_t i = 0; i < detector->calibrate_count; i++) {
+        float value = detector->calibrate[(size_t)i * world + rank];
+
+        if (!isnan(value))
+            values[count++] = fabsf(value - (float)detector->ranks[rank].normal);
+    }
+    return count >= STEPS_MIN && !detector->by_pipeline
+               ? 0.7 * 1.4826 * (double)cairn_quantile(values, count, 0.5)
+               : 0;
+}
+
+/* What the pipelines have in common does not tell their ranks' normals apart. */
+static void
+level_normals(struct cairn_detector *detector, double *normal)
+{
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++)
+        normal[rank] = detector->ranks[rank].normal;
+    if (detector->by_pipeline)
+        remove_common(detector, normal, true, 0);
+}
+
+/*
+ * Draws the normals of a stage's ranks towards each other as far as their differences can be chance:
+ * with noise sigma, the median of k steps is known to 1.25 sigma / sqrt(k), and what the ranks differ
+ * by beyond that is real. A rank far above its peers keeps theirs, and the distance is its excess.
+ */
+static void
+join_peers(struct cairn_detector *detector, const double *normal, uint32_t stage)
+{
+    const struct cairn_topology *topology = detector->topology;
+    double chance = 1.25 * detector->sigma / sqrt(CAIRN_CALIBRATE_STEPS);
+    double middle, spread, real, weight;
+    uint32_t count = 0;
+
+    for (uint32_t rank = 0; rank < topology->world; rank++)
+        if (topology->stage[rank] == stage && !isnan(normal[rank]))
+            detector->scratch[count++] = (float)normal[rank];
+    if (count < PEERS_MIN)
+        return;
+    middle = (double)cairn_quantile(detector->scratch, count, 0.5);
+    spread = ((double)cairn_quantile(detector->scratch, count, 0.84) -
+              (double)cairn_quantile(detector->scratch, count, 0.16)) / 2;
+    real = fmax(sqrt(fmax(spread * spread - chance * chance, 0)), spread_floor);
+    weight = real * real / (real * real + chance * chance);
+    for (uint32_t rank = 0; rank < topology->world; rank++) {
+        struct cairn_rank_state *state = &detector->ranks[rank];
+        double above = normal[rank] - middle;
+
+        if (topology->stage[rank] != stage || isnan(above))
+            continue;
+        if (above > fmax(excess_min, 5 * chance)) {
+            state->excess = above;
+            continue;
+        }
+        state->base = (weight - 1) * above; /* values are relative to the rank's own median */
+        state->normal_steps += detector->sigma * detector->sigma / (real * real);
+    }
+}
+
+/* ---- verdicts ---- */
+
+static double
+mean_of(const struct cairn_rank_state *state, const float *values, uint32_t from, uint32_t to)
+{
+    double sum = 0;
+
+    for (uint32_t back = from; back < to; back++)
+        sum += (double)values[(state->shift.next + 2 * WINDOW - 1 - back) % WINDOW];
+    return to > from ? sum / (to - from) : 0;
+}
+
+/* Who waits longer by a good part of what the culprit takes longer. */
+static cairn_err
+find_victims(struct cairn_detector *detector, uint32_t culprit, uint32_t steps,
+             struct cairn_verdict *verdict)
+{
+    const struct cairn_rank_state *slow = &detector->ranks[culprit];
+    double normal = exp(-log(verdict->rate)) * mean_of(slow, slow->compute_ns, 0, steps);
+    double extra_ns = mean_of(slow, slow->compute_ns, 0, steps) - normal;
+    double own_wait_ns = mean_of(slow, slow->wait_ns, 0, steps), peer_wait_ns = 0;
+    uint32_t victims = 0;
+
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
+        const struct cairn_rank_state *state = &detector->ranks[rank];
+        uint32_t used = state->shift.used, after = steps < used ? steps : used;
+        double wait_ns, before_ns;
+
+        if (rank == culprit || used == 0)
+            continue;
+        wait_ns = mean_of(state, state->wait_ns, 0, after);
+        before_ns = used > after ? mean_of(state, state->wait_ns, after, used) : own_wait_ns;
+        if (wait_ns - before_ns < share_of_wait * extra_ns)
+            continue;
+        peer_wait_ns += wait_ns;
+        victims++;
+        cairn_err err = cairn_list_add(&verdict->victims, rank);
+
+        if (err)
+            return err;
+    }
+    snprintf(verdict->evidence, sizeof verdict->evidence,
+             "rank %u computes %.1f ms a step where %.1f ms is normal for it and its peers in stage %u; "
+             "it waits %.1f ms for others, %u ranks that wait longer since then wait %.1f ms",
+             culprit, (normal + extra_ns) / 1e6, normal / 1e6, detector->topology->stage[culprit],
+             own_wait_ns / 1e6, victims, victims ? peer_wait_ns / victims / 1e6 : 0);
+    return CAIRN_OK;
+}
+
+static double
+confidence_of(double score)
+{
+    return 1 - exp(-score / 2);
+}
+
+static cairn_err
+open_verdict(struct cairn_detector *detector, uint32_t rank, const struct cairn_shift_found *found)
+{
+    struct cairn_rank_state *state = &detector->ranks[rank];
+    struct cairn_verdict *verdict;
+    uint32_t index;
+    cairn_err err = cairn_verdicts_add(&detector->verdicts, CAIRN_SLOW_COMPUTE, &index);
+
+    if (err)
+        return err;
+    verdict = &detector->verdicts.items[index];
+    verdict->since_step = found->since_step;
+    verdict->detected_step = detector->now.step;
+    verdict->rate = exp(found->size);
+    verdict->confidence = confidence_of(found->score);
+    state->verdict = index;
+    state->quiet_steps = 0;
+    state->slow_steps = found->steps;
+    err = cairn_list_add(&verdict->ranks, rank);
+    return err ? err : find_victims(detector, rank, found->steps, verdict);
+}
+
+/* Follows an open verdict: its rate, and whether it is over. */
+static void
+follow(struct cairn_detector *detector, struct cairn_rank_state *state)
+{
+    struct cairn_verdict *verdict = &detector->verdicts.items[state->verdict];
+    double value = cairn_shift_value(&state->shift, 0) - state->base, size = log(verdict->rate);
+
+    if (value < size / 3) {
+        if (++state->quiet_steps < QUIET_STEPS)
+            return;
+        if (verdict->ranks.count == 1 || verdict->until_step == CAIRN_STEP_NONE)
+            verdict->until_step = state->shift.used > QUIET_STEPS
+                                      ? cairn_shift_step(&state->shift, QUIET_STEPS)
+                                      : verdict->since_step;
+        state->verdict = UINT32_MAX;
+        state->excess = 0;
+        cairn_shift_clear(&state->shift);
+        return;
+    }
+    state->slow_steps += 1 + state->quiet_steps;
+    state->quiet_steps = 0;
+    if (verdict->ranks.count == 1)
+        verdict->rate = exp(cairn_shift_median(&state->shift, state->slow_steps) - state->base);
+}
+
+static cairn_err
+judge(struct cairn_detector *detector, uint32_t rank)
+{
+    struct cairn_rank_state *state = &detector->ranks[rank];
+    struct cairn_shift_limits limits = {state->sigma, state->base, state->normal_steps,
+                                        score_min, size_min,
+                                        detector->said_pauses ? STEPS_MIN_PAUSES : STEPS_MIN};
+    struct cairn_shift_found found;
+
+    if (state->verdict != UINT32_MAX) {
+        follow(detector, state);
+        return CAIRN_OK;
+    }
+    if (!cairn_shift_find(&state->shift, &limits, &found))
+        return CAIRN_OK;
+    return open_verdict(detector, rank, &found);
+}
+
+/* ---- steps ---- */
+
+/* What has left the window without being part of a shift makes the normal better known. */
+static void
+refine(struct cairn_rank_state *state)
+{
+    double oldest;
+
+    if (state->shift.used < WINDOW || state->verdict != UINT32_MAX)
+        return;
+    oldest = cairn_shift_value(&state->shift, WINDOW - 1) - state->base;
+    oldest = fmax(fmin(oldest, 3 * state->sigma), -3 * state->sigma);
+    state->normal_steps = fmin(state->normal_steps + 1, NORMAL_STEPS_MAX);
+    state->base += oldest / state->normal_steps;
+}
+
+static cairn_err
+push_step(struct cairn_detector *detector, uint32_t step)
+{
+    uint32_t opened = detector->verdicts.count;
+    cairn_err err = CAIRN_OK;
+
+    detector->now.step = step;
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
+        struct cairn_rank_state *state = &detector->ranks[rank];
+
+        if (isnan(detector->value[rank]))
+            continue;
+        state->wait_ns[state->shift.next] = (float)detector->now.wait_ns[rank];
+        state->compute_ns[state->shift.next] = (float)detector->now.compute_ns[rank];
+        refine(state);
+        cairn_shift_push(&state->shift, step, detector->value[rank] + state->excess);
+    }
+    for (uint32_t rank = 0; !err && rank < detector->topology->world; rank++)
+        if (!isnan(detector->value[rank]))
+            err = judge(detector, rank);
+    if (!err && detector->verdicts.count > opened)
+        err = cairn_detect_nodes(detector, false);
+    return err;
+}
+
+/* The first steps are over: normals, noise, and the steps themselves once more. */
+static cairn_err
+calibrate(struct cairn_detector *detector)
+{
+    uint32_t world = detector->topology->world, step = detector->now.step;
+    cairn_err err = CAIRN_OK;
+    double sigma;
+
+    detector->calibrated = true;
+    for (uint32_t rank = 0; rank < world; rank++)
+        detector->ranks[rank].normal = median_of_first(detector, rank);
+    detector->sigma = first_sigma(detector, false);
+    sigma = first_sigma(detector, true);
+    if (detector->topology->pipeline_count > 1 &&
+        detector->topology->pipeline_count * PIPELINE_RANKS_MIN <= world && sigma < pipeline_gain * detector->sigma) {
+        detector->by_pipeline = true;
+        detector->sigma = sigma;
+    }
+    for (uint32_t rank = 0; rank < world; rank++) {
+        detector->ranks[rank].sigma = fmax(detector->sigma, own_sigma(detector, rank));
+        detector->ranks[rank].normal_steps = CAIRN_CALIBRATE_STEPS / 1.57; /* a median's efficiency */
+    }
+    level_normals(detector, detector->value);
+    for (uint32_t stage = 0; stage < detector->topology->stage_count; stage++)
+        join_peers(detector, detector->value, stage);
+    for (uint32_t i = 0; !err && i < detector->calibrate_count; i++) {
+        const float *kept = detector->calibrate + (size_t)i * world;
+
+        for (uint32_t rank = 0; rank < world; rank++) {
+            detector->now.compute_ns[rank] = exp((double)kept[rank]);
+            detector->now.wait_ns[rank] =
+                (double)kept[(size_t)CAIRN_CALIBRATE_STEPS * world + rank];
+        }
+        first_values(detector, i, detector->by_pipeline, detector->sigma);
+        err = push_step(detector, detector->calibrate_step[i]);
+    }
+    detector->now.step = step;
+    for (uint32_t i = 0; i < detector->verdicts.count; i++)
+        detector->verdicts.items[i].detected_step = step; /* only now it could be said */
+    return err ? err : cairn_detect_stages(detector);
+}
+
+cairn_err
+cairn_detect_ranks(struct cairn_detector *detector)
+{
+    const struct cairn_observation *now = &detector->now;
+    uint32_t world = detector->topology->world, known = 0;
+
+    for (uint32_t rank = 0; rank < world; rank++) {
+        detector->value[rank] =
+            log(now->compute_ns[rank] / (now->work[rank] > 0 ? now->work[rank] : 1));
+        known += isnan(detector->value[rank]) ? 0 : 1;
+    }
+    if (!detector->calibrated) {
+        uint32_t at = detector->calibrate_count;
+
+        if (known * 2 < detector->ranks_seen)
+            return CAIRN_OK;
+        for (uint32_t rank = 0; rank < world; rank++) {
+            detector->calibrate[(size_t)at * world + rank] = (float)detector->value[rank];
+            detector->calibrate[(size_t)(at + CAIRN_CALIBRATE_STEPS) * world + rank] =
+                (float)now->wait_ns[rank];
+        }
+        detector->calibrate_step[detector->calibrate_count++] = now->step;
+        return detector->calibrate_count == CAIRN_CALIBRATE_STEPS ? calibrate(detector) : CAIRN_OK;
+    }
+    for (uint32_t rank = 0; rank < world; rank++)
+        detector->value[rank] -= detector->ranks[rank].normal;
+    remove_common(detector, detector->value, detector->by_pipeline, detector->sigma);
+    return push_step(detector, now->step);
+}
+
+/* Culprits are nobody's victims. */
+static void
+clear_victims(struct cairn_detector *detector)
+{
+    struct cairn_verdicts *verdicts = &detector->verdicts;
+
+    for (uint32_t i = 0; i < verdicts->count; i++) {
+        struct cairn_u32_list *victims = &verdicts->items[i].victims;
+        uint32_t kept = 0;
+
+        for (uint32_t k = 0; k < victims->count; k++) {
+            bool culprit = false;
+
+            for (uint32_t j = 0; j < verdicts->count && !culprit; j++)
+                for (uint32_t r = 0; r < verdicts->items[j].ranks.count && !culprit; r++)
+                    culprit = verdicts->items[j].kind <= CAIRN_SLOW_NODE &&
+                              verdicts->items[j].ranks.items[r] == victims->items[k];
+            if (!culprit)
+                victims->items[kept++] = victims->items[k];
+        }
+        victims->count = kept;
+    }
+}
+
+cairn_err
+cairn_detect_slow_finish(struct cairn_detector *detector)
+{
+    cairn_err err = detector->calibrated ? cairn_detect_nodes(detector, true) : CAIRN_OK;
+
+    clear_victims(detector);
+    return err;
+}

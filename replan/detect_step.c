@@ -1,0 +1,284 @@
+/*
+ * replan/detect_step.c - puts the ranks' parts of one step together.
+ *
+ * Whoever arrives last at an operation waits least, so the shortest part of any rank is the transfer
+ * itself and what the others have beyond it is waiting. This holds whatever the clocks show, since
+ * only durations are compared.
+ */
+#include "replan/detector.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SLOTS_MAX = 65536, SLOT_SLACK = 8, HASH_FIRST = 256 };
+
+static uint64_t
+key_of(uint32_t rank, uint32_t lane)
+{
+    uint32_t peer = lane & CAIRN_LANE_PEER;
+
+    if (!(lane & CAIRN_LANE_PAIR))
+        return lane;
+    return lane & CAIRN_LANE_SEND ? (uint64_t)1 << 63 | (uint64_t)rank << 24 | peer
+                                  : (uint64_t)1 << 63 | (uint64_t)peer << 24 | rank;
+}
+
+static uint32_t
+hash_of(uint64_t key)
+{
+    return (uint32_t)((key * 0x9e3779b97f4a7c15ull) >> 32);
+}
+
+static cairn_err
+grow(struct cairn_detector *detector)
+{
+    uint32_t room = detector->channel_room ? 2 * detector->channel_room : HASH_FIRST / 4;
+    struct cairn_channel *channels;
+    uint32_t *index;
+
+    if (detector->channel_count < detector->channel_room)
+        return CAIRN_OK;
+    channels = realloc(detector->channels, room * sizeof *channels);
+    if (!channels)
+        return CAIRN_NOMEM;
+    detector->channels = channels;
+    index = calloc((size_t)room * 4, sizeof *index);
+    if (!index)
+        return CAIRN_NOMEM;
+    free(detector->channel_index);
+    detector->channel_index = index;
+    detector->channel_hash_room = room * 4;
+    detector->channel_room = room;
+    for (uint32_t i = 0; i < detector->channel_count; i++) {
+        uint32_t at = hash_of(channels[i].key) & (detector->channel_hash_room - 1);
+
+        while (index[at])
+            at = (at + 1) & (detector->channel_hash_room - 1);
+        index[at] = i + 1;
+    }
+    return CAIRN_OK;
+}
+
+/* Classes: pairs within a node and between nodes; collectives by kind of communicator, operation, and
+ * whether they leave a node. */
+static uint32_t
+class_of(const struct cairn_topology *topology, const struct cairn_channel *channel)
+{
+    if (channel->comm == CAIRN_COMM_NONE)
+        return cairn_topology_apart(topology, channel->source, channel->target);
+    return 2 + ((uint32_t)(channel->key & 15) * 2 + topology->comms[channel->comm].crosses) * 64 +
+           topology->comms[channel->comm].kind;
+}
+
+static cairn_err
+find_channel(struct cairn_detector *detector, uint32_t rank, uint32_t lane,
+             struct cairn_channel **out)
+{
+    uint64_t key = key_of(rank, lane);
+    struct cairn_channel *channel;
+    uint32_t at;
+    cairn_err err = grow(detector);
+
+    if (err)
+        return err;
+    at = hash_of(key) & (detector->channel_hash_room - 1);
+    while (detector->channel_index[at]) {
+        channel = &detector->channels[detector->channel_index[at] - 1];
+        if (channel->key == key) {
+            *out = channel;
+            return CAIRN_OK;
+        }
+        at = (at + 1) & (detector->channel_hash_room - 1);
+    }
+    channel = &detector->channels[detector->channel_count++];
+    detector->channel_index[at] = detector->channel_count;
+    *channel = (struct cairn_channel){.key = key, .comm = CAIRN_COMM_NONE, .members = 2,
+                                      .normal = NAN, .verdict = UINT32_MAX};
+    if (key >> 63) {
+        channel->source = (uint32_t)(key >> 24 & 0xffffff);
+        channel->target = (uint32_t)(key & 0xffffff);
+    } else {
+        channel->comm = lane / 16;
+        channel->members = detector->topology->comms[channel->comm].count;
+    }
+    channel->class_index = class_of(detector->topology, channel);
+    *out = channel;
+    return CAIRN_OK;
+}
+
+/* The slot of a sample; NULL where its number is far from those around it. *nth counts the samples of
+ * a lane that have no number. */
+static struct cairn_slot *
+slot_of(struct cairn_channel *channel, const struct cairn_sample *sample, uint32_t nth)
+{
+    uint32_t at = nth;
+
+    if (sample->seq != CAIRN_SEQ_NONE) {
+        if (channel->slot_count == 0)
+            channel->seq_base = sample->seq - SLOT_SLACK;
+        at = sample->seq - channel->seq_base;
+    }
+    if (at >= SLOTS_MAX)
+        return NULL;
+    if (at >= channel->slot_room) {
+        uint32_t room = channel->slot_room ? channel->slot_room : 16;
+        struct cairn_slot *slots;
+
+        while (room <= at)
+            room *= 2;
+        slots = realloc(channel->slots, room * sizeof *slots);
+        if (!slots)
+            return NULL;
+        channel->slots = slots;
+        channel->slot_room = room;
+    }
+    while (channel->slot_count <= at)
+        channel->slots[channel->slot_count++] = (struct cairn_slot){.least_ns = INFINITY};
+    return &channel->slots[at];
+}
+
+/* How many samples of the same lane stand before one of a rank. Lanes of a step are few and repeat. */
+struct lanes {
+    uint32_t lane[64], count[64], used;
+};
+
+static uint32_t
+count_lane(struct lanes *lanes, uint32_t lane)
+{
+    for (uint32_t i = 0; i < lanes->used; i++)
+        if (lanes->lane[i] == lane)
+            return lanes->count[i]++;
+    if (lanes->used == 64)
+        return SLOTS_MAX;
+    lanes->lane[lanes->used] = lane;
+    lanes->count[lanes->used++] = 1;
+    return 0;
+}
+
+static cairn_err
+take_parts(struct cairn_detector *detector, uint32_t rank, const struct cairn_rank_step *part)
+{
+    struct lanes lanes = {.used = 0};
+
+    for (uint32_t i = 0; i < part->sample_count; i++) {
+        const struct cairn_sample *sample = &part->samples[i];
+        struct cairn_channel *channel;
+        struct cairn_slot *slot;
+        cairn_err err = find_channel(detector, rank, sample->lane, &channel);
+
+        if (err)
+            return err;
+        slot = slot_of(channel, sample, count_lane(&lanes, sample->lane));
+        if (!slot)
+            continue;
+        slot->parts++;
+        if (sample->duration_ns < slot->least_ns)
+            slot->least_ns = sample->duration_ns;
+        if (sample->bytes > slot->bytes)
+            slot->bytes = sample->bytes;
+    }
+    return CAIRN_OK;
+}
+
+/* What a rank waited beyond the transfers. */
+static cairn_err
+sum_waits(struct cairn_detector *detector, uint32_t rank, const struct cairn_rank_step *part)
+{
+    struct lanes lanes = {.used = 0};
+    double wait_ns = 0;
+
+    for (uint32_t i = 0; i < part->sample_count; i++) {
+        const struct cairn_sample *sample = &part->samples[i];
+        struct cairn_channel *channel;
+        const struct cairn_slot *slot;
+        cairn_err err = find_channel(detector, rank, sample->lane, &channel);
+
+        if (err)
+            return err;
+        slot = slot_of(channel, sample, count_lane(&lanes, sample->lane));
+        if (slot && slot->parts >= channel->members)
+            wait_ns += (double)(sample->duration_ns - slot->least_ns);
+    }
+    detector->now.wait_ns[rank] = wait_ns;
+    return CAIRN_OK;
+}
+
+/* A channel's time per byte in this step, from the operations that all its ranks reported. */
+static void
+finish_channel(struct cairn_channel *channel)
+{
+    double least_ns = 0, bytes = 0;
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < channel->slot_count; i++)
+        if (channel->slots[i].parts == channel->members) {
+            least_ns += (double)channel->slots[i].least_ns;
+            bytes += (double)channel->slots[i].bytes;
+            count++;
+        }
+    channel->transfer = count == 0 || least_ns <= 0 ? (double)NAN
+                        : bytes > 0                 ? least_ns / bytes
+                                                    : least_ns / count;
+    channel->slot_count = 0;
+}
+
+/* A rank that did less than its peers in the stage lost records, and the time of what is lost would
+ * count as computation. */
+static void
+leave_out_lossy(struct cairn_detector *detector, const struct cairn_flight *flight)
+{
+    const struct cairn_topology *topology = detector->topology;
+    float *most = detector->scratch; /* by stage */
+
+    memset(most, 0, topology->world * sizeof *most);
+    for (uint32_t rank = 0; rank < topology->world; rank++)
+        if (flight->ranks[rank] && (float)flight->ranks[rank]->sample_count > most[topology->stage[rank]])
+            most[topology->stage[rank]] = (float)flight->ranks[rank]->sample_count;
+    for (uint32_t rank = 0; rank < topology->world; rank++)
+        if (flight->ranks[rank] && (float)flight->ranks[rank]->sample_count < most[topology->stage[rank]])
+            detector->now.compute_ns[rank] = (double)NAN;
+}
+
+/* Whether sends keep their ranks waiting is one thing for the whole job, and stays once normals are
+ * known: what is measured must not change with it. */
+static void
+learn_sends(struct cairn_detector *detector, const struct cairn_flight *flight)
+{
+    bool aside = detector->sends_aside;
+
+    for (uint32_t rank = 0; rank < detector->topology->world && !detector->calibrated; rank++)
+        aside |= flight->ranks[rank] && flight->ranks[rank]->sends_aside;
+    if (aside != detector->sends_aside)
+        detector->calibrate_count = 0; /* begin anew */
+    detector->sends_aside = aside;
+}
+
+cairn_err
+cairn_detect_match(struct cairn_detector *detector, const struct cairn_flight *flight)
+{
+    uint32_t world = detector->topology->world;
+    cairn_err err = CAIRN_OK;
+    int gaps;
+
+    detector->now.step = flight->step;
+    learn_sends(detector, flight);
+    gaps = detector->sends_aside ? CAIRN_GAPS_SENDS_ASIDE : CAIRN_GAPS_SENDS_WAIT;
+    for (uint32_t rank = 0; !err && rank < world; rank++) {
+        const struct cairn_rank_step *part = flight->ranks[rank];
+
+        detector->now.compute_ns[rank] =
+            part && part->compute_ns[gaps] > 0 ? part->compute_ns[gaps] : (double)NAN;
+        detector->now.work[rank] = part ? part->work : 0;
+        detector->now.wait_ns[rank] = 0;
+        if (part)
+            err = take_parts(detector, rank, part);
+    }
+    for (uint32_t rank = 0; !err && rank < world; rank++)
+        if (flight->ranks[rank])
+            err = sum_waits(detector, rank, flight->ranks[rank]);
+    for (uint32_t i = 0; i < detector->channel_count; i++)
+        finish_channel(&detector->channels[i]);
+    leave_out_lossy(detector, flight);
+    return err;
+}

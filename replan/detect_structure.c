@@ -1,0 +1,224 @@
+/*
+ * replan/detect_structure.c - what is uneven though no device is at fault: a stage that is longer than
+ * the others, sequences that load the pipelines differently step by step, pauses that wander over
+ * the ranks (a collector of garbage).
+ */
+#include "replan/detector.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static const double stage_size_min = 0.14; /* ln(1.15) */
+static const double uneven_spread_min = 0.14, uneven_steps_share = 0.45, uneven_mean_min = 1.12;
+static const double pause_size_min = 0.1, pause_share_min = 0.12;
+enum { WATCH_STEPS = 20, PAUSES_MIN = 6, PAUSE_RANKS_MIN = 3, STAGES_MAX = 1024 };
+
+static cairn_err
+say(struct cairn_detector *detector, const char *pattern, uint32_t since_step, double rate,
+    uint32_t *index)
+{
+    cairn_err err = cairn_verdicts_add(&detector->verdicts, CAIRN_STRUCTURAL, index);
+    struct cairn_verdict *verdict;
+
+    if (err)
+        return err;
+    verdict = &detector->verdicts.items[*index];
+    verdict->pattern = pattern;
+    verdict->since_step = since_step;
+    verdict->detected_step = detector->now.step;
+    verdict->rate = rate;
+    verdict->confidence = 0.95;
+    return CAIRN_OK;
+}
+
+/* The normals of a stage's ranks: a low quantile, which all but a few of them reach. NaN: unknown. */
+static double
+stage_normal(struct cairn_detector *detector, uint32_t stage, double share)
+{
+    uint32_t count = 0;
+
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++)
+        if (detector->topology->stage[rank] == stage && !isnan(detector->ranks[rank].normal))
+            detector->scratch[count++] = (float)detector->ranks[rank].normal;
+    return count > 0 ? (double)cairn_quantile(detector->scratch, count, share) : (double)NAN;
+}
+
+/* Once, when the ranks' normals are known. */
+cairn_err
+cairn_detect_stages(struct cairn_detector *detector)
+{
+    const struct cairn_topology *topology = detector->topology;
+    uint32_t stages = topology->stage_count, index, known = 0;
+    float normals[STAGES_MAX];
+    double middle, size;
+    cairn_err err;
+
+    if (stages < 2 || stages > STAGES_MAX)
+        return CAIRN_OK;
+    for (uint32_t stage = 0; stage < stages; stage++) {
+        double normal = stage_normal(detector, stage, 0.5);
+
+        if (!isnan(normal))
+            normals[known++] = (float)normal;
+    }
+    if (known < 2)
+        return CAIRN_OK;
+    middle = (double)cairn_quantile(normals, known, known == 2 ? 0 : 0.35);
+    for (uint32_t stage = 0; stage < stages; stage++) {
+        struct cairn_verdict *verdict;
+
+        size = stage_normal(detector, stage, 0.2) - middle;
+        if (!(size > stage_size_min))
+            continue;
+        err = say(detector, stage + 1 == stages ? "last_stage" : "long_stage",
+                  detector->calibrate_step[0], exp(stage_normal(detector, stage, 0.5) - middle), &index);
+        if (err)
+            return err;
+        verdict = &detector->verdicts.items[index];
+        for (uint32_t rank = 0; !err && rank < topology->world; rank++)
+            if (topology->stage[rank] == stage && detector->seen[rank])
+                err = cairn_list_add(&verdict->ranks, rank);
+        if (err)
+            return err;
+        snprintf(verdict->evidence, sizeof verdict->evidence,
+                 "the ranks of stage %u of %u compute %.2f times as long a step as those of the other "
+                 "stages, from the first step on and all of them: the plan is uneven, not a device",
+                 stage, stages, verdict->rate);
+    }
+    return CAIRN_OK;
+}
+
+/* How differently the pipelines are loaded in this step: spread of the middle half, and the largest
+ * over the mean. False where it cannot be said. */
+static bool
+pipelines_of(struct cairn_detector *detector, double *spread, double *largest)
+{
+    const struct cairn_topology *topology = detector->topology;
+    double sum = 0, most = 0, low, high, middle;
+    uint32_t count = 0;
+    double *load = detector->value;
+
+    if (topology->pipeline_count < 2)
+        return false;
+    for (uint32_t i = 0; i < topology->pipeline_count; i++)
+        load[i] = 0;
+    for (uint32_t rank = 0; rank < topology->world; rank++)
+        load[topology->pipeline[rank]] += detector->now.compute_ns[rank]; /* NaN spoils its pipeline */
+    for (uint32_t i = 0; i < topology->pipeline_count; i++)
+        if (!isnan(load[i])) {
+            detector->scratch[count++] = (float)load[i];
+            sum += load[i];
+            most = fmax(most, load[i]);
+        }
+    if (count < 2)
+        return false;
+    low = (double)cairn_quantile(detector->scratch, count, 0.25);
+    high = (double)cairn_quantile(detector->scratch, count, 0.75);
+    middle = (double)cairn_quantile(detector->scratch, count, 0.5);
+    /* quartiles, so that a few late ranks do not count; of two or three there are none */
+    *spread = count < 4 ? (double)(detector->scratch[count - 1] - detector->scratch[0]) / 1.41 / middle
+                        : (high - low) / 1.35 / middle;
+    *largest = most / (sum / count);
+    return true;
+}
+
+/* A slow rank makes its pipeline the longest, and that is no matter of sequences. */
+static bool
+some_rank_slow(const struct cairn_detector *detector)
+{
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++)
+        if (detector->ranks[rank].verdict != UINT32_MAX)
+            return true;
+    return false;
+}
+
+static cairn_err
+watch_lengths(struct cairn_detector *detector)
+{
+    double spread, largest, mean;
+    struct cairn_verdict *verdict;
+    uint32_t index;
+    cairn_err err;
+
+    if (detector->said_lengths || some_rank_slow(detector) ||
+        !pipelines_of(detector, &spread, &largest))
+        return CAIRN_OK;
+    detector->length_steps++;
+    if (spread >= uneven_spread_min) {
+        if (detector->uneven_steps++ == 0)
+            detector->uneven_first_step = detector->now.step;
+    }
+    detector->uneven_sum += largest;
+    mean = detector->uneven_sum / detector->length_steps;
+    if (detector->length_steps < WATCH_STEPS || mean < uneven_mean_min ||
+        detector->uneven_steps < uneven_steps_share * detector->length_steps)
+        return CAIRN_OK;
+    detector->said_lengths = true;
+    err = say(detector, "sequence_length", detector->uneven_first_step, mean, &index);
+    if (err)
+        return err;
+    verdict = &detector->verdicts.items[index];
+    snprintf(verdict->evidence, sizeof verdict->evidence,
+             "the pipelines' computation differs step by step, each being the longest in turn: the "
+             "longest takes %.2f times the mean; the sequences are dealt unevenly",
+             mean);
+    return CAIRN_OK;
+}
+
+/* A lone late step of a rank: late in the step before this one, and not in its neighbours. */
+static bool
+lone_pause(const struct cairn_rank_state *state)
+{
+    double least = fmax(6 * state->sigma, pause_size_min);
+
+    return state->shift.used >= 3 && state->verdict == UINT32_MAX &&
+           cairn_shift_value(&state->shift, 1) > least &&
+           cairn_shift_value(&state->shift, 0) < least / 2 &&
+           cairn_shift_value(&state->shift, 2) < least / 2;
+}
+
+static cairn_err
+watch_pauses(struct cairn_detector *detector)
+{
+    const struct cairn_topology *topology = detector->topology;
+    uint32_t ranks = 0, most = 0, index;
+    struct cairn_verdict *verdict;
+    cairn_err err;
+
+    for (uint32_t rank = 0; rank < topology->world; rank++) {
+        if (lone_pause(&detector->ranks[rank])) {
+            detector->pauses[rank]++;
+            if (detector->pause_count++ == 0)
+                detector->pause_first_step = cairn_shift_step(&detector->ranks[rank].shift, 1);
+        }
+        ranks += detector->pauses[rank] > 0;
+        most = detector->pauses[rank] > most ? detector->pauses[rank] : most;
+    }
+    if (detector->said_pauses || detector->watched_steps < WATCH_STEPS ||
+        detector->pause_count < PAUSES_MIN || ranks < PAUSE_RANKS_MIN ||
+        detector->pause_count < pause_share_min * detector->watched_steps ||
+        most * 2 > detector->pause_count)
+        return CAIRN_OK;
+    detector->said_pauses = true;
+    err = say(detector, "garbage_collection", detector->pause_first_step, 1, &index);
+    if (err)
+        return err;
+    verdict = &detector->verdicts.items[index];
+    snprintf(verdict->evidence, sizeof verdict->evidence,
+             "%u pauses of single steps wandered over %u ranks in %u steps: a collector of garbage, or "
+             "the like, that each process runs at its own time",
+             detector->pause_count, ranks, detector->watched_steps);
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_detect_data(struct cairn_detector *detector)
+{
+    cairn_err err;
+
+    if (!detector->calibrated)
+        return CAIRN_OK;
+    detector->watched_steps++;
+    err = watch_lengths(detector);
+    return err ? err : watch_pauses(detector);
+}

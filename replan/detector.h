@@ -1,0 +1,146 @@
+/*
+ * replan/detector.h - the state of a detector, for its own files (detect*.c).
+ *
+ * detect.c takes records and decides when a step is whole; detect_step.c matches the ranks' parts of
+ * each operation; detect_slow.c judges ranks, detect_node.c joins those of one node, detect_link.c channels, detect_structure.c the plan,
+ * detect_hang.c what has stopped.
+ */
+#ifndef CAIRN_REPLAN_DETECTOR_H
+#define CAIRN_REPLAN_DETECTOR_H
+
+#include "replan/detect.h"
+#include "replan/intake.h"
+#include "replan/period.h"
+#include "replan/shift.h"
+
+enum {
+    CAIRN_CALIBRATE_STEPS = 12, /* the first steps, from which each rank's and channel's normal comes */
+    CAIRN_SPANS = 32
+};
+
+/* A step that is not analysed yet. */
+struct cairn_flight {
+    uint32_t step;
+    struct cairn_rank_step **ranks; /* [world], NULL where not (yet) there */
+};
+
+/* What one step said of each rank; filled by detect_step.c. */
+struct cairn_observation {
+    uint32_t step;
+    double *compute_ns; /* [world] NaN where unknown */
+    double *work;       /* [world] 0 where unknown */
+    double *wait_ns;    /* [world] in operations, beyond what the transfer took */
+};
+
+struct cairn_rank_state {
+    struct cairn_shift shift;           /* of ln(compute / normal) */
+    float wait_ns[CAIRN_SHIFT_WINDOW];  /* of the same steps, in the same slots */
+    float compute_ns[CAIRN_SHIFT_WINDOW];
+    double normal;  /* ln of the rank's own normal computation; NaN until calibrated */
+    double normal_steps; /* how many steps that is as good as */
+    double base;    /* correction of the normal by later quiet steps */
+    double excess;  /* how much the normal is above the peers' */
+    double sigma;
+    uint32_t verdict; /* index of its open verdict, UINT32_MAX */
+    uint32_t quiet_steps;
+    uint32_t slow_steps; /* of the open verdict */
+};
+
+/* One transfer of a channel in the step that is analysed. */
+struct cairn_slot {
+    float least_ns; /* the shortest part of any rank: that of the last to arrive */
+    float bytes;
+    uint32_t parts;
+};
+
+struct cairn_channel {
+    uint64_t key;
+    uint32_t comm; /* CAIRN_COMM_NONE of pairs */
+    uint32_t source, target; /* of pairs */
+    uint32_t members;
+    uint32_t class_index; /* of channels that may be compared */
+    uint32_t seq_base;
+    struct cairn_slot *slots;
+    uint32_t slot_count, slot_room;
+    double transfer; /* ns per byte (or ns) of this step; NaN */
+    struct cairn_shift shift;
+    float first[CAIRN_CALIBRATE_STEPS];
+    uint32_t first_step[CAIRN_CALIBRATE_STEPS];
+    uint32_t first_count;
+    double normal, normal_steps, base, excess; /* as of a rank */
+    bool hot;
+    struct cairn_shift_found found;
+    uint32_t said_step; /* when it first was part of a verdict */
+    bool vague;         /* a ring in a verdict that does not say which of its links is slow */
+    uint32_t verdict;   /* UINT32_MAX */
+    uint32_t quiet_steps;
+};
+
+struct cairn_detector {
+    const struct cairn_topology *topology;
+    uint32_t steps_in_flight_max;
+    struct cairn_intake *intakes; /* [world] */
+    struct cairn_period *periods; /* [world], for records without steps; made at the first such */
+    uint32_t *rank_step;          /* [world] the step a rank is in */
+    bool *seen;                   /* [world] */
+    uint32_t ranks_seen;
+    struct cairn_flight *flights; /* in the order of steps */
+    uint32_t flight_count, flight_room;
+    uint32_t arrivals;            /* of summaries, since the last look for whole steps */
+    struct cairn_observation now;
+    uint32_t steps, last_step;
+    double spans_ns[CAIRN_SPANS];
+    uint32_t span_count;
+    bool finished;
+
+    /* ranks */
+    struct cairn_rank_state *ranks;
+    float *calibrate; /* [CAIRN_CALIBRATE_STEPS][world] of ln(compute / work), and waits after them */
+    uint32_t calibrate_step[CAIRN_CALIBRATE_STEPS];
+    uint32_t calibrate_count;
+    bool calibrated;
+    bool sends_aside; /* sends go on while their ranks compute */
+    bool by_pipeline; /* each pipeline's own common variation is taken out */
+    double sigma;
+    float *scratch; /* [world] */
+    double *value;  /* [world] */
+
+    /* channels */
+    struct cairn_channel *channels;
+    uint32_t channel_count, channel_room;
+    uint32_t *channel_index; /* open hash of keys, index plus 1 */
+    uint32_t channel_hash_room;
+    uint32_t class_count;
+    double *class_sigma; /* of each class */
+    bool links_pending;
+    uint32_t links_pending_step;
+
+    /* structure */
+    uint32_t *pauses; /* [world] lone late steps */
+    uint32_t pause_count, pause_first_step, watched_steps;
+    uint32_t length_steps, uneven_steps; /* steps in which pipelines were compared, and differed */
+    double uneven_sum;
+    uint32_t uneven_first_step;
+    bool said_stage, said_pauses, said_lengths, hang_said;
+
+    struct cairn_verdicts verdicts;
+};
+
+/* detect.c: takes a verdict out, which no rank and no channel may point to any more. */
+void cairn_detect_drop(struct cairn_detector *detector, uint32_t index);
+/* detect_step.c: fills detector->now and the channels' transfers. */
+CAIRN_MUST_CHECK cairn_err cairn_detect_match(struct cairn_detector *detector,
+                                              const struct cairn_flight *flight);
+/* detect_slow.c */
+CAIRN_MUST_CHECK cairn_err cairn_detect_ranks(struct cairn_detector *detector);
+CAIRN_MUST_CHECK cairn_err cairn_detect_slow_finish(struct cairn_detector *detector);
+/* detect_node.c: joins the verdicts of a node's ranks; at the last with what is nearly sure. */
+CAIRN_MUST_CHECK cairn_err cairn_detect_nodes(struct cairn_detector *detector, bool last);
+/* detect_link.c */
+CAIRN_MUST_CHECK cairn_err cairn_detect_links(struct cairn_detector *detector);
+CAIRN_MUST_CHECK cairn_err cairn_detect_links_finish(struct cairn_detector *detector);
+/* detect_structure.c */
+CAIRN_MUST_CHECK cairn_err cairn_detect_stages(struct cairn_detector *detector);
+CAIRN_MUST_CHECK cairn_err cairn_detect_data(struct cairn_detector *detector);
+
+#endif

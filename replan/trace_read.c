@@ -1,0 +1,454 @@
+/* replan/trace_read.c - one line of a trace at a time: what is not well formed or cannot be is refused
+ * with the reason and the column. */
+#include "replan/trace_read.h"
+
+#include "base/json.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { KEY_BYTES = 64, NUMBER_BYTES = 48, OP_BYTES = 40, TEXT_BYTES = 64 };
+
+static const char *const op_names[CAIRN_OPS] = {
+#define OP_NAME(symbol, value, text) [value] = text,
+    CAIRN_COLLECTIVE_LIST(OP_NAME)
+#undef OP_NAME
+};
+
+/* ---- the header ---- */
+
+/* Reads an array of numbers up to value_max into a growing list. */
+static cairn_err
+read_list(struct cairn_json_reader *reader, uint64_t value_max, uint32_t count_max, uint32_t **list,
+          uint32_t *room, uint32_t *count)
+{
+    *count = 0;
+    cairn_json_array_begin(reader);
+    while (cairn_json_array_next(reader)) {
+        if (*count == count_max) {
+            cairn_json_reader_fail(reader, "a list is longer than the job has ranks");
+            break;
+        }
+        if (*count == *room) {
+            uint32_t more = *room ? 2 * *room : 64;
+            uint32_t *grown = realloc(*list, more * sizeof *grown);
+
+            if (!grown)
+                return CAIRN_NOMEM;
+            *list = grown;
+            *room = more;
+        }
+        (*list)[(*count)++] = (uint32_t)cairn_json_read_u64(reader, value_max);
+    }
+    return CAIRN_OK;
+}
+
+static cairn_err
+read_comms(struct cairn_json_reader *reader, struct cairn_topology *topology, uint32_t **list,
+           uint32_t *room)
+{
+    char name[CAIRN_TOPOLOGY_NAME_BYTES];
+    cairn_err err = CAIRN_OK;
+
+    cairn_json_object_begin(reader);
+    while (!err && cairn_json_object_next(reader, name, sizeof name)) {
+        uint32_t count = 0;
+
+        err = read_list(reader, topology->world - 1, topology->world, list, room, &count);
+        if (err || cairn_json_reader_failed(reader))
+            break;
+        err = cairn_topology_add(topology, name, *list, count);
+        if (err == CAIRN_INVAL || err == CAIRN_FULL) {
+            cairn_json_reader_fail(reader, "a communicator is empty, named twice, or names a rank twice");
+            err = CAIRN_OK;
+        }
+    }
+    return err;
+}
+
+static cairn_err
+read_nodes(struct cairn_json_reader *reader, struct cairn_topology *topology, uint32_t **list,
+           uint32_t *room)
+{
+    uint32_t count = 0;
+    cairn_err err =
+        read_list(reader, CAIRN_TOPOLOGY_WORLD_MAX - 1, topology->world, list, room, &count);
+
+    if (err || cairn_json_reader_failed(reader))
+        return err;
+    if (count != topology->world)
+        cairn_json_reader_fail(reader, "\"nodes\" must give a node for every rank");
+    else
+        memcpy(topology->node, *list, count * sizeof **list);
+    return CAIRN_OK;
+}
+
+/* The world must be known before the lists are read, wherever it stands: it is looked for first. */
+static uint32_t
+find_world(struct cairn_json_reader reader, struct cairn_trace_fault *fault)
+{
+    char key[KEY_BYTES];
+    uint64_t world = 0, version = 0;
+
+    cairn_json_object_begin(&reader);
+    while (cairn_json_object_next(&reader, key, sizeof key)) {
+        if (strcmp(key, "world") == 0)
+            world = cairn_json_read_u64(&reader, CAIRN_TOPOLOGY_WORLD_MAX);
+        else if (strcmp(key, "cairn_trace") == 0)
+            version = cairn_json_read_u64(&reader, UINT64_MAX);
+        else
+            cairn_json_skip(&reader);
+    }
+    if (cairn_json_reader_done(&reader))
+        *fault = (struct cairn_trace_fault){reader.why, reader.at};
+    else if (version != 1)
+        *fault = (struct cairn_trace_fault){"the first line must be a header with \"cairn_trace\": 1", 0};
+    else if (world == 0)
+        *fault = (struct cairn_trace_fault){"the header lacks \"world\", the number of ranks", 0};
+    else
+        return (uint32_t)world;
+    return 0;
+}
+
+cairn_err
+cairn_trace_read_header(const char *line, size_t line_bytes, struct cairn_topology **out,
+                        struct cairn_trace_fault *fault)
+{
+    struct cairn_topology *topology = NULL;
+    struct cairn_json_reader reader;
+    char key[KEY_BYTES];
+    uint32_t *list = NULL, room = 0, world;
+    cairn_err err;
+
+    cairn_json_reader_init(&reader, line, line_bytes);
+    world = find_world(reader, fault);
+    if (world == 0)
+        return CAIRN_CORRUPT;
+    err = cairn_topology_create(world, &topology);
+    cairn_json_object_begin(&reader);
+    while (!err && cairn_json_object_next(&reader, key, sizeof key)) {
+        if (strcmp(key, "comms") == 0)
+            err = read_comms(&reader, topology, &list, &room);
+        else if (strcmp(key, "nodes") == 0)
+            err = read_nodes(&reader, topology, &list, &room);
+        else
+            cairn_json_skip(&reader);
+    }
+    if (!err && cairn_json_reader_done(&reader)) {
+        *fault = (struct cairn_trace_fault){reader.why, reader.at};
+        err = CAIRN_CORRUPT;
+    }
+    if (!err)
+        err = cairn_topology_finish(topology);
+    free(list);
+    if (err) {
+        cairn_topology_destroy(topology);
+        return err;
+    }
+    *out = topology;
+    return CAIRN_OK;
+}
+
+/* ---- the other lines: flat objects, scanned by hand since there are many millions ---- */
+
+struct scan {
+    const char *line;
+    size_t bytes, at;
+    const char *why;
+};
+
+static void
+fail(struct scan *scan, const char *why)
+{
+    if (!scan->why)
+        scan->why = why;
+}
+
+static char
+peek(struct scan *scan)
+{
+    while (scan->at < scan->bytes &&
+           (scan->line[scan->at] == ' ' || scan->line[scan->at] == '\t' || scan->line[scan->at] == '\r'))
+        scan->at++;
+    return scan->at < scan->bytes && !scan->why ? scan->line[scan->at] : '\0';
+}
+
+static bool
+take(struct scan *scan, char wanted)
+{
+    if (peek(scan) != wanted)
+        return false;
+    scan->at++;
+    return true;
+}
+
+/* A string without escapes, as a span of the line. Names and operations need none. */
+static const char *
+read_span(struct scan *scan, size_t *span_bytes)
+{
+    const char *begin, *end;
+
+    *span_bytes = 0;
+    if (!take(scan, '"')) {
+        fail(scan, "a string should stand here");
+        return "";
+    }
+    begin = scan->line + scan->at;
+    end = memchr(begin, '"', scan->bytes - scan->at);
+    if (!end || memchr(begin, '\\', (size_t)(end - begin))) {
+        fail(scan, end ? "escapes are not read here" : "a string without an end");
+        return "";
+    }
+    *span_bytes = (size_t)(end - begin);
+    scan->at += *span_bytes + 1;
+    return begin;
+}
+
+static uint64_t
+read_number(struct scan *scan, uint64_t value_max)
+{
+    uint64_t value = 0;
+    size_t begin;
+
+    (void)peek(scan);
+    begin = scan->at;
+    while (scan->at < scan->bytes && scan->line[scan->at] >= '0' && scan->line[scan->at] <= '9') {
+        uint64_t digit = (uint64_t)(scan->line[scan->at] - '0');
+
+        if (value > (UINT64_MAX - digit) / 10) {
+            fail(scan, "a number is too large");
+            return 0;
+        }
+        value = value * 10 + digit;
+        scan->at++;
+    }
+    if (scan->at == begin || (scan->at < scan->bytes && strchr(".eE+-", scan->line[scan->at])))
+        fail(scan, "a whole number should stand here");
+    else if (value > value_max)
+        fail(scan, "a number is out of range");
+    return value;
+}
+
+static double
+read_positive(struct scan *scan)
+{
+    char text[NUMBER_BYTES];
+    size_t used = 0;
+    double value;
+    char *end;
+
+    (void)peek(scan);
+    while (used + 1 < sizeof text && scan->at + used < scan->bytes &&
+           memchr("+-.0123456789eE", scan->line[scan->at + used], 15)) {
+        text[used] = scan->line[scan->at + used];
+        used++;
+    }
+    text[used] = '\0';
+    value = strtod(text, &end);
+    if (used == 0 || *end != '\0' || !isfinite(value) || value < 0)
+        fail(scan, "a number that is not negative should stand here");
+    scan->at += used;
+    return value;
+}
+
+static void
+skip_value(struct scan *scan)
+{
+    struct cairn_json_reader reader;
+
+    if (scan->why)
+        return;
+    cairn_json_reader_init(&reader, scan->line + scan->at, scan->bytes - scan->at);
+    cairn_json_skip(&reader);
+    scan->at += reader.at;
+    if (reader.why)
+        fail(scan, reader.why);
+}
+
+static bool
+same_op(const char *name, const char *text, size_t text_bytes)
+{
+    size_t i = 0;
+
+    for (; *name; name++) {
+        if (*name == '_')
+            continue;
+        while (i < text_bytes && text[i] == '_')
+            i++;
+        if (i == text_bytes || tolower((unsigned char)text[i]) != *name)
+            return false;
+        i++;
+    }
+    return i == text_bytes;
+}
+
+static uint8_t
+op_of(const char *text, size_t text_bytes)
+{
+    for (int op = 1; op < CAIRN_OPS; op++)
+        if (strlen(op_names[op]) == text_bytes && memcmp(op_names[op], text, text_bytes) == 0)
+            return (uint8_t)op;
+    if (text_bytes > 4 && memcmp(text, "nccl", 4) == 0) {
+        text += 4;
+        text_bytes -= 4;
+    }
+    for (int op = 1; op < CAIRN_OPS; op++)
+        if (same_op(op_names[op], text, text_bytes))
+            return (uint8_t)op;
+    return 0;
+}
+
+struct fields {
+    uint64_t enter_ns, start_ns, end_ns, now_ns;
+    bool has_rank, has_enter, has_start, has_end, has_now, has_op;
+};
+
+static bool
+is(const char *key, size_t key_bytes, const char *wanted)
+{
+    return strlen(wanted) == key_bytes && memcmp(key, wanted, key_bytes) == 0;
+}
+
+static void
+read_time(struct scan *scan, uint64_t *time_ns, bool *has)
+{
+    *time_ns = read_number(scan, CAIRN_TRACE_NS_MAX);
+    *has = true;
+}
+
+static void
+read_names(struct scan *scan, const struct cairn_topology *topology, bool op,
+           struct cairn_record *record)
+{
+    size_t text_bytes;
+    const char *text = read_span(scan, &text_bytes);
+
+    if (scan->why)
+        return;
+    if (op) {
+        record->op = op_of(text, text_bytes);
+        if (record->op == 0)
+            fail(scan, "an unknown operation; known are all_reduce, broadcast, reduce, all_gather, "
+                       "reduce_scatter, all_to_all, gather, scatter, barrier, send, recv");
+    } else {
+        record->comm = text_bytes < CAIRN_TOPOLOGY_NAME_BYTES
+                           ? cairn_topology_find(topology, text, text_bytes)
+                           : CAIRN_COMM_NONE;
+        if (record->comm == CAIRN_COMM_NONE)
+            fail(scan, "the header names no such communicator");
+    }
+}
+
+static void
+read_field(struct scan *scan, const struct cairn_topology *topology, const char *key,
+           size_t key_bytes, struct fields *fields, struct cairn_record *record)
+{
+    if (is(key, key_bytes, "rank")) {
+        record->rank = (uint32_t)read_number(scan, topology->world - 1);
+        fields->has_rank = true;
+    } else if (is(key, key_bytes, "comm")) {
+        read_names(scan, topology, false, record);
+    } else if (is(key, key_bytes, "op")) {
+        read_names(scan, topology, true, record);
+        fields->has_op = true;
+    } else if (is(key, key_bytes, "seq")) {
+        record->seq = read_number(scan, UINT64_MAX);
+        record->has_seq = true;
+    } else if (is(key, key_bytes, "bytes")) {
+        record->bytes = read_number(scan, UINT64_MAX);
+    } else if (is(key, key_bytes, "step")) {
+        record->step = (uint32_t)read_number(scan, UINT32_MAX - 1);
+        record->has_step = true;
+    } else if (is(key, key_bytes, "enter_ns")) {
+        read_time(scan, &fields->enter_ns, &fields->has_enter);
+    } else if (is(key, key_bytes, "start_ns")) {
+        read_time(scan, &fields->start_ns, &fields->has_start);
+    } else if (is(key, key_bytes, "end_ns")) {
+        read_time(scan, &fields->end_ns, &fields->has_end);
+    } else if (is(key, key_bytes, "now_ns")) {
+        read_time(scan, &fields->now_ns, &fields->has_now);
+    } else if (is(key, key_bytes, "work")) {
+        record->work = read_positive(scan);
+    } else if (is(key, key_bytes, "peer")) {
+        record->peer = (uint32_t)read_number(scan, topology->world - 1);
+    } else {
+        skip_value(scan);
+    }
+}
+
+/* What each line must have, and what cannot be. */
+static void
+check(struct scan *scan, const struct cairn_topology *topology, const struct fields *fields,
+      struct cairn_record *record)
+{
+    bool pair = record->op == CAIRN_SEND || record->op == CAIRN_RECV;
+
+    if (!fields->has_rank)
+        fail(scan, "the line lacks \"rank\"");
+    else if (!fields->has_op && !fields->has_now)
+        fail(scan, "the line has neither \"op\" nor \"now_ns\"");
+    if (scan->why || !fields->has_op) {
+        record->start_ns = fields->now_ns;
+        record->op = 0;
+        return;
+    }
+    record->start_ns = fields->has_start ? fields->start_ns : fields->enter_ns;
+    record->end_ns = fields->end_ns;
+    if (!fields->has_start && !fields->has_enter)
+        fail(scan, "the operation has neither \"start_ns\" nor \"enter_ns\"");
+    else if (fields->has_end && record->end_ns < record->start_ns)
+        fail(scan, "the operation ends before it starts");
+    else if (pair && record->peer == CAIRN_PEER_NONE)
+        fail(scan, "send and recv need \"peer\"");
+    else if (pair && record->peer == record->rank)
+        fail(scan, "a rank cannot be its own peer");
+    else if (!pair && record->comm == CAIRN_COMM_NONE)
+        fail(scan, "the operation lacks \"comm\"");
+    else if (record->comm != CAIRN_COMM_NONE &&
+             !cairn_topology_member(topology, record->rank, record->comm))
+        fail(scan, "the rank is no member of that communicator");
+    if (fields->has_end && record->end_ns == 0)
+        record->end_ns = 1; /* 0 means open */
+    if (!pair)
+        record->peer = CAIRN_PEER_NONE;
+}
+
+cairn_err
+cairn_trace_read_line(const struct cairn_topology *topology, const char *line, size_t line_bytes,
+                      struct cairn_record *out, struct cairn_trace_fault *fault)
+{
+    struct scan scan = {.line = line, .bytes = line_bytes};
+    struct cairn_record record = {.comm = CAIRN_COMM_NONE, .peer = CAIRN_PEER_NONE};
+    struct fields fields = {0};
+    bool closed = false;
+
+    if (line_bytes > CAIRN_TRACE_LINE_BYTES_MAX)
+        fail(&scan, "the line is too long");
+    else if (!take(&scan, '{'))
+        fail(&scan, "an object should stand here");
+    else if (!(closed = take(&scan, '}')))
+        do {
+            size_t key_bytes;
+            const char *key = read_span(&scan, &key_bytes);
+
+            if (!take(&scan, ':'))
+                fail(&scan, "a colon is missing");
+            else
+                read_field(&scan, topology, key, key_bytes, &fields, &record);
+        } while (take(&scan, ','));
+    if (!scan.why && !closed && !take(&scan, '}'))
+        fail(&scan, "a comma or the end is missing: is the line cut?");
+    (void)peek(&scan);
+    if (!scan.why && scan.at != scan.bytes)
+        fail(&scan, "more text after the end");
+    if (!scan.why)
+        check(&scan, topology, &fields, &record);
+    if (scan.why) {
+        *fault = (struct cairn_trace_fault){scan.why, scan.at};
+        return CAIRN_CORRUPT;
+    }
+    *out = record;
+    return CAIRN_OK;
+}

@@ -1,0 +1,87 @@
+/* replan/verdict.c - lists of verdicts and of what they name. */
+#include "replan/verdict.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const char *
+cairn_verdict_kind_text(enum cairn_verdict_kind kind)
+{
+    static const char *const texts[] = {
+#define KIND_TEXT(symbol, text) [symbol] = text,
+        CAIRN_VERDICT_LIST(KIND_TEXT)
+#undef KIND_TEXT
+    };
+
+    return texts[kind];
+}
+
+cairn_err
+cairn_list_add(struct cairn_u32_list *list, uint32_t item)
+{
+    if (list->count == list->room) {
+        uint32_t room = list->room ? 2 * list->room : 8;
+        uint32_t *items = realloc(list->items, room * sizeof *items);
+
+        if (!items)
+            return CAIRN_NOMEM;
+        list->items = items;
+        list->room = room;
+    }
+    list->items[list->count++] = item;
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_list_add_once(struct cairn_u32_list *list, uint32_t item)
+{
+    for (uint32_t i = 0; i < list->count; i++)
+        if (list->items[i] == item)
+            return CAIRN_OK;
+    return cairn_list_add(list, item);
+}
+
+cairn_err
+cairn_verdicts_add(struct cairn_verdicts *verdicts, enum cairn_verdict_kind kind, uint32_t *out)
+{
+    if (verdicts->count == verdicts->room) {
+        uint32_t room = verdicts->room ? 2 * verdicts->room : 8;
+        struct cairn_verdict *items = realloc(verdicts->items, room * sizeof *items);
+
+        if (!items)
+            return CAIRN_NOMEM;
+        verdicts->items = items;
+        verdicts->room = room;
+    }
+    verdicts->items[verdicts->count] =
+        (struct cairn_verdict){.kind = kind, .until_step = CAIRN_STEP_NONE, .rate = 1};
+    *out = verdicts->count++;
+    return CAIRN_OK;
+}
+
+static void
+verdict_fini(struct cairn_verdict *verdict)
+{
+    free(verdict->ranks.items);
+    free(verdict->links.items);
+    free(verdict->nodes.items);
+    free(verdict->victims.items);
+}
+
+void
+cairn_verdicts_remove(struct cairn_verdicts *verdicts, uint32_t index)
+{
+    verdict_fini(&verdicts->items[index]);
+    verdicts->count--;
+    memmove(&verdicts->items[index], &verdicts->items[index + 1],
+            (verdicts->count - index) * sizeof *verdicts->items);
+}
+
+void
+cairn_verdicts_fini(struct cairn_verdicts *verdicts)
+{
+    for (uint32_t i = 0; i < verdicts->count; i++)
+        verdict_fini(&verdicts->items[i]);
+    free(verdicts->items);
+    *verdicts = (struct cairn_verdicts){0};
+}

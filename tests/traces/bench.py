@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+"""Generates labelled traces, runs `cairn detect` over each as a user would, and prints what was found.
+
+    bench.py [--build DIR] [--traces N] [--seed N] [--case NAME] [--quiet-steps N] [--json] [--verbose]
+
+Each row is a case of tests/traces/generate.c. "found" says that a verdict of the right kind was given for the fault, "right"
+that it names the right rank, node, link or ranks, "rate" that its rate is within 10 % of the truth, "delay" the steps from the
+onset to the detected step (median and 99th percentile). A verdict that no fault explains is false; a victim that is
+named as a cause is one of those. Quiet jobs run for --quiet-steps steps in all. The exit status is 0 whatever the figures are.
+"""
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional, Tuple
+
+CASES = ["slow", "slow_2pct", "slow_slight", "node", "link", "nic", "nic_rings", "hang_rank", "hang_link", "crash", "pause", "several",
+         "long_stage", "last_stage", "lengths", "collector"]
+QUIET_STEPS_OF_ONE = 1000
+Fault = Dict[str, Any]
+Verdict = Dict[str, Any]
+
+
+@dataclass
+class Row:
+    traces: int = 0
+    faults: int = 0
+    found: int = 0
+    right: int = 0
+    rate: int = 0
+    rated: int = 0
+    named_all: int = 0
+    false: int = 0
+    traces_false: int = 0
+    steps: int = 0
+    delays: List[int] = field(default_factory=list)
+
+
+def pair_of(fault: Fault) -> Tuple[int, int]:
+    return fault["rank"], fault["peer"]
+
+
+def links_of(verdict: Verdict) -> List[Tuple[int, int]]:
+    return [(a, b) for a, b in verdict["links"]]
+
+
+def is_found(verdict: Verdict, fault: Fault) -> bool:
+    """The right kind; of a node, each of its ranks alone counts as found (not as right)."""
+    if verdict["kind"] == "slow_compute" and fault["kind"] == "slow_node":
+        return True
+    return verdict["kind"] == fault["kind"] and (verdict["pattern"] or "") == fault["pattern"]
+
+
+def is_right(verdict: Verdict, fault: Fault, labels: Dict[str, Any]) -> bool:
+    """The right rank, node, link or ranks, and no other."""
+    kind = fault["kind"]
+    if verdict["kind"] != kind or (verdict["pattern"] or "") != fault["pattern"]:
+        return False
+    if kind in ("slow_compute", "hang_compute", "crash"):
+        return verdict["ranks"] == [fault["rank"]]
+    if kind == "slow_node" or fault["nic"]:
+        return verdict["nodes"] == [fault["node"]]
+    a, b = pair_of(fault)
+    if kind == "hang_link":  # all that were in the operation, among them the two between which it stopped
+        return {(a, b), (b, a)} & set(links_of(verdict)) != set()
+    if kind == "slow_link":
+        return not verdict["nodes"] and set(links_of(verdict)) <= {(a, b), (b, a)} and bool(verdict["links"])
+    if fault["pattern"] in ("long_stage", "last_stage"):
+        per_stage = labels["world"] // labels["pp"]
+        return len(verdict["ranks"]) == per_stage
+    return True
+
+
+def judge(row: Row, labels: Dict[str, Any], answer: Dict[str, Any]) -> bool:
+    """Adds one trace to a row; true where everything was right."""
+    left = list(answer["verdicts"])
+    row.traces += 1
+    row.steps += answer["steps"]
+    right_here = 0
+    for fault in labels["faults"]:
+        row.faults += 1
+        mine = [v for v in left if is_right(v, fault, labels)] or [v for v in left if is_found(v, fault) and touches(v, fault)]
+        if not mine:
+            continue
+        verdict = mine[0]
+        row.found += 1
+        exact = is_right(verdict, fault, labels)
+        row.right += exact
+        right_here += exact
+        left = [v for v in left if v is not verdict and not (is_right(v, fault, labels))]
+        if verdict["kind"].startswith("slow"):
+            row.rated += 1
+            row.rate += abs(verdict["rate"] / fault["rate"] - 1) <= 0.1
+        row.delays.append(verdict["detected_step"] - fault["since_step"])
+    row.named_all += right_here == len(labels["faults"])
+    row.false += len(left)
+    row.traces_false += bool(left)
+    return right_here == len(labels["faults"]) and not left
+
+
+def touches(verdict: Verdict, fault: Fault) -> bool:
+    """A verdict of the right kind that has something to do with the fault."""
+    if fault["kind"] == "structural" or fault["nic"]:
+        return True
+    if fault["kind"] == "slow_node":
+        return bool(verdict["ranks"])
+    return fault["rank"] in verdict["ranks"]
+
+
+def detect(cairn: str, trace: str) -> Dict[str, Any]:
+    done = subprocess.run([cairn, "detect", "--trace", trace, "-o", "json"], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"bench: cairn detect failed with {done.returncode}: {done.stderr.strip()}")
+    answer: Dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def run_one(build: str, directory: str, name: str, seed: int, row: Row, more: List[str], verbose: bool) -> float:
+    trace, labels_path = os.path.join(directory, "trace.jsonl"), os.path.join(directory, "labels.json")
+    real = "slow" if name == "slow_2pct" else name
+    if name == "slow_2pct":
+        more = [*more, "--noise", "0.02"]
+    subprocess.run([f"{build}/tests/traces/generate", "--seed", str(seed), "--case", real, "--trace", trace, "--labels",
+                    labels_path, *more], check=True)
+    with open(labels_path, encoding="utf-8") as file:
+        labels = json.load(file)
+    begin = time.monotonic()
+    answer = detect(f"{build}/cairn", trace)
+    seconds = time.monotonic() - begin
+    if not judge(row, labels, answer) and verbose:
+        shape = {k: v for k, v in labels.items() if k != "faults"}
+        print(f"-- {name} seed {seed}: {shape}\n   faults {labels['faults']}", flush=True)
+        for verdict in answer["verdicts"][:6]:
+            shown = {k: v for k, v in verdict.items() if k not in ("victims", "evidence")}
+            print(f"   said {shown}\n        {verdict['evidence']}", flush=True)
+    return seconds
+
+
+def percent(part: int, whole: int) -> Optional[float]:
+    return round(100 * part / whole, 2) if whole else None
+
+
+def quantile(values: List[int], share: float) -> Optional[int]:
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else None
+
+
+def summary(row: Row) -> Dict[str, Any]:
+    return {"traces": row.traces, "steps": row.steps, "faults": row.faults, "found_%": percent(row.found, row.faults),
+            "right_%": percent(row.right, row.faults), "rate_%": percent(row.rate, row.rated),
+            "all_right_%": percent(row.named_all, row.traces), "false_verdicts": row.false,
+            "traces_with_false": row.traces_false, "delay_p50": quantile(row.delays, 0.5), "delay_p99": quantile(row.delays, 0.99)}
+
+
+def show(value: Any) -> str:
+    return "-" if value is None else str(value)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", default="build/plain")
+    parser.add_argument("--traces", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--case")
+    parser.add_argument("--quiet-steps", type=int, default=1_000_000)
+    parser.add_argument("--ranks", default="0")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--verbose", action="store_true")
+    options = parser.parse_args()
+    rows: Dict[str, Row] = {}
+    seconds = 0.0
+    cases = [options.case] if options.case and options.case != "quiet" else [] if options.case else CASES
+    with tempfile.TemporaryDirectory() as directory:
+        for i in range(options.traces if cases else 0):
+            name = cases[i % len(cases)]
+            seconds += run_one(options.build, directory, name, options.seed + i, rows.setdefault(name, Row()),
+                               ["--ranks", options.ranks], options.verbose)
+        quiet = 0
+        while (not options.case or options.case == "quiet") and quiet * QUIET_STEPS_OF_ONE < options.quiet_steps:
+            ranks = "16" if quiet % 8 else "64"
+            seconds += run_one(options.build, directory, "quiet", options.seed + 10_000_000 + quiet, rows.setdefault("quiet", Row()),
+                               ["--steps", str(QUIET_STEPS_OF_ONE), "--ranks", ranks], options.verbose)
+            quiet += 1
+    results = {name: summary(row) for name, row in rows.items()}
+    if options.json:
+        print(json.dumps({"seed": options.seed, "detect_seconds": round(seconds, 1), "cases": results}, indent=1))
+        return 0
+    keys = list(next(iter(results.values())))
+    print(f"seed {options.seed}; cairn detect ran for {seconds:.0f} s")
+    print("".join(["case".ljust(13), *(k.rjust(max(9, len(k) + 2)) for k in keys)]))
+    for name, result in results.items():
+        print("".join([name.ljust(13), *(show(result[k]).rjust(max(9, len(k) + 2)) for k in keys)]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
