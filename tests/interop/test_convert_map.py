@@ -155,6 +155,19 @@ def test_vocabulary(models: pathlib.Path, tmp_path: pathlib.Path) -> None:
     same(tensors(models / "llama"), tensors(tmp_path / "back"))
 
 
+def test_norm_before_experts(models: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Megatron-Core's local spec has the norm before experts in a distributed checkpoint as a part of linear_fc1, Transformer
+    Engine as a module: both are read."""
+    cairn("convert", models / "mixtral", tmp_path / "in.pt", "--to", "torch", "--map", "mixtral")
+    state = torch.load(tmp_path / "in.pt", weights_only=True)
+    renamed = {name.replace(".pre_mlp_layernorm.", ".mlp.linear_fc1.layer_norm_"): tensor for name, tensor in state.items()}
+    assert set(renamed) != set(state)
+    torch.save(renamed, tmp_path / "renamed.pt")
+    cairn("convert", tmp_path / "renamed.pt", f"{tmp_path}/back/", "--to", "safetensors", "--map", "mixtral", "--set",
+          NUMBERS["mixtral"])
+    same(tensors(models / "mixtral"), tensors(tmp_path / "back"))
+
+
 def test_tied(tmp_path: pathlib.Path) -> None:
     """Weights that share their storage do so under their new names."""
     torch.save(map_models.hugging_face("qwen2").state_dict(), tmp_path / "in.pt")

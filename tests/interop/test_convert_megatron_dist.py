@@ -19,6 +19,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 import torch.distributed.checkpoint as dcp  # noqa: E402
+from torch.distributed.checkpoint.filesystem import _StorageInfo  # noqa: E402
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, MetadataIndex  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 
 from convert_states import ROOT, cairn, same  # noqa: E402
@@ -182,6 +184,24 @@ def test_ranks(worker: Worker, checkpoints: pathlib.Path, tmp_path: pathlib.Path
             key: value for key, value in theirs.items() if key not in ("args", "model", "rng_state")}
         assert {**vars(ours["args"]), "rank": 0} == {**vars(theirs["args"]), "rank": 0}
         same(ours["rng_state"], theirs["rng_state"])
+
+
+def test_common_state(checkpoints: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Where Megatron-Core 0.19 keeps what common.pt had: an object among the others."""
+    folder = broken(checkpoints / "mixed", tmp_path / "newer")
+    common = torch.load(folder / "common.pt", weights_only=False)
+    (folder / "common.pt").unlink()
+    torch.save([common], folder / "__9_0.distcp")
+    metadata = pickle.loads((folder / ".metadata").read_bytes())
+    key = "common_state/shard_0_1"
+    metadata.state_dict_metadata[key] = BytesStorageMetadata()
+    metadata.storage_data[MetadataIndex(key)] = _StorageInfo("__9_0.distcp", 0, (folder / "__9_0.distcp").stat().st_size)
+    (folder / ".metadata").write_bytes(pickle.dumps(metadata))
+    cairn("convert", folder, tmp_path / "out", "--to", "megatron-dist")
+    cairn("diff", checkpoints / "mixed", folder)
+    cairn("diff", folder, tmp_path / "out")
+    (folder / "__9_0.distcp").unlink()
+    assert "__9_0.distcp" in cairn("inspect", folder, status=65).stderr
 
 
 def same_tensor(one: Any, other: Any) -> bool:

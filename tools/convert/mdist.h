@@ -21,6 +21,7 @@
 #include "tools/convert/mdist_names.h"
 
 #define CAIRN_MDIST_COMMON "common.pt"
+#define CAIRN_MDIST_COMMON_KEY "common_state/shard_0_1" /* of Megatron-Core 0.19: common.pt's dict */
 #define CAIRN_MDIST_MARKER "metadata.json"
 #define CAIRN_MDIST_KEYS "megatron-dist/keys.pickle"
 /* Opaque state that Megatron-Core has no place for lies in byte arrays of this prefix. */

@@ -9,6 +9,7 @@
 
 #include "tools/convert/mdist.h"
 #include "tools/convert/megatron_args.h"
+#include "tools/convert/pickle_read.h"
 #include "tools/convert/pickle_write.h"
 #include "tools/convert/torch_source.h"
 
@@ -75,7 +76,7 @@ add_tensors(struct cairn_mdist_reading *reading, struct cairn_torch_source *sour
 }
 
 static cairn_err
-add_value(struct cairn_mdist_reading *reading, const struct cairn_torch_source *source,
+add_value(struct cairn_mdist_reading *reading, const struct cairn_pickle *tree,
           const struct cairn_pickle_node *key, const struct cairn_pickle_node *value)
 {
     char name[CAIRN_NAME_BYTES_MAX];
@@ -88,7 +89,7 @@ add_value(struct cairn_mdist_reading *reading, const struct cairn_torch_source *
                               "%s/" CAIRN_MDIST_COMMON " has a key that is no plain text (a %s); "
                               "it is no common.pt of Megatron-Core",
                               reading->checkpoint->place.path, cairn_pickle_kind_name(key));
-    err = cairn_pickle_write(&source->torch.tree, value, &bytes, &bytes_len);
+    err = cairn_pickle_write(tree, value, &bytes, &bytes_len);
     if (err)
         return cairn_complain(reading->complaint, err,
                               "%s/" CAIRN_MDIST_COMMON ": %s cannot be carried: %s",
@@ -118,22 +119,70 @@ add_value(struct cairn_mdist_reading *reading, const struct cairn_torch_source *
     return err;
 }
 
-cairn_err
-cairn_mdist_read_common(struct cairn_mdist_reading *reading)
+static cairn_err
+add_values(struct cairn_mdist_reading *reading, const struct cairn_pickle *tree,
+           const struct cairn_pickle_node *root)
 {
-    struct cairn_torch_source source;
-    const struct cairn_pickle_node *pairs;
+    const struct cairn_pickle_node *pairs = cairn_pickle_pairs(root);
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t i = 0; !err && i < pairs->count; i++)
+        err = add_value(reading, tree, pairs->items[2 * i], pairs->items[2 * i + 1]);
+    return err;
+}
+
+/* From Megatron-Core 0.19 on the same dict is an object among the others, in a list of one. */
+static cairn_err
+read_object(struct cairn_mdist_reading *reading, uint32_t index)
+{
+    struct cairn_dcp_wants wants = {0};
+    struct cairn_dcp_source source = {.fd = -1};
+    struct cairn_pickle_node *list = NULL;
+    struct cairn_pickle tree;
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0, taken = 0;
     cairn_err err;
 
-    if (!cairn_place_has_file(&reading->checkpoint->place, CAIRN_MDIST_COMMON))
-        return cairn_complain(reading->complaint, CAIRN_NOT_FOUND,
-                              "%s/" CAIRN_MDIST_COMMON " is missing: the checkpoint is not whole; "
-                              "take another copy",
-                              reading->checkpoint->place.path);
+    cairn_pickle_init(&tree, CAIRN_DCP_TREE_BYTES_MAX);
+    err = cairn_dcp_want_entry(reading->checkpoint, &reading->metadata, index, &wants,
+                               reading->complaint);
+    if (!err)
+        err = cairn_dcp_source_select(reading->checkpoint, &source, &wants.items[0].item,
+                                      CAIRN_MDIST_COMMON_KEY, reading->complaint);
+    if (!err)
+        err = cairn_dcp_load_object(&source, &wants.items[0], CAIRN_MDIST_COMMON_KEY, &bytes,
+                                    &bytes_len, reading->complaint);
+    if (!err && !bytes)
+        err = cairn_complain(reading->complaint, CAIRN_VERSION,
+                             "%s: " CAIRN_MDIST_COMMON_KEY " has tensors in it, which are read "
+                             "only from " CAIRN_MDIST_COMMON, reading->checkpoint->place.path);
+    if (!err)
+        err = cairn_pickle_read(&tree, CAIRN_MDIST_COMMON_KEY, bytes, bytes_len, &list, &taken);
+    if (!err && (list->kind != CAIRN_PICKLE_LIST || list->count != 1 ||
+                 !cairn_pickle_pairs(list->items[0])))
+        err = cairn_complain(reading->complaint, CAIRN_CORRUPT,
+                             "%s: " CAIRN_MDIST_COMMON_KEY " holds no list of one dict",
+                             reading->checkpoint->place.path);
+    if (!err) {
+        note_args(reading, list->items[0]);
+        err = add_values(reading, &tree, list->items[0]);
+    }
+    cairn_dcp_source_close(&source);
+    free(wants.items);
+    free(bytes);
+    cairn_pickle_fini(&tree);
+    return err;
+}
+
+static cairn_err
+read_file(struct cairn_mdist_reading *reading)
+{
+    struct cairn_torch_source source;
+    cairn_err err;
+
     err = cairn_torch_source_open(reading->checkpoint, CAIRN_MDIST_COMMON, &source,
                                   reading->complaint);
-    pairs = err ? NULL : cairn_pickle_pairs(source.torch.root);
-    if (!err && !pairs)
+    if (!err && !cairn_pickle_pairs(source.torch.root))
         err = cairn_complain(reading->complaint, CAIRN_CORRUPT,
                              "%s/" CAIRN_MDIST_COMMON " holds no dict, but a %s",
                              reading->checkpoint->place.path,
@@ -144,8 +193,23 @@ cairn_mdist_read_common(struct cairn_mdist_reading *reading)
     }
     if (!err)
         err = cairn_pickle_done(&source.torch.tree);
-    for (uint32_t i = 0; !err && i < pairs->count; i++)
-        err = add_value(reading, &source, pairs->items[2 * i], pairs->items[2 * i + 1]);
+    if (!err)
+        err = add_values(reading, &source.torch.tree, source.torch.root);
     cairn_torch_source_close(&source);
     return err;
+}
+
+cairn_err
+cairn_mdist_read_common(struct cairn_mdist_reading *reading)
+{
+    if (cairn_place_has_file(&reading->checkpoint->place, CAIRN_MDIST_COMMON))
+        return read_file(reading);
+    for (uint32_t i = 0; i < reading->metadata.entry_count; i++)
+        if (!reading->metadata.entries[i].chunks &&
+            strcmp(reading->metadata.entries[i].name, CAIRN_MDIST_COMMON_KEY) == 0)
+            return read_object(reading, i);
+    return cairn_complain(reading->complaint, CAIRN_NOT_FOUND,
+                          "%s/" CAIRN_MDIST_COMMON " is missing: the checkpoint is not whole; "
+                          "take another copy",
+                          reading->checkpoint->place.path);
 }

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "tools/convert/megatron_settings.h"
-#include "tools/convert/megatron_state.h"
+#include "tools/convert/megatron_plain.h"
 #include "tools/convert/pickle_read.h"
 #include "tools/convert/pickle_write.h"
 
@@ -236,6 +236,7 @@ take_values(struct taking *taking, struct object *first)
             err = take_value(taking, first, key, pairs->items[2 * i + 1]);
     }
     if (!err && cairn_pickle_get(first->root, "optimizer") &&
+        !cairn_megatron_plain(cairn_pickle_get(first->root, "optimizer")) &&
         !cairn_pickle_get(first->root, CAIRN_MEGATRON_CONTENT))
         err = add_made(&out->values, &out->value_count, &out->value_room, CAIRN_MEGATRON_CONTENT,
                        &first->tree, cairn_megatron_settings_content(&first->tree));

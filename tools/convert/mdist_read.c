@@ -372,6 +372,9 @@ read_items(struct cairn_mdist_reading *reading)
 
         err = cairn_dcp_source_select(reading->checkpoint, &source, &wanted->item, entry->name,
                                       reading->complaint);
+        if (!err && !entry->chunks && strcmp(entry->name, CAIRN_MDIST_COMMON_KEY) == 0 &&
+            !cairn_place_has_file(&reading->checkpoint->place, CAIRN_MDIST_COMMON))
+            continue; /* read already */
         if (!err)
             err = entry->chunks ? read_chunk(reading, &source, wanted)
                                 : read_object(reading, &source, wanted);

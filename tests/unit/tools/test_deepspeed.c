@@ -145,6 +145,33 @@ writes_pipelines(void **state)
     assert_non_null(strstr(complaint.text, "pipeline"));
 }
 
+/* DeepSpeed saves a layer that shares its weights in each of its places: copies of one parameter. */
+static void
+takes_all_files_of_a_tied_layer(void **state)
+{
+    struct cairn_complaint complaint = {""};
+    struct cairn_checkpoint checkpoint;
+    char source[PATH_BYTES], target[PATH_BYTES], command[4 * PATH_BYTES];
+
+    (void)state;
+    (void)snprintf(source, sizeof(source), "%s/tied", base);
+    (void)snprintf(target, sizeof(target), "%s/tied-three", base);
+    (void)snprintf(command, sizeof(command),
+                   "cp -r " FIXTURES "pipe %s && cp %s/global_step2/layer_00-model_states.pt "
+                   "%s/global_step2/layer_04-model_states.pt",
+                   source, source, source);
+    assert_int_equal(system(command), 0);
+    if (convert(source, target, "deepspeed", 3, &complaint) ||
+        cairn_checkpoint_open(target, NULL, &checkpoint, &complaint))
+        fail_msg("%s", complaint.text);
+    assert_int_not_equal(cairn_layout_tensor_find(checkpoint.layout, "tied_modules.embed.weight"),
+                         UINT32_MAX);
+    assert_int_equal(cairn_layout_tensor_find(checkpoint.layout, "4.weight"), UINT32_MAX);
+    cairn_checkpoint_close(&checkpoint);
+    (void)snprintf(command, sizeof(command), "test -f %s/global_step2/layer_04-model_states.pt", target);
+    assert_int_equal(system(command), 0);
+}
+
 /* What is carried may come from any file: a layer that would be written elsewhere is refused. */
 static void
 refuses_names_outside(void **state)
@@ -423,6 +450,7 @@ main(void)
         cmocka_unit_test(reads_what_deepspeed_saved),
         cmocka_unit_test(writes_any_number_of_ranks),
         cmocka_unit_test(writes_pipelines),
+        cmocka_unit_test(takes_all_files_of_a_tied_layer),
         cmocka_unit_test(refuses_names_outside),
         cmocka_unit_test(refuses_objects_without_a_rank),
         cmocka_unit_test(refuses_steps_that_differ),

@@ -315,6 +315,32 @@ cuts_experts_as_the_rest(void **unused)
     cairn_checkpoint_close(&checkpoint);
 }
 
+/* What is small is one chunk, whatever the count of ranks: a thousand make no more work than one. */
+static void
+cuts_by_bytes_and_not_by_ranks(void **unused)
+{
+    static const uint32_t ranks[] = {1, 1024, 65536};
+    size_t pieces[3];
+
+    (void)unused;
+    for (size_t i = 0; i < sizeof(ranks) / sizeof(ranks[0]); i++) {
+        struct cairn_complaint complaint = {{0}};
+        struct cairn_output output = {.format = &cairn_format_megatron_dist};
+        struct cairn_output_options options = {.parallelism = {.tp = 1, .pp = 1, .dp = ranks[i]}};
+        struct cairn_checkpoint checkpoint;
+
+        open_fixture("stacked", &checkpoint);
+        if (cairn_format_megatron_dist.plan(&checkpoint, &options, &output, &complaint))
+            fail_msg("%s", complaint.text);
+        pieces[i] = cairn_layout_piece_count(output.layout);
+        assert_true(output.file_count <= pieces[0] + 2);
+        cairn_output_fini(&output);
+        cairn_checkpoint_close(&checkpoint);
+    }
+    assert_int_equal(pieces[1], pieces[0]);
+    assert_int_equal(pieces[2], pieces[0]);
+}
+
 static void
 knows_keys(void **unused)
 {
@@ -375,6 +401,7 @@ main(void)
         cmocka_unit_test(lays_out),       cmocka_unit_test(knows_keys),
         cmocka_unit_test(keeps_words_of_other_tokenizers),
         cmocka_unit_test(cuts_experts_as_the_rest),
+        cmocka_unit_test(cuts_by_bytes_and_not_by_ranks),
     };
 
     cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
