@@ -1,101 +1,21 @@
 /* tests/unit/tools/test_conversion.c - conversions between random layouts against a slow reference:
  * element by element, killed in the middle, with damaged and changed sources. */
-#include "tests/support/marker_format.h"
-#include "tools/convert/conversion.h"
-
-#include "base/file.h"
-#include "base/log.h"
-
 #include <ftw.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 
-#include <cmocka.h>
+#include "tests/support/marker_conversion.h"
 
-enum { SEEDS = 150, LIMIT_BYTES = 256 << 20 };
-
-static char base[256], source[300], target[300];
-
-static void
-silent(void *context, enum cairn_log_level level, const char *line)
-{
-    (void)context;
-    (void)level;
-    (void)line;
-}
-
-static int
-set_up(void **state)
-{
-    char made[] = "/tmp/cairn-conversion-XXXXXX";
-
-    (void)state;
-    cairn_log_setup(CAIRN_LOG_ERROR, silent, NULL);
-    if (!mkdtemp(made))
-        return -1;
-    (void)snprintf(base, sizeof(base), "%s", made);
-    (void)snprintf(source, sizeof(source), "%s/source", base);
-    (void)snprintf(target, sizeof(target), "%s/target", base);
-    return 0;
-}
-
-static void
-remove_path(const char *path)
-{
-    char command[400];
-
-    (void)snprintf(command, sizeof(command), "rm -rf %s", path);
-    assert_int_equal(system(command), 0);
-}
-
-static int
-tear_down(void **state)
-{
-    (void)state;
-    cairn_file_setup(NULL);
-    remove_path(base);
-    return 0;
-}
-
-static struct cairn_conversion_options
-options_of(void)
-{
-    return (struct cairn_conversion_options){.source = source,
-                                             .target = target,
-                                             .from = &marker_format,
-                                             .to = &marker_format,
-                                             .thread_count = 2,
-                                             .memory_limit_bytes = LIMIT_BYTES};
-}
+enum { SEEDS = 150 };
 
 static cairn_err
 convert(struct cairn_conversion_report *report, struct cairn_complaint *complaint)
 {
-    struct cairn_conversion_options options = options_of();
-    struct cairn_conversion conversion;
-    cairn_err err;
+    struct cairn_conversion_options options = options_of(2);
 
-    complaint->text[0] = '\0';
-    err = cairn_conversion_open(&options, &conversion, complaint);
-    if (!err)
-        err = cairn_conversion_run(&conversion, complaint);
-    if (report)
-        *report = conversion.report;
-    cairn_conversion_close(&conversion);
-    return err;
-}
-
-static bool
-is_there(const char *name)
-{
-    char path[400];
-    struct stat found;
-
-    (void)snprintf(path, sizeof(path), "%s/%s", target, name);
-    return stat(path, &found) == 0;
+    return convert_by(&options, report, complaint);
 }
 
 static void
@@ -329,7 +249,7 @@ static void
 too_little_memory_is_said(void **state)
 {
     static struct marker marker;
-    struct cairn_conversion_options options = options_of();
+    struct cairn_conversion_options options = options_of(2);
     struct cairn_complaint complaint = {""};
     struct cairn_conversion conversion;
 
@@ -427,5 +347,5 @@ main(void)
         cmocka_unit_test(what_is_committed_was_synced),
     };
 
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, make_places, remove_places);
 }
