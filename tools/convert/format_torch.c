@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "tools/convert/param_groups.h"
 #include "tools/convert/pickle_write.h"
+#include "tools/convert/torch_source.h"
 #include "tools/convert/torch_state.h"
 
 enum { OPTIMIZER_PARAMETERS_MAX = 1 << 22, NODE_NONE = 0 };
@@ -572,6 +573,8 @@ read_file(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint
                                  "written by something else; take another copy",
                                  checkpoint->place.path);
     }
+    if (!err)
+        err = cairn_torch_source_add_sums(checkpoint, reading.container, &reading.file, complaint);
     if (!err) {
         (void)snprintf(checkpoint->framework, sizeof(checkpoint->framework), "PyTorch%s",
                        reading.file.legacy ? " (form of before 1.6)" : "");
