@@ -22,6 +22,7 @@ static const char about[] =
 static const char examples[] =
     "  cairn convert ckpt/step-1000 out/ --to universal        # whole tensors, any parallelism\n"
     "  cairn convert ckpt/step-1000 model.safetensors --to safetensors --dtype BF16 --dry-run\n"
+    "  cairn convert ckpt.pt zero/ --to deepspeed --zero 2 --dp 8 --dtype BF16 --job job.json\n"
     "  cairn convert Llama-3-8B/ out/ --to torch --map llama   # Hugging Face's names to Megatron's\n";
 
 struct request {

@@ -89,7 +89,8 @@ ends_with(const char *text, const char *end)
            strcmp(text + bytes - end_bytes, end) == 0;
 }
 
-/* The tied parameter that a tensor of a layer is; NULL where there is none, or no file may say which. */
+/* The tied parameter that a tensor of a layer is; NULL where there is none, or no file may say which.
+ * Each layer that shares it has a file with a copy, and the copies are held against each other. */
 static cairn_err
 find_tied(const struct cairn_checkpoint *checkpoint, const struct cairn_torch_source *source,
           const char *key, const struct cairn_torch_tensor *tensor, const char **found,
@@ -102,8 +103,7 @@ find_tied(const struct cairn_checkpoint *checkpoint, const struct cairn_torch_so
 
         if (strncmp(known->name, MASTER TIED, strlen(MASTER TIED)) != 0 || !ends_with(name, key) ||
             known->dims != tensor->view.dims ||
-            memcmp(known->shape, tensor->view.shape, known->dims * sizeof(*known->shape)) != 0 ||
-            cairn_layout_tensor_find(checkpoint->layout, name) != UINT32_MAX)
+            memcmp(known->shape, tensor->view.shape, known->dims * sizeof(*known->shape)) != 0)
             continue;
         if (*found)
             return cairn_complain(complaint, CAIRN_VERSION,

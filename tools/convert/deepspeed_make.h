@@ -53,6 +53,7 @@ struct cairn_deepspeed_make {
     uint32_t tensor_count; /* before masters were added */
     uint8_t *roles;        /* [tensor_count] of enum cairn_deepspeed_role */
     uint32_t *order;       /* [tensor_count]: by name, so that the same state makes the same files */
+    uint32_t *alias_of;    /* [tensor_count]: itself where it is no alias */
     uint32_t *members;     /* trained parameters, group after group */
     uint32_t member_count;
     struct cairn_deepspeed_slab *slabs;
@@ -69,6 +70,23 @@ struct cairn_deepspeed_make {
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_prepare(struct cairn_checkpoint *checkpoint,
                                                    const struct cairn_output_options *options,
                                                    struct cairn_complaint *complaint);
+
+/* A tensor by name, of those that were there before masters were added; UINT32_MAX. */
+uint32_t cairn_deepspeed_make_find(const struct cairn_deepspeed_make *make, const char *name);
+
+/*
+ * deepspeed_moments.c, in the order of their use. CAIRN_CORRUPT and CAIRN_INVAL for what is not there; complained about.
+ * Where the source counts parameters, its state gets the names that the job says, as aliases.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_make_names(struct cairn_deepspeed_make *make);
+/* The keys of state, by those of the first parameter. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_make_keys(struct cairn_deepspeed_make *make);
+/* That a parameter has state under all keys. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_make_moments(struct cairn_deepspeed_make *make, uint32_t member);
+/* A parameter's master; an alias of it where it is float32 itself. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_make_master(struct cairn_deepspeed_make *make, uint32_t member);
+/* How many steps the job has made. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_make_step(struct cairn_deepspeed_make *make);
 
 /* The tensors of a layout, sorted by name, freed by the caller; NULL: no memory. */
 uint32_t *cairn_deepspeed_sorted(const struct cairn_layout *layout);

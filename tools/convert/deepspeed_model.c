@@ -47,8 +47,6 @@ read_cuts(struct reading *reading, const struct cairn_pickle_node *root, uint64_
                                       "universal_checkpoint_info)");
     if (tensor != state->part_count || state->has_layers)
         return refuse_tensor(reading, "with pipeline parallelism too, which is not read together");
-    if (state->stage3)
-        return refuse_tensor(reading, "with ZeRO 3 too, which is not read together");
     state->cut = true;
     err = cairn_deepspeed_cuts_read(info, &state->cuts, &why);
     return err == CAIRN_VERSION ? refuse_tensor(reading, why) : err;
@@ -74,6 +72,25 @@ check_degrees(struct reading *reading, const struct cairn_pickle_node *root)
     if (!cairn_pickle_u64(cairn_pickle_get(dimensions, "tp_degree"), &tensor))
         tensor = state->has_layers ? 1 : state->part_count;
     return tensor == 1 ? CAIRN_OK : read_cuts(reading, root, tensor);
+}
+
+/* Experts that DeepSpeed itself spread over ranks: their parameters have the same names on each. */
+static cairn_err
+check_experts(const struct reading *reading, const struct cairn_pickle_node *root)
+{
+    static const char *const keys[] = {"ds_autoep_layers", "autoep_layers", "folding"};
+
+    for (size_t i = 0; i < sizeof(keys) / sizeof(*keys); i++) {
+        const struct cairn_pickle_node *said = cairn_pickle_get(root, keys[i]);
+
+        if (said && said->kind != CAIRN_PICKLE_NONE &&
+            !(said->kind == CAIRN_PICKLE_LIST && said->count == 0))
+            return cairn_complain(reading->complaint, CAIRN_VERSION,
+                                  "%s/%s is of a job with expert parallelism (%s), which is not read; merge "
+                                  "it with the framework that wrote it",
+                                  reading->checkpoint->place.path, reading->where, keys[i]);
+    }
+    return CAIRN_OK;
 }
 
 static cairn_err
@@ -119,6 +136,8 @@ read_facts(struct reading *reading, const struct cairn_pickle_node *root)
         ranks > UINT32_MAX)
         return refuse(reading, "it does not say dp_world_size");
     err = check_degrees(reading, root);
+    if (!err)
+        err = check_experts(reading, root);
     if (err)
         return err;
     state->ranks = (uint32_t)ranks;

@@ -7,7 +7,8 @@
  *
  * The place is the directory with `latest`, or one of the folders. What the files hold is
  * deepspeed_state.h's, where parameters lie in flat buffers deepspeed_groups.h's, and how files are laid
- * out for another number of ranks deepspeed_plan.c's. Written with the ZeRO stage that the source had.
+ * out for another number of ranks deepspeed_plan.c's. Written with the ZeRO stage that the source had, or,
+ * where it did not come from DeepSpeed, with what deepspeed_make.h makes of it.
  */
 #include "tools/convert/deepspeed_plan.h"
 
