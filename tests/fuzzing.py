@@ -1,8 +1,9 @@
 """Fuzzers that run beside other suites, on what these leave idle, each until it has used its seconds of the processor.
 
-A fuzzer that shares the machine is measured by its own time on the processor, not by the clock: so each does the same work, however
-busy the machine is. Nothing else may notice them. They have the policy SCHED_IDLE, their session has the lowest weight (where the kernel
-shares the processor out by sessions, priorities mean nothing between two of them), and they stand still where something is measured.
+A fuzzer that shares the machine is measured by its own time on the processor, not by the clock: so each does the same work,
+however busy the machine is. Nothing else may notice them. They have the policy SCHED_IDLE, their session has the lowest weight
+(where the kernel shares the processor out by sessions, priorities mean nothing between two of them), and they stand still where
+something is measured.
 """
 import contextlib
 import os
@@ -39,8 +40,9 @@ class Fuzzer:
     def start(self, cwd):
         # Files of its inputs: libFuzzer leaves without giving programs a chance to remove them.
         self.folder = tempfile.mkdtemp(prefix="cairn-fuzz-", dir="/dev/shm")
-        self.process = subprocess.Popen(self.command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=self._out, stderr=subprocess.STDOUT,
-                                        start_new_session=True, env={**os.environ, "TMPDIR": self.folder})
+        self.process = subprocess.Popen(self.command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=self._out,
+                                        stderr=subprocess.STDOUT, start_new_session=True,
+                                        env={**os.environ, "TMPDIR": self.folder})
         give_way(self.process.pid)
 
     def poll(self):

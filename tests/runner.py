@@ -7,7 +7,8 @@ A suite is a list of programs. A cmocka program counts its own tests, a Python p
 counts as one: exit 0 passed, 77 skipped (its last line is the reason), else failed. A program that runs longer than its
 limit has failed. A program of real processes or real time (unit, asan, tsan, cluster, interop) that fails is run once more, alone: machines
 that run tests are often busy, and their deadlines are short. If it passes then it counts as passed, and is listed as unsteady with
-what it said the first time, so that nothing is hidden. Fuzzers run in the background of the suites that follow (fuzzing.py). The last line is `N passed, N failed` with `, N skipped` where there are any; the exit status is 1 when
+what it said the first time, so that nothing is hidden. Fuzzers run in the background of the suites that follow (fuzzing.py).
+The last line is `N passed, N failed` with `, N skipped` where there are any; the exit status is 1 when
 anything failed. Only the standard library is used.
 """
 import concurrent.futures
@@ -181,7 +182,7 @@ FUZZING = None  # the fuzzers in the background
 
 
 def suite_fuzz():
-    """Builds the fuzzers and lets them run in the background, each for FUZZ_SECONDS on its corpus; collect_fuzzers says what they found."""
+    """Builds the fuzzers and lets them run in the background, each for FUZZ_SECONDS on its corpus; see collect_fuzzers."""
     global FUZZING
     clang = next((c for c in ("clang-14", "clang") if shutil.which(c)), None)
     if not clang:

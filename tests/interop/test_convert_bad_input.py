@@ -1,5 +1,5 @@
-"""Bad checkpoints of every format given to `cairn convert`: refused with exit 65 and words that say where, nothing that looks complete, and
-what was mended converts into the same place.
+"""Bad checkpoints of every format given to `cairn convert`: refused with exit 65 and words that say where, nothing that looks
+complete, and what was mended converts into the same place.
 
 Needs the command of a build (BUILD=folder, build/plain by default); PyTorch only to take `.metadata` apart.
 """
@@ -26,11 +26,14 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 CAIRN = ROOT / os.environ.get("BUILD", "build/plain") / "cairn"
 FIXTURES = ROOT / "tests" / "fixtures"
 REFUSED = 65
+# Whose archives hold tensors alone. Where tensors share a storage with padding that is not read, its checksum says nothing.
+SUMMED = ("state.pt", "mesh", "stacked", "flat", "zero3", "deepspeed-universal")
+FLIPS = 4  # of each file
 # Where records of an archive have their checksums. Without, the damage is in what the archive holds.
 CHECKSUM_AT = {b"PK\x03\x04": 14, b"PK\x01\x02": 16, b"PK\x07\x08": 4}
 # What each checkpoint is made from, and what it is converted to.
-SOURCES = {"universal": ("dcp/mesh", "universal"), "state.safetensors": ("dcp/mesh", "safetensors"), "state.pt": ("dcp/mesh", "torch"),
-           "deepspeed-universal": ("deepspeed/zero2", "deepspeed-universal")}
+SOURCES = {"universal": ("dcp/mesh", "universal"), "state.safetensors": ("dcp/mesh", "safetensors"),
+           "state.pt": ("dcp/mesh", "torch"), "deepspeed-universal": ("deepspeed/zero2", "deepspeed-universal")}
 FIXED = {"zero2": "deepspeed/zero2", "zero3": "deepspeed/zero3", "pipe": "deepspeed/pipe", "dense": "megatron/dense",
          "experts": "megatron/experts", "stacked": "megatron_dist/stacked", "flat": "megatron_dist/flat", "mesh": "dcp/mesh"}
 Damage = collections.abc.Callable[[pathlib.Path], None]
@@ -139,21 +142,37 @@ def archive(name: str, how: int, size: int) -> Damage:
     return damage
 
 
+def change_replica(folder: pathlib.Path) -> None:
+    """One bit of the last holder's part of a tensor that each rank has whole."""
+    tensors = json.loads(cairn("inspect", folder, "-o", "json").stdout)["tensors"]
+    part = next(t for t in tensors if t["name"].endswith("layers.0.input_layernorm.weight"))["slices"][-1]
+    path = folder / part["file"]
+    data = bytearray(path.read_bytes())
+    data[part["offset_bytes"]] ^= 1
+    path.write_bytes(data)
+
+
 MODEL2 = "global_step2/mp_rank_00_model_states.pt"
 OPTIM2 = "global_step2/bf16_zero_pp_rank_{}_mp_rank_00_optim_states.pt"
 MODEL3 = "global_step2/zero_pp_rank_{}_mp_rank_00_model_states.pt"
+UNIVERSAL = "global_step2_universal/zero/embed.weight/{}.pt"
 MEGATRON = "iter_0000003/mp_rank_{:02}_{:03}/{}"
 # (checkpoint, damage): what is done to it, and what the refusal says.
 CASES: dict[tuple[str, str], tuple[Damage, list[str]]] = {
     ("universal", "truncated index"): (truncate("index.json"), ["index.json"]),
     ("universal", "truncated data"): (truncate("param-00001-of-00001.safetensors"), ["param-00001-of-00001.safetensors"]),
     ("universal", "missing file"): (remove("param-00001-of-00001.safetensors"), ["param-00001-of-00001.safetensors"]),
-    ("universal", "path trick"): (edit("index.json", b"param-00001-of-00001.safetensors", b"../../00001-of-00001.safetensors"), ["index.json"]),
+    ("universal", "path trick"): (edit("index.json", b"param-00001-of-00001.safetensors", b"../../00001-of-00001.safetensors"),
+                                  ["index.json"]),
     ("state.safetensors", "truncated"): (truncate("", 0.9), ["truncated"]),
     ("state.safetensors", "overlap"): (header("", shifted), ["overlap", "rows"]),
     ("state.pt", "truncated"): (truncate(""), []),
     ("state.pt", "zip bomb"): (archive("", zipfile.ZIP_DEFLATED, 1 << 24), ["data.pkl"]),
     ("state.pt", "no pickle"): (archive("", zipfile.ZIP_STORED, 1 << 10), ["byte 0"]),
+    ("mesh", "a size without end"): (write(".metadata", b"\x80\x04\x8e" + struct.pack("<Q", 1 << 63) + b"."),
+                                     [".metadata", "byte 2"]),
+    ("mesh", "a stack without end"): (write(".metadata", b"\x80\x04" + b"]" * (1 << 20)), [".metadata"]),
+    ("mesh", "a memo that doubles"): (write(".metadata", b"\x80\x04]" + b"2l." * (1 << 16)), [".metadata"]),
     ("mesh", "truncated metadata"): (truncate(".metadata"), [".metadata"]),
     ("mesh", "truncated items"): (truncate("__1_0.distcp"), ["__1_0.distcp"]),
     ("mesh", "missing rank"): (remove("__2_0.distcp"), ["__2_0.distcp"]),
@@ -170,15 +189,18 @@ CASES: dict[tuple[str, str], tuple[Damage, list[str]]] = {
     ("zero3", "missing rank"): (remove(MODEL3.format(1)), ["rank 1's model_states file is missing"]),
     ("zero3", "zip bomb"): (archive(MODEL3.format(1), zipfile.ZIP_DEFLATED, 1 << 24), [MODEL3.format(1), "data.pkl"]),
     ("pipe", "missing layer"): (remove("global_step2/layer_02-model_states.pt"), ["2.up.weight", "layer_"]),
-    ("deepspeed-universal", "truncated"): (truncate("global_step2_universal/zero/embed.weight/fp32.pt"), ["embed.weight/fp32.pt"]),
-    ("deepspeed-universal", "missing file"): (remove("global_step2_universal/zero/embed.weight/exp_avg.pt"), ["embed.weight", "exp_avg"]),
+    ("deepspeed-universal", "truncated"): (truncate(UNIVERSAL.format("fp32")), [UNIVERSAL.format("fp32")]),
+    ("deepspeed-universal", "missing file"): (remove(UNIVERSAL.format("exp_avg")), ["embed.weight", "exp_avg"]),
     ("deepspeed-universal", "path trick"): (write("latest_universal", b"/etc"), ["latest_universal"]),
     ("dense", "truncated"): (truncate(MEGATRON.format(1, 0, "distrib_optim.pt")), [MEGATRON.format(1, 0, "distrib_optim.pt")]),
-    ("dense", "missing rank"): (remove(MEGATRON.format(1, 1, "model_optim_rng.pt")), [MEGATRON.format(1, 1, "model_optim_rng.pt")]),
+    ("dense", "missing rank"): (remove(MEGATRON.format(1, 1, "model_optim_rng.pt")),
+                                [MEGATRON.format(1, 1, "model_optim_rng.pt")]),
     ("dense", "mixed iterations"): (edit(MEGATRON.format(1, 0, "model_optim_rng.pt"), b"iterationq&K\x03", b"iterationq&K\x04"),
                                     [MEGATRON.format(1, 0, "model_optim_rng.pt"), "iteration"]),
+    ("dense", "unequal replicas"): (change_replica, [MEGATRON.format(1, 0, "model_optim_rng.pt"), "layernorm.weight"]),
     ("dense", "path trick"): (write("latest_checkpointed_iteration.txt", b"../../etc"), ["latest_checkpointed_iteration.txt"]),
-    ("experts", "missing rank"): (remove(MEGATRON.format(1, 1, "distrib_optim.pt")), ["is not whole", "fp32.embedding.word_embeddings.weight", "files of a rank missing"]),
+    ("experts", "missing rank"): (remove(MEGATRON.format(1, 1, "distrib_optim.pt")),
+                                  ["is not whole", "fp32.embedding.word_embeddings.weight", "files of a rank missing"]),
     ("stacked", "truncated metadata"): (truncate(".metadata"), [".metadata"]),
     ("stacked", "truncated items"): (truncate("__0_0.distcp"), ["__0_0.distcp"]),
     ("stacked", "missing rank"): (remove("__1_0.distcp"), ["__1_0.distcp"]),
@@ -217,3 +239,28 @@ def test_is_refused_and_goes_on_when_mended(name: str, damage: str, checkpoints:
     done = cairn("convert", source, target, "--to", target_form(name))
     assert done.returncode == 0, done.stderr
     assert cairn("diff", source, target).returncode == 0
+
+
+@pytest.mark.parametrize("name", [*FIXED, *SOURCES])
+def test_flipped_bits(name: str, checkpoints: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Refused or taken, never anything else. What is taken is warned of, or harmless, where there are checksums."""
+    sound, source, target = checkpoints / name, tmp_path / name, tmp_path / "target"
+    copy(sound, source)
+    words = ["convert", source, target, "--to", target_form(name), "-o", "json"]
+    expected = json.loads(cairn(*words).stdout)["fingerprint_source"]
+    for path in (sorted(p for p in source.rglob("*") if p.is_file()) if source.is_dir() else [source]):
+        data = path.read_bytes()
+        summed = name == "universal" or name in SUMMED and (zipfile.is_zipfile(path) or path.suffix == ".distcp")
+        for at in range(len(data) // (2 * FLIPS), len(data), max(1, len(data) // FLIPS)):
+            path.write_bytes(data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1:])
+            shutil.rmtree(target)
+            target.mkdir()
+            done = cairn(*words)
+            assert done.returncode in (0, 64, REFUSED), (path.name, at, done.stderr)
+            if done.returncode:
+                assert done.stderr.strip(), (path.name, at)
+                assert cairn("inspect", target).returncode == REFUSED, (path.name, at)
+            elif summed:
+                found = json.loads(done.stdout)["fingerprint_source"]
+                assert found == expected or "warning" in done.stderr, (path.name, at, done.stderr)
+        path.write_bytes(data)

@@ -85,7 +85,7 @@ struct cairn_dcp_chunk {
     uint64_t stride_bytes[CAIRN_DIMS_MAX];
 };
 
-CAIRN_MUST_CHECK cairn_err cairn_dcp_open_chunk(const struct cairn_checkpoint *checkpoint,
+CAIRN_MUST_CHECK cairn_err cairn_dcp_open_chunk(struct cairn_checkpoint *checkpoint,
                                                 const struct cairn_dcp_source *source,
                                                 const struct cairn_dcp_entry *entry,
                                                 const struct cairn_dcp_wanted *wanted,

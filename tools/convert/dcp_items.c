@@ -14,7 +14,7 @@
 #include "base/file.h"
 #include "tools/convert/param_groups.h"
 #include "tools/convert/pickle_write.h"
-#include "tools/convert/torch_file.h"
+#include "tools/convert/torch_source.h"
 
 enum { WHERE_BYTES_MAX = 512 };
 
@@ -191,7 +191,7 @@ same_extents(const uint64_t *a, const uint64_t *b, uint32_t dims)
 }
 
 cairn_err
-cairn_dcp_open_chunk(const struct cairn_checkpoint *checkpoint,
+cairn_dcp_open_chunk(struct cairn_checkpoint *checkpoint,
                      const struct cairn_dcp_source *source, const struct cairn_dcp_entry *entry,
                      const struct cairn_dcp_wanted *wanted, struct cairn_dcp_chunk *chunk,
                      struct cairn_complaint *complaint)
@@ -224,6 +224,7 @@ cairn_dcp_open_chunk(const struct cairn_checkpoint *checkpoint,
         for (uint32_t d = 0; d < entry->dims; d++)
             chunk->stride_bytes[d] = found->view.stride[d] * found->view.dtype->element_bytes;
         chunk->at = found->at;
+        err = cairn_torch_source_add_sums(checkpoint, source->container, &file, complaint);
     }
     cairn_torch_close(&file);
     return err;

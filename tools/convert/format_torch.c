@@ -11,6 +11,7 @@
 #include "tools/convert/param_groups.h"
 #include "tools/convert/pickle_write.h"
 #include "tools/convert/torch_reading.h"
+#include "tools/convert/torch_source.h"
 
 enum { NODE_NONE = 0 };
 
@@ -400,6 +401,8 @@ read_file(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint
                                  "written by something else; take another copy",
                                  checkpoint->place.path);
     }
+    if (!err)
+        err = cairn_torch_source_add_sums(checkpoint, reading.container, &reading.file, complaint);
     if (!err) {
         (void)snprintf(checkpoint->framework, sizeof(checkpoint->framework), "PyTorch%s",
                        reading.file.legacy ? " (form of before 1.6)" : "");

@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "tools/convert/crc_join.h"
 
-enum { READ_BYTES = 256 * 1024 };
+enum { READ_BYTES = 256 * 1024, WARNINGS_MAX = 8 };
 
 /* Of one block: what was read of it so far. Atomic. */
 struct block {
@@ -231,6 +231,7 @@ cairn_source_sums_check(struct cairn_source_sums *sums, struct cairn_checkpoint 
                         struct cairn_handles *handles, struct cairn_complaint *complaint)
 {
     uint8_t *buffer;
+    uint64_t unfit = 0;
     cairn_err err = CAIRN_OK;
 
     if (!sums)
@@ -259,7 +260,7 @@ cairn_source_sums_check(struct cairn_source_sums *sums, struct cairn_checkpoint 
                                      checkpoint->place.path,
                                      checkpoint->containers[sum->container].path,
                                      block_begin(sum, b), block_end(sum, b));
-            else
+            else if (unfit++ < WARNINGS_MAX)
                 err = cairn_checkpoint_warn(
                     checkpoint,
                     "%s: the zip checksum of bytes %" PRIu64 " to %" PRIu64
@@ -268,6 +269,9 @@ cairn_source_sums_check(struct cairn_source_sums *sums, struct cairn_checkpoint 
                     block_end(sum, b));
         }
     }
+    if (!err && unfit > WARNINGS_MAX)
+        err = cairn_checkpoint_warn(checkpoint, "%" PRIu64 " more zip checksums do not fit",
+                                    unfit - WARNINGS_MAX);
     free(buffer);
     return err;
 }

@@ -9,6 +9,23 @@
 #include "tools/convert/pickle_write.h"
 
 cairn_err
+cairn_torch_source_add_sums(struct cairn_checkpoint *checkpoint, uint32_t container,
+                            const struct cairn_torch_file *file, struct cairn_complaint *complaint)
+{
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t i = 0; i < file->storage_count && !err; i++) {
+        const struct cairn_torch_stored *stored = &file->storages[i];
+        uint64_t value = stored->crc32;
+
+        if (value != 0 && stored->viewed && stored->bytes > 0)
+            err = cairn_checkpoint_add_sums(checkpoint, container, CAIRN_SUM_CRC32, stored->at,
+                                            stored->bytes, stored->bytes, &value, complaint);
+    }
+    return err;
+}
+
+cairn_err
 cairn_torch_source_open(struct cairn_checkpoint *checkpoint, const char *path,
                         struct cairn_torch_source *out, struct cairn_complaint *complaint)
 {
@@ -36,7 +53,7 @@ cairn_torch_source_open(struct cairn_checkpoint *checkpoint, const char *path,
         return CAIRN_NOMEM;
     for (uint32_t i = 0; i < out->torch.tensor_count; i++)
         out->tensor_of[out->torch.tensors[i].node->index] = i + 1;
-    return CAIRN_OK;
+    return cairn_torch_source_add_sums(checkpoint, out->container, &out->torch, complaint);
 }
 
 void

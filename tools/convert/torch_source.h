@@ -18,6 +18,13 @@ struct cairn_torch_source {
     uint32_t node_count;
 };
 
+/* The checksums that an archive in a container has of its storages, to be held against what is read of them.
+ * Errors of cairn_checkpoint_add_sums. */
+CAIRN_MUST_CHECK cairn_err cairn_torch_source_add_sums(struct cairn_checkpoint *checkpoint,
+                                                       uint32_t container,
+                                                       const struct cairn_torch_file *file,
+                                                       struct cairn_complaint *complaint);
+
 /* Opens a file of the checkpoint's place. Errors of cairn_checkpoint_add_file and cairn_torch_open,
  * complained about; *out is for the caller to end in any case. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_source_open(struct cairn_checkpoint *checkpoint,
