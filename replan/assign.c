@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { THRESHOLDS = 24, HALVINGS = 30, PACKINGS = 14, DOUBLINGS_MAX = 64 };
+enum { SINGLY = 128, THRESHOLDS = 24, HALVINGS = 30, PACKINGS = 14, DOUBLINGS_MAX = 64 };
 #define MARGIN 1e-9
 
 struct sequence {
@@ -27,7 +27,8 @@ struct assigner {
     uint32_t *by_loss;          /* pipelines, those first that lose least time per work by a long sequence */
     struct filled *filled;
     uint32_t *chosen; /* by the present packing, per sequence of `sequences` */
-    double total_ms;  /* of all sequences */
+    uint64_t *fewest_tokens; /* of the first so many sequences */
+    double total_ms;         /* of all sequences */
 };
 
 void
@@ -101,24 +102,46 @@ least_hosts(const struct assigner *assigner, double step_ms, double work_ms)
     return loss;
 }
 
-/* Whether no assignment keeps step_ms: what all pipelines can do in it, less what they must lose. */
+/* Whether the `count` most costly sequences are too many, or too much, for the pipelines: one that holds any of them
+ * loses (stages - 1) times the least of their costs, and each needs at least that cost. */
+static bool
+too_many(const struct assigner *assigner, uint32_t count, double work_ms, double step_ms)
+{
+    const struct sequence *least = &assigner->sequences[count - 1];
+    uint64_t tokens_min = assigner->fewest_tokens[count - 1];
+    double places = 0, room_ms = 0;
+
+    for (uint32_t i = 0; i < assigner->problem->pipeline_count; i++) {
+        const struct cairn_assign_pipeline *pipeline = &assigner->problem->pipelines[i];
+        double own_ms = step_ms / pipeline->time_scale * (1 + MARGIN) -
+                        (pipeline->stages - 1) * least->cost_ms;
+
+        if (own_ms < least->cost_ms || tokens_min > pipeline->max_tokens)
+            continue;
+        places += floor(own_ms / least->cost_ms);
+        room_ms += own_ms;
+    }
+    return places < count || room_ms < work_ms;
+}
+
+/* Whether no assignment keeps step_ms: the longest sequences do not fit, or what all pipelines can do in it,
+ * less what they must lose, is too little for all. */
 static bool
 out_of_reach(const struct assigner *assigner, double step_ms)
 {
     const struct cairn_assign_problem *problem = assigner->problem;
-    double holds_ms = 0, threshold_ms = 0, largest_ms = assigner->sequences[0].cost_ms;
-    bool has_host = false;
+    double holds_ms = 0, threshold_ms = 0, largest_ms = assigner->sequences[0].cost_ms, sum_ms = 0;
 
-    for (uint32_t i = 0; i < problem->pipeline_count; i++) {
-        const struct cairn_assign_pipeline *pipeline = &problem->pipelines[i];
-
-        holds_ms += step_ms / pipeline->time_scale;
-        has_host = has_host || (assigner->sequences[0].tokens <= pipeline->max_tokens &&
-                                largest_ms * pipeline->stages * pipeline->time_scale <=
-                                    step_ms * (1 + MARGIN));
+    for (uint32_t i = 0, count = 0; i < problem->sequence_count; i++) {
+        sum_ms += assigner->sequences[i].cost_ms;
+        if (i + 1 < count)
+            continue;
+        if (too_many(assigner, i + 1, sum_ms, step_ms))
+            return true;
+        count = i + 2 < SINGLY ? i + 2 : i + 1 + (i + 1) / 4; /* the longest one by one, then in growing steps */
     }
-    if (!has_host)
-        return true;
+    for (uint32_t i = 0; i < problem->pipeline_count; i++)
+        holds_ms += step_ms / problem->pipelines[i].time_scale;
     for (uint32_t k = THRESHOLDS; k-- > 0;) {
         double next_ms = largest_ms * exp2(-0.5 * k), work_ms = 0;
 
@@ -187,9 +210,35 @@ time_with(const struct assigner *assigner, uint32_t pipeline, double more_ms)
     return (filled->sum_ms + more_ms + (own->stages - 1) * largest_ms) * own->time_scale;
 }
 
-/* Whether all sequences find a place within step_ms; `chosen` then says where. */
+/* Where a sequence goes under a rule; UINT32_MAX where it does not fit. Hosting: the first pipeline in the order of
+ * loss that has a longer one already, else the first with room. Tight: the one that is fullest then. */
+static uint32_t
+place_of(const struct assigner *assigner, const struct sequence *sequence, double step_ms, bool tight)
+{
+    const struct cairn_assign_problem *problem = assigner->problem;
+    uint32_t place = UINT32_MAX;
+    double left_ms = INFINITY;
+
+    for (uint32_t i = 0; i < problem->pipeline_count; i++) {
+        uint32_t pipeline = assigner->by_loss[i];
+        double time_ms = time_with(assigner, pipeline, sequence->cost_ms), own_ms;
+
+        if (sequence->tokens > problem->pipelines[pipeline].max_tokens || time_ms > step_ms)
+            continue;
+        own_ms = (step_ms - time_ms) / problem->pipelines[pipeline].time_scale;
+        if (!tight && assigner->filled[pipeline].largest_ms > 0)
+            return pipeline; /* nothing more is lost */
+        if (tight ? own_ms < left_ms : place == UINT32_MAX) {
+            place = pipeline;
+            left_ms = own_ms;
+        }
+    }
+    return place;
+}
+
+/* Whether all sequences find a place within step_ms by a rule; `chosen` then says where. */
 static bool
-pack(struct assigner *assigner, double step_ms)
+pack_by(struct assigner *assigner, double step_ms, bool tight)
 {
     const struct cairn_assign_problem *problem = assigner->problem;
 
@@ -197,21 +246,8 @@ pack(struct assigner *assigner, double step_ms)
         assigner->filled[i] = (struct filled){0};
     for (uint32_t i = 0; i < problem->sequence_count; i++) {
         const struct sequence *sequence = &assigner->sequences[i];
-        uint32_t place = UINT32_MAX;
+        uint32_t place = place_of(assigner, sequence, step_ms, tight);
 
-        for (uint32_t j = 0; j < problem->pipeline_count; j++) {
-            uint32_t pipeline = assigner->by_loss[j];
-
-            if (sequence->tokens > problem->pipelines[pipeline].max_tokens ||
-                time_with(assigner, pipeline, sequence->cost_ms) > step_ms)
-                continue;
-            if (assigner->filled[pipeline].largest_ms > 0) { /* nothing more is lost */
-                place = pipeline;
-                break;
-            }
-            if (place == UINT32_MAX)
-                place = pipeline;
-        }
         if (place == UINT32_MAX)
             return false;
         assigner->chosen[i] = place;
@@ -220,6 +256,12 @@ pack(struct assigner *assigner, double step_ms)
             assigner->filled[place].largest_ms = sequence->cost_ms;
     }
     return true;
+}
+
+static bool
+pack(struct assigner *assigner, double step_ms)
+{
+    return pack_by(assigner, step_ms, true) || pack_by(assigner, step_ms, false);
 }
 
 static void
@@ -237,7 +279,7 @@ take(const struct assigner *assigner, struct cairn_assignment *out)
 static bool
 find_packing(struct assigner *assigner, struct cairn_assignment *out)
 {
-    double low = out->bound_ms, high = out->bound_ms * 1.02;
+    double low = out->bound_ms, high = out->bound_ms * (1 + 1e-4);
     bool packed = pack(assigner, high);
 
     for (uint32_t i = 0; !packed && i < DOUBLINGS_MAX; i++) {
@@ -293,10 +335,12 @@ cairn_assign(const struct cairn_assign_problem *problem, struct cairn_assignment
     err = CAIRN_NOMEM;
     assigner.sequences = calloc((size_t)problem->sequence_count + 1, sizeof(*assigner.sequences));
     assigner.chosen = calloc((size_t)problem->sequence_count + 1, sizeof(*assigner.chosen));
+    assigner.fewest_tokens =
+        calloc((size_t)problem->sequence_count + 1, sizeof(*assigner.fewest_tokens));
     assigner.by_loss = calloc((size_t)problem->pipeline_count + 1, sizeof(*assigner.by_loss));
     assigner.filled = calloc((size_t)problem->pipeline_count + 1, sizeof(*assigner.filled));
     made.pipelines = calloc((size_t)problem->sequence_count + 1, sizeof(*made.pipelines));
-    if (!assigner.sequences || !assigner.chosen || !assigner.by_loss || !assigner.filled ||
+    if (!assigner.sequences || !assigner.chosen || !assigner.fewest_tokens || !assigner.by_loss || !assigner.filled ||
         !made.pipelines)
         goto done;
     for (uint32_t i = 0; i < problem->sequence_count; i++) {
@@ -305,6 +349,12 @@ cairn_assign(const struct cairn_assign_problem *problem, struct cairn_assignment
         assigner.total_ms += assigner.sequences[i].cost_ms;
     }
     qsort(assigner.sequences, problem->sequence_count, sizeof(*assigner.sequences), most_costly_first);
+    for (uint32_t i = 0; i < problem->sequence_count; i++) {
+        uint64_t own = assigner.sequences[i].tokens;
+
+        assigner.fewest_tokens[i] =
+            i > 0 && assigner.fewest_tokens[i - 1] < own ? assigner.fewest_tokens[i - 1] : own;
+    }
     sort_by_loss(&assigner);
     err = CAIRN_OK;
     if (problem->sequence_count > 0) {
@@ -315,6 +365,7 @@ cairn_assign(const struct cairn_assign_problem *problem, struct cairn_assignment
 done:
     free(assigner.sequences);
     free(assigner.chosen);
+    free(assigner.fewest_tokens);
     free(assigner.by_loss);
     free(assigner.filled);
     if (err)

@@ -2,10 +2,10 @@
  * replan/assign.h - sequences of different length to pipelines of different speed.
  *
  * A sequence of s tokens costs a s^2 + b s + c, times the pipeline's time_scale; a pipeline takes the
- * sum of its costs and, to fill and drain, (stages - 1) times the largest of them. So long sequences
- * belong together: for a time to keep, they are placed longest first, each into the first pipeline that
- * already has one as long and room for it, then into the one where beginning with it loses least. The
- * least time for which that works is found by halving.
+ * sum of its costs and, to fill and drain, (stages - 1) times the largest of them. For a time to keep,
+ * sequences are placed longest first by one of two rules: where the pipeline is then fullest, which
+ * matters when a few long ones decide; or together with those that are longer, where filling and
+ * draining loses nothing more. The least time for which either works is found by halving.
  */
 #ifndef CAIRN_REPLAN_ASSIGN_H
 #define CAIRN_REPLAN_ASSIGN_H

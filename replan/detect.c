@@ -41,6 +41,18 @@ cairn_detector_create(const struct cairn_topology *topology, uint32_t steps_in_f
     return CAIRN_OK;
 }
 
+void
+cairn_detect_drop(struct cairn_detector *detector, uint32_t index)
+{
+    cairn_verdicts_remove(&detector->verdicts, index);
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++)
+        if (detector->ranks[rank].verdict != UINT32_MAX && detector->ranks[rank].verdict > index)
+            detector->ranks[rank].verdict--;
+    for (uint32_t i = 0; i < detector->channel_count; i++)
+        if (detector->channels[i].verdict != UINT32_MAX && detector->channels[i].verdict > index)
+            detector->channels[i].verdict--;
+}
+
 static void
 flight_fini(const struct cairn_detector *detector, struct cairn_flight *flight)
 {
@@ -80,7 +92,6 @@ cairn_detector_destroy(struct cairn_detector *detector)
     free(detector->channels);
     free(detector->channel_index);
     free(detector->class_sigma);
-    free(detector->class_common);
     cairn_verdicts_fini(&detector->verdicts);
     free(detector);
 }
@@ -267,7 +278,7 @@ flush_rank(struct cairn_detector *detector, uint32_t rank)
     if (detector->periods && detector->periods[rank].kept_count > 0) {
         struct cairn_period *period = &detector->periods[rank];
 
-        cairn_period_give_up(period);
+        cairn_period_settle(period);
         for (uint32_t i = 0; i < period->kept_count; i++) {
             cairn_period_number(period, &period->kept[i]);
             err = take_numbered(detector, &period->kept[i]);

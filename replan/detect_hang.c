@@ -35,8 +35,8 @@ standing_of(const struct cairn_intake *intake)
     struct standing standing = {.open = NULL};
     uint64_t last_ns = intake->end_ns;
 
-    /* where operations overlap, nobody waits in a send */
-    bool aside = intake->overlaps * 50 > intake->records;
+    /* where sends go on by themselves, nobody waits in one */
+    bool aside = intake->sends_aside >= CAIRN_SENDS_ASIDE;
 
     for (uint32_t i = 0; i < intake->open_count; i++)
         if (aside && intake->open[i].op == CAIRN_SEND)
@@ -178,7 +178,6 @@ static cairn_err
 name_links(struct cairn_detector *detector, const struct cairn_open *open, uint32_t rank,
            struct cairn_verdict *verdict)
 {
-    const struct cairn_topology *topology = detector->topology;
     bool send = open->op == CAIRN_SEND;
     cairn_err err = CAIRN_OK;
 
@@ -190,17 +189,16 @@ name_links(struct cairn_detector *detector, const struct cairn_open *open, uint3
             err = cairn_list_add(&verdict->ranks, verdict->links.items[side]);
         return err;
     }
-    const struct cairn_comm *comm = &topology->comms[open->comm];
+    const struct cairn_comm *comm = &detector->topology->comms[open->comm];
 
     for (uint32_t i = 0; !err && i < comm->count; i++) {
         uint32_t next = comm->ranks[(i + 1) % comm->count];
 
         err = cairn_list_add(&verdict->ranks, comm->ranks[i]);
-        if (!err && (!comm->crosses || cairn_topology_apart(topology, comm->ranks[i], next))) {
+        if (!err)
             err = cairn_list_add(&verdict->links, comm->ranks[i]);
-            if (!err)
-                err = cairn_list_add(&verdict->links, next);
-        }
+        if (!err)
+            err = cairn_list_add(&verdict->links, next);
     }
     return err;
 }

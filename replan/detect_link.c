@@ -3,8 +3,7 @@
  *
  * A channel is a pair of ranks in one direction, or a communicator with an operation. Its transfer is
  * what the last rank to arrive needed, per byte. It is compared with the channel's own first steps, or
- * with the channels of its class where it was slow from the beginning, and what the whole class has in
- * common is taken out. A channel whose transfers stay longer is hot. A node most of whose channels to
+ * with the channels of its class where it was slow from the beginning. A channel whose transfers stay longer is hot. A node most of whose channels to
  * other nodes are hot has a slow NIC; a hot pair that no node explains is a slow link; a hot ring of
  * more than two ranks that nothing else narrows down names all its links.
  */
@@ -17,13 +16,10 @@
 static const double score_min = 7, sibling_score_min = 4.5, sigma_floor = 0.02;
 static const double node_share_min = 0.75; /* of a node's channels to others that are hot */
 static const double excess_min = 0.35;     /* over the class, from the first step on: ln(1.42) */
-enum { STEPS_MIN = 4, QUIET_STEPS = 8, GATHER_STEPS = 3, CLASS_MIN = 4, CLASSES = 2 + 16 * 2 * 64 };
+enum { STEPS_MIN = 4, QUIET_STEPS = 8, GATHER_STEPS = 3, CLASS_MIN = 4, NORMAL_STEPS_MAX = 256, CLASSES = 2 + 16 * 2 * 64 };
 
-static double
-size_min(void)
-{
-    return log(1.25);
-}
+/* The least shift that counts: ln(1.3). */
+static const double size_min = 0.2624;
 
 static bool
 between_nodes(const struct cairn_topology *topology, const struct cairn_channel *channel)
@@ -41,11 +37,11 @@ compare_floats(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-/* The quantile of a value over the channels of a class. `which`: 0 this step's deviation, 1 the
- * normal, 2 the noise of the first steps. NaN with fewer than `least`. */
+/* The quantile of a value over the channels of a class. Of their normals, or of the
+ * noise of their first steps. NaN with fewer than `least`. */
 static double
-class_quantile(const struct cairn_detector *detector, uint32_t class_index, int which, double share,
-               uint32_t least)
+class_quantile(const struct cairn_detector *detector, uint32_t class_index, bool noise,
+               double share, uint32_t least)
 {
     float *values = malloc((detector->channel_count * CAIRN_CALIBRATE_STEPS + 1) * sizeof *values);
     uint32_t count = 0;
@@ -56,11 +52,9 @@ class_quantile(const struct cairn_detector *detector, uint32_t class_index, int 
 
         if (channel->class_index != class_index || isnan(channel->normal))
             continue;
-        if (which == 0 && !isnan(channel->transfer))
-            values[count++] = (float)(log(channel->transfer) - channel->normal);
-        else if (which == 1)
+        if (!noise)
             values[count++] = (float)channel->normal;
-        else if (which == 2)
+        else
             for (uint32_t k = 0; k < channel->first_count; k++)
                 values[count++] = fabsf(channel->first[k] - (float)channel->normal);
     }
@@ -78,8 +72,7 @@ make_classes(struct cairn_detector *detector)
     if (detector->class_sigma)
         return CAIRN_OK;
     detector->class_sigma = calloc(CLASSES, sizeof *detector->class_sigma);
-    detector->class_common = calloc(CLASSES, sizeof *detector->class_common);
-    return detector->class_sigma && detector->class_common ? CAIRN_OK : CAIRN_NOMEM;
+    return detector->class_sigma ? CAIRN_OK : CAIRN_NOMEM;
 }
 
 /* A channel's first steps are over: its normal, and its class's noise anew. */
@@ -94,22 +87,29 @@ calibrate(struct cairn_detector *detector, struct cairn_channel *channel)
     detector->class_sigma[channel->class_index] = 0; /* to be found again */
 }
 
+/* Few values tell little of the noise: the fewer, the more of it is assumed. */
 static void
 find_class_sigma(struct cairn_detector *detector, uint32_t class_index)
 {
-    double spread = class_quantile(detector, class_index, 2, 0.5, 4);
+    double spread = class_quantile(detector, class_index, true, 0.5, 4);
+    uint32_t count = 0;
 
-    detector->class_sigma[class_index] = isnan(spread) ? 1 : fmax(1.6 * spread, sigma_floor);
+    for (uint32_t i = 0; i < detector->channel_count; i++)
+        if (detector->channels[i].class_index == class_index && !isnan(detector->channels[i].normal))
+            count += detector->channels[i].first_count;
+    detector->class_sigma[class_index] =
+        isnan(spread) ? 1 : fmax(1.6 * (1 + 2 / sqrt(count)) * spread, sigma_floor);
 }
 
 /* A channel that was slow from the beginning, among the others of its class. */
 static void
 find_excess(struct cairn_detector *detector, struct cairn_channel *channel)
 {
-    double middle = class_quantile(detector, channel->class_index, 1, 0.35, CLASS_MIN);
+    double middle = class_quantile(detector, channel->class_index, false, 0.35, CLASS_MIN);
     double least = fmax(excess_min, 5 * 1.25 * detector->class_sigma[channel->class_index] /
                                         sqrt(CAIRN_CALIBRATE_STEPS));
 
+    channel->normal_steps = CAIRN_CALIBRATE_STEPS / 1.57; /* a median's efficiency */
     if (!isnan(middle) && channel->normal - middle > least)
         channel->excess = channel->normal - middle;
     for (uint32_t k = 0; k < channel->first_count; k++)
@@ -117,10 +117,24 @@ find_excess(struct cairn_detector *detector, struct cairn_channel *channel)
                          (double)channel->first[k] - channel->normal + channel->excess);
 }
 
+/* What has left the window without being part of a shift makes the normal better known. */
+static void
+refine(const struct cairn_detector *detector, struct cairn_channel *channel)
+{
+    double clip = 3 * detector->class_sigma[channel->class_index], oldest;
+
+    if (channel->shift.used < CAIRN_SHIFT_WINDOW || channel->hot)
+        return;
+    oldest = cairn_shift_value(&channel->shift, CAIRN_SHIFT_WINDOW - 1) - channel->base;
+    channel->normal_steps = fmin(channel->normal_steps + 1, NORMAL_STEPS_MAX);
+    channel->base += fmax(fmin(oldest, clip), -clip) / channel->normal_steps;
+}
+
 static void
 follow(struct cairn_detector *detector, struct cairn_channel *channel)
 {
-    double value = cairn_shift_value(&channel->shift, 0);
+    double value = cairn_shift_value(&channel->shift, 0) - channel->base;
+    bool others = false;
 
     if (value >= channel->found.size / 3) {
         channel->quiet_steps = 0;
@@ -128,10 +142,12 @@ follow(struct cairn_detector *detector, struct cairn_channel *channel)
     }
     if (++channel->quiet_steps < QUIET_STEPS)
         return;
-    if (channel->verdict != UINT32_MAX && channel->shift.used > QUIET_STEPS)
+    channel->hot = false;
+    for (uint32_t i = 0; i < detector->channel_count; i++)
+        others |= detector->channels[i].hot && detector->channels[i].verdict == channel->verdict;
+    if (channel->verdict != UINT32_MAX && !others && channel->shift.used > QUIET_STEPS)
         detector->verdicts.items[channel->verdict].until_step =
             cairn_shift_step(&channel->shift, QUIET_STEPS);
-    channel->hot = false;
     channel->verdict = UINT32_MAX;
     channel->excess = 0;
     channel->quiet_steps = 0;
@@ -141,8 +157,8 @@ follow(struct cairn_detector *detector, struct cairn_channel *channel)
 static void
 judge(struct cairn_detector *detector, struct cairn_channel *channel)
 {
-    struct cairn_shift_limits limits = {detector->class_sigma[channel->class_index], score_min,
-                                        size_min(), STEPS_MIN};
+    struct cairn_shift_limits limits = {detector->class_sigma[channel->class_index], channel->base,
+                                        channel->normal_steps, score_min, size_min, STEPS_MIN};
 
     if (channel->hot) {
         follow(detector, channel);
@@ -151,7 +167,8 @@ judge(struct cairn_detector *detector, struct cairn_channel *channel)
     if (!cairn_shift_find(&channel->shift, &limits, &channel->found))
         return;
     channel->hot = true;
-    channel->hot_since = detector->now.step;
+    channel->said_step = CAIRN_STEP_NONE;
+    channel->vague = false;
     if (!detector->links_pending) {
         detector->links_pending = true;
         detector->links_pending_step = detector->now.step;
@@ -164,8 +181,9 @@ judge(struct cairn_detector *detector, struct cairn_channel *channel)
 static bool
 unexplained(const struct cairn_detector *detector, const struct cairn_channel *channel)
 {
-    struct cairn_shift_limits limits = {detector->class_sigma[channel->class_index],
-                                        sibling_score_min, size_min() / 1.5, STEPS_MIN};
+    struct cairn_shift_limits limits = {detector->class_sigma[channel->class_index], channel->base,
+                                        channel->normal_steps, sibling_score_min, size_min / 1.5,
+                                        STEPS_MIN};
     struct cairn_shift_found found;
 
     if (channel->verdict != UINT32_MAX || isnan(channel->normal))
@@ -300,7 +318,10 @@ belongs(const struct cairn_detector *detector, uint32_t index, const struct caus
     if (channel->comm == CAIRN_COMM_NONE)
         return (channel->source == cause->source && channel->target == cause->target) ||
                (channel->source == cause->target && channel->target == cause->source);
-    return channel->comm == detector->channels[cause->channel].comm;
+    /* rings that are slow at the same time go over one slow link, whichever it is */
+    return channel->members > 2 && detector->channels[cause->channel].members > 2 &&
+           between_nodes(detector->topology, channel) ==
+               between_nodes(detector->topology, &detector->channels[cause->channel]);
 }
 
 static cairn_err
@@ -325,6 +346,11 @@ say(struct cairn_detector *detector, bool *open, const struct cause *cause)
         if (!channel->hot)
             continue;
         channel->verdict = index;
+        channel->vague = cause->node == CAIRN_NODE_UNKNOWN && channel->members > 2;
+        if (channel->said_step == CAIRN_STEP_NONE)
+            channel->said_step = detector->now.step;
+        if (channel->said_step < verdict->detected_step)
+            verdict->detected_step = channel->said_step;
         size += channel->found.size;
         score = fmax(score, channel->found.score);
         count++;
@@ -355,6 +381,42 @@ say(struct cairn_detector *detector, bool *open, const struct cause *cause)
     return err;
 }
 
+/* What was said of rings without naming a link is said anew, with what is known by now. */
+static void
+take_back_vague(struct cairn_detector *detector)
+{
+    for (uint32_t i = 0; i < detector->channel_count; i++) {
+        uint32_t index = detector->channels[i].verdict;
+
+        if (index == UINT32_MAX || !detector->channels[i].vague)
+            continue;
+        for (uint32_t k = 0; k < detector->channel_count; k++)
+            if (detector->channels[k].verdict == index)
+                detector->channels[k].verdict = UINT32_MAX;
+        cairn_detect_drop(detector, index);
+    }
+}
+
+/* Hot channels of a node whose NIC is known to be slow need no verdict of their own. */
+static void
+join_known(struct cairn_detector *detector, bool *open)
+{
+    for (uint32_t i = 0; i < detector->channel_count; i++)
+        for (uint32_t v = 0; open[i] && v < detector->verdicts.count; v++) {
+            const struct cairn_verdict *verdict = &detector->verdicts.items[v];
+            struct cause cause = {.channel = i};
+
+            if (verdict->kind != CAIRN_SLOW_LINK || verdict->nodes.count != 1 ||
+                verdict->until_step != CAIRN_STEP_NONE)
+                continue;
+            cause.node = verdict->nodes.items[0];
+            if (!belongs(detector, i, &cause))
+                continue;
+            detector->channels[i].verdict = v;
+            open[i] = false;
+        }
+}
+
 static cairn_err
 find_causes(struct cairn_detector *detector)
 {
@@ -365,8 +427,10 @@ find_causes(struct cairn_detector *detector)
     if (!open)
         return CAIRN_NOMEM;
     detector->links_pending = false;
+    take_back_vague(detector);
     for (uint32_t i = 0; i < detector->channel_count; i++)
         open[i] = unexplained(detector, &detector->channels[i]);
+    join_known(detector, open);
     while (!err && (node = best_node(detector, open)) != CAIRN_NODE_UNKNOWN)
         err = say(detector, open, &(struct cause){.node = node});
     for (int pairs = 1; pairs >= 0; pairs--) /* pairs first: a ring may only go over the same link */
@@ -403,8 +467,6 @@ cairn_detect_links(struct cairn_detector *detector)
     }
     for (uint32_t c = 0; fresh && c < CLASSES; c++)
         detector->class_sigma[c] = 0;
-    for (uint32_t c = 0; c < CLASSES; c++)
-        detector->class_common[c] = (double)NAN;
     for (uint32_t i = 0; i < detector->channel_count; i++) {
         struct cairn_channel *channel = &detector->channels[i];
         uint32_t c = channel->class_index;
@@ -418,15 +480,9 @@ cairn_detect_links(struct cairn_detector *detector)
             judge(detector, channel);
             continue;
         }
-        if (isnan(detector->class_common[c])) {
-            double common = class_quantile(detector, c, 0, 0.35, CLASS_MIN);
-
-            detector->class_common[c] =
-                isnan(common) ? 0 : common + 0.385 * detector->class_sigma[c];
-        }
+        refine(detector, channel);
         cairn_shift_push(&channel->shift, detector->now.step,
-                         log(channel->transfer) - channel->normal - detector->class_common[c] +
-                             channel->excess);
+                         log(channel->transfer) - channel->normal + channel->excess);
         judge(detector, channel);
     }
     if (detector->links_pending && detector->now.step - detector->links_pending_step >= GATHER_STEPS)

@@ -17,18 +17,16 @@
 #include <string.h>
 
 static const double common_share = 0.35, common_bias = 0.385;
-static const double score_min = 7, sibling_score_min = 4, sigma_floor = 0.005;
+static const double score_min = 7, sigma_floor = 0.005;
 static const double pipeline_gain = 0.6;   /* of the noise must be left for it to be taken out */
+static const double spread_floor = 0.006; /* of healthy devices of one kind */
 static const double excess_min = 0.06;     /* over the peers, from the first step on */
 static const double share_of_wait = 0.25;  /* of the culprit's delay that a victim waits longer */
-static const double rate_spread = 0.3;     /* of ranks that are slow for one reason */
-enum { STEPS_MIN = 4, QUIET_STEPS = 6, PEERS_MIN = 3, ONSET_SPREAD = 8, WINDOW = CAIRN_SHIFT_WINDOW };
+enum { STEPS_MIN = 4, STEPS_MIN_PAUSES = 8, /* where pauses wander, some meet */
+        QUIET_STEPS = 6, PEERS_MIN = 3, PIPELINE_RANKS_MIN = 4, WINDOW = CAIRN_SHIFT_WINDOW, NORMAL_STEPS_MAX = 256 };
 
-static double
-size_min(void)
-{
-    return log(1.06);
-}
+/* The least shift that counts: ln(1.06). */
+static const double size_min = 0.0583;
 
 /* The quantile of deviations of the ranks that have one, over all or one pipeline; 0 for too few. */
 static double
@@ -41,9 +39,7 @@ common_of(struct cairn_detector *detector, const double *value, uint32_t pipelin
         if (!isnan(value[rank]) && (pipeline == UINT32_MAX || topology->pipeline[rank] == pipeline))
             detector->scratch[count++] = (float)value[rank];
     if (count < PEERS_MIN)
-        return pipeline == UINT32_MAX && count > 0
-                   ? 0
-                   : (count > 0 ? (double)cairn_quantile(detector->scratch, count, 0) : 0);
+        return 0;
     return (double)cairn_quantile(detector->scratch, count, common_share) + common_bias * sigma;
 }
 
@@ -112,7 +108,7 @@ first_sigma(struct cairn_detector *detector, bool by_pipeline)
     for (uint32_t i = 0; i < count; i++)
         all[i] = fabsf(all[i] - (float)middle);
     /* the normals come from the same few steps, hence a little more than 1.4826 */
-    return fmax(1.6 * (double)cairn_quantile(all, count, 0.5), sigma_floor);
+    return fmax(1.6 * (1 + 1 / sqrt(count)) * (double)cairn_quantile(all, count, 0.5), sigma_floor);
 }
 
 /* A rank's own noise: where it is clearly above the others'. */
@@ -133,28 +129,51 @@ own_sigma(struct cairn_detector *detector, uint32_t rank)
                : 0;
 }
 
+/* What the pipelines have in common does not tell their ranks' normals apart. */
 static void
-find_excess(struct cairn_detector *detector)
+level_normals(struct cairn_detector *detector, double *normal)
+{
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++)
+        normal[rank] = detector->ranks[rank].normal;
+    if (detector->by_pipeline)
+        remove_common(detector, normal, true, 0);
+}
+
+/*
+ * Draws the normals of a stage's ranks towards each other as far as their differences can be chance:
+ * with noise sigma, the median of k steps is known to 1.25 sigma / sqrt(k), and what the ranks differ
+ * by beyond that is real. A rank far above its peers keeps theirs, and the distance is its excess.
+ */
+static void
+join_peers(struct cairn_detector *detector, const double *normal, uint32_t stage)
 {
     const struct cairn_topology *topology = detector->topology;
-    double least = fmax(excess_min, 5 * 1.25 * detector->sigma / sqrt(CAIRN_CALIBRATE_STEPS));
+    double chance = 1.25 * detector->sigma / sqrt(CAIRN_CALIBRATE_STEPS);
+    double middle, spread, real, weight;
+    uint32_t count = 0;
 
-    for (uint32_t stage = 0; stage < topology->stage_count; stage++) {
-        uint32_t count = 0;
-        double middle;
+    for (uint32_t rank = 0; rank < topology->world; rank++)
+        if (topology->stage[rank] == stage && !isnan(normal[rank]))
+            detector->scratch[count++] = (float)normal[rank];
+    if (count < PEERS_MIN)
+        return;
+    middle = (double)cairn_quantile(detector->scratch, count, 0.5);
+    spread = ((double)cairn_quantile(detector->scratch, count, 0.84) -
+              (double)cairn_quantile(detector->scratch, count, 0.16)) / 2;
+    real = fmax(sqrt(fmax(spread * spread - chance * chance, 0)), spread_floor);
+    weight = real * real / (real * real + chance * chance);
+    for (uint32_t rank = 0; rank < topology->world; rank++) {
+        struct cairn_rank_state *state = &detector->ranks[rank];
+        double above = normal[rank] - middle;
 
-        for (uint32_t rank = 0; rank < topology->world; rank++)
-            if (topology->stage[rank] == stage && !isnan(detector->ranks[rank].normal))
-                detector->scratch[count++] = (float)detector->ranks[rank].normal;
-        if (count < PEERS_MIN)
+        if (topology->stage[rank] != stage || isnan(above))
             continue;
-        middle = (double)cairn_quantile(detector->scratch, count, common_share);
-        for (uint32_t rank = 0; rank < topology->world; rank++) {
-            struct cairn_rank_state *state = &detector->ranks[rank];
-
-            if (topology->stage[rank] == stage && state->normal - middle > least)
-                state->excess = state->normal - middle;
+        if (above > fmax(excess_min, 5 * chance)) {
+            state->excess = above;
+            continue;
         }
+        state->base = (weight - 1) * above; /* values are relative to the rank's own median */
+        state->normal_steps += detector->sigma * detector->sigma / (real * real);
     }
 }
 
@@ -230,8 +249,7 @@ open_verdict(struct cairn_detector *detector, uint32_t rank, const struct cairn_
     verdict->confidence = confidence_of(found->score);
     state->verdict = index;
     state->quiet_steps = 0;
-    state->rate_sum = found->size * found->steps;
-    state->rate_steps = found->steps;
+    state->slow_steps = found->steps;
     err = cairn_list_add(&verdict->ranks, rank);
     return err ? err : find_victims(detector, rank, found->steps, verdict);
 }
@@ -241,7 +259,7 @@ static void
 follow(struct cairn_detector *detector, struct cairn_rank_state *state)
 {
     struct cairn_verdict *verdict = &detector->verdicts.items[state->verdict];
-    double value = cairn_shift_value(&state->shift, 0), size = log(verdict->rate);
+    double value = cairn_shift_value(&state->shift, 0) - state->base, size = log(verdict->rate);
 
     if (value < size / 3) {
         if (++state->quiet_steps < QUIET_STEPS)
@@ -255,18 +273,19 @@ follow(struct cairn_detector *detector, struct cairn_rank_state *state)
         cairn_shift_clear(&state->shift);
         return;
     }
+    state->slow_steps += 1 + state->quiet_steps;
     state->quiet_steps = 0;
-    state->rate_sum += fmin(fmax(value, size - 4 * state->sigma), size + 4 * state->sigma);
-    state->rate_steps++;
     if (verdict->ranks.count == 1)
-        verdict->rate = exp(state->rate_sum / state->rate_steps);
+        verdict->rate = exp(cairn_shift_median(&state->shift, state->slow_steps) - state->base);
 }
 
 static cairn_err
 judge(struct cairn_detector *detector, uint32_t rank)
 {
     struct cairn_rank_state *state = &detector->ranks[rank];
-    struct cairn_shift_limits limits = {state->sigma, score_min, size_min(), STEPS_MIN};
+    struct cairn_shift_limits limits = {state->sigma, state->base, state->normal_steps,
+                                        score_min, size_min,
+                                        detector->said_pauses ? STEPS_MIN_PAUSES : STEPS_MIN};
     struct cairn_shift_found found;
 
     if (state->verdict != UINT32_MAX) {
@@ -278,123 +297,21 @@ judge(struct cairn_detector *detector, uint32_t rank)
     return open_verdict(detector, rank, &found);
 }
 
-/* ---- whole nodes ---- */
-
-static void
-drop_verdict(struct cairn_detector *detector, uint32_t index)
-{
-    cairn_verdicts_remove(&detector->verdicts, index);
-    for (uint32_t rank = 0; rank < detector->topology->world; rank++)
-        if (detector->ranks[rank].verdict != UINT32_MAX && detector->ranks[rank].verdict > index)
-            detector->ranks[rank].verdict--;
-    for (uint32_t i = 0; i < detector->channel_count; i++)
-        if (detector->channels[i].verdict != UINT32_MAX && detector->channels[i].verdict > index)
-            detector->channels[i].verdict--;
-}
-
-/* True where a rank is slow like `verdict`, or at the end nearly surely so. */
-static bool
-slow_alike(struct cairn_detector *detector, uint32_t rank, const struct cairn_verdict *verdict,
-           bool last)
-{
-    const struct cairn_rank_state *state = &detector->ranks[rank];
-    struct cairn_shift_limits limits = {state->sigma, sibling_score_min, size_min() / 2, STEPS_MIN};
-    struct cairn_shift_found found;
-    double size = log(verdict->rate);
-
-    if (state->verdict != UINT32_MAX) {
-        const struct cairn_verdict *other = &detector->verdicts.items[state->verdict];
-
-        return other->kind == CAIRN_SLOW_COMPUTE &&
-               (other->since_step > verdict->since_step ? other->since_step - verdict->since_step
-                                                        : verdict->since_step - other->since_step) <=
-                   ONSET_SPREAD &&
-               fabs(log(other->rate) - size) <= fmax(rate_spread * size, 0.05);
-    }
-    return last && cairn_shift_find(&state->shift, &limits, &found) &&
-           fabs(found.size - size) <= fmax(rate_spread * size, 0.05);
-}
-
-static cairn_err
-merge_node(struct cairn_detector *detector, uint32_t node)
-{
-    const struct cairn_topology *topology = detector->topology;
-    uint32_t kept = UINT32_MAX;
-    struct cairn_verdict *verdict;
-    double size = 0;
-    uint32_t count = 0;
-    cairn_err err;
-
-    for (uint32_t rank = 0; rank < topology->world; rank++) {
-        uint32_t index = detector->ranks[rank].verdict;
-
-        if (topology->node[rank] != node || !detector->seen[rank])
-            continue;
-        if (index != UINT32_MAX) {
-            size += log(detector->verdicts.items[index].rate);
-            count++;
-            if (kept == UINT32_MAX || index < kept)
-                kept = index;
-        }
-    }
-    verdict = &detector->verdicts.items[kept];
-    verdict->kind = CAIRN_SLOW_NODE;
-    verdict->ranks.count = 0;
-    verdict->rate = exp(size / count);
-    err = cairn_list_add(&verdict->nodes, node);
-    for (uint32_t rank = 0; !err && rank < topology->world; rank++) {
-        uint32_t index = detector->ranks[rank].verdict;
-
-        if (topology->node[rank] != node || !detector->seen[rank])
-            continue;
-        detector->ranks[rank].verdict = kept;
-        if (index != UINT32_MAX && index != kept) {
-            if (detector->verdicts.items[index].detected_step >
-                detector->verdicts.items[kept].detected_step)
-                detector->verdicts.items[kept].detected_step =
-                    detector->verdicts.items[index].detected_step;
-            drop_verdict(detector, index);
-        }
-        err = cairn_list_add(&detector->verdicts.items[kept].ranks, rank);
-    }
-    verdict = &detector->verdicts.items[kept];
-    snprintf(verdict->evidence, sizeof verdict->evidence,
-             "all %u ranks of node %u compute %.2f times as long as is normal for them since about the "
-             "same step",
-             verdict->ranks.count, node, verdict->rate);
-    return err;
-}
-
-/* Nodes of which all ranks are slow alike. */
-static cairn_err
-find_nodes(struct cairn_detector *detector, bool last)
-{
-    const struct cairn_topology *topology = detector->topology;
-
-    for (uint32_t i = 0; i < detector->verdicts.count; i++) {
-        const struct cairn_verdict *verdict = &detector->verdicts.items[i];
-        uint32_t ranks = 0, alike = 0, node;
-        cairn_err err;
-
-        if (verdict->kind != CAIRN_SLOW_COMPUTE || verdict->ranks.count != 1 ||
-            detector->ranks[verdict->ranks.items[0]].verdict != i)
-            continue;
-        node = topology->node[verdict->ranks.items[0]];
-        for (uint32_t rank = 0; node != CAIRN_NODE_UNKNOWN && rank < topology->world; rank++)
-            if (topology->node[rank] == node && detector->seen[rank]) {
-                ranks++;
-                alike += slow_alike(detector, rank, verdict, last) ? 1 : 0;
-            }
-        if (ranks < 2 || alike < ranks)
-            continue;
-        err = merge_node(detector, node);
-        if (err)
-            return err;
-    }
-    return CAIRN_OK;
-}
-
 /* ---- steps ---- */
+
+/* What has left the window without being part of a shift makes the normal better known. */
+static void
+refine(struct cairn_rank_state *state)
+{
+    double oldest;
+
+    if (state->shift.used < WINDOW || state->verdict != UINT32_MAX)
+        return;
+    oldest = cairn_shift_value(&state->shift, WINDOW - 1) - state->base;
+    oldest = fmax(fmin(oldest, 3 * state->sigma), -3 * state->sigma);
+    state->normal_steps = fmin(state->normal_steps + 1, NORMAL_STEPS_MAX);
+    state->base += oldest / state->normal_steps;
+}
 
 static cairn_err
 push_step(struct cairn_detector *detector, uint32_t step)
@@ -410,13 +327,14 @@ push_step(struct cairn_detector *detector, uint32_t step)
             continue;
         state->wait_ns[state->shift.next] = (float)detector->now.wait_ns[rank];
         state->compute_ns[state->shift.next] = (float)detector->now.compute_ns[rank];
+        refine(state);
         cairn_shift_push(&state->shift, step, detector->value[rank] + state->excess);
     }
     for (uint32_t rank = 0; !err && rank < detector->topology->world; rank++)
         if (!isnan(detector->value[rank]))
             err = judge(detector, rank);
     if (!err && detector->verdicts.count > opened)
-        err = find_nodes(detector, false);
+        err = cairn_detect_nodes(detector, false);
     return err;
 }
 
@@ -433,14 +351,18 @@ calibrate(struct cairn_detector *detector)
         detector->ranks[rank].normal = median_of_first(detector, rank);
     detector->sigma = first_sigma(detector, false);
     sigma = first_sigma(detector, true);
-    if (detector->topology->pipeline_count > 1 && detector->topology->pipeline_count < world &&
-        sigma < pipeline_gain * detector->sigma) {
+    if (detector->topology->pipeline_count > 1 &&
+        detector->topology->pipeline_count * PIPELINE_RANKS_MIN <= world && sigma < pipeline_gain * detector->sigma) {
         detector->by_pipeline = true;
         detector->sigma = sigma;
     }
-    for (uint32_t rank = 0; rank < world; rank++)
+    for (uint32_t rank = 0; rank < world; rank++) {
         detector->ranks[rank].sigma = fmax(detector->sigma, own_sigma(detector, rank));
-    find_excess(detector);
+        detector->ranks[rank].normal_steps = CAIRN_CALIBRATE_STEPS / 1.57; /* a median's efficiency */
+    }
+    level_normals(detector, detector->value);
+    for (uint32_t stage = 0; stage < detector->topology->stage_count; stage++)
+        join_peers(detector, detector->value, stage);
     for (uint32_t i = 0; !err && i < detector->calibrate_count; i++) {
         const float *kept = detector->calibrate + (size_t)i * world;
 
@@ -515,7 +437,7 @@ clear_victims(struct cairn_detector *detector)
 cairn_err
 cairn_detect_slow_finish(struct cairn_detector *detector)
 {
-    cairn_err err = detector->calibrated ? find_nodes(detector, true) : CAIRN_OK;
+    cairn_err err = detector->calibrated ? cairn_detect_nodes(detector, true) : CAIRN_OK;
 
     clear_victims(detector);
     return err;

@@ -240,17 +240,35 @@ leave_out_lossy(struct cairn_detector *detector, const struct cairn_flight *flig
             detector->now.compute_ns[rank] = (double)NAN;
 }
 
+/* Whether sends keep their ranks waiting is one thing for the whole job, and stays once normals are
+ * known: what is measured must not change with it. */
+static void
+learn_sends(struct cairn_detector *detector, const struct cairn_flight *flight)
+{
+    bool aside = detector->sends_aside;
+
+    for (uint32_t rank = 0; rank < detector->topology->world && !detector->calibrated; rank++)
+        aside |= flight->ranks[rank] && flight->ranks[rank]->sends_aside;
+    if (aside != detector->sends_aside)
+        detector->calibrate_count = 0; /* begin anew */
+    detector->sends_aside = aside;
+}
+
 cairn_err
 cairn_detect_match(struct cairn_detector *detector, const struct cairn_flight *flight)
 {
     uint32_t world = detector->topology->world;
     cairn_err err = CAIRN_OK;
+    int gaps;
 
     detector->now.step = flight->step;
+    learn_sends(detector, flight);
+    gaps = detector->sends_aside ? CAIRN_GAPS_SENDS_ASIDE : CAIRN_GAPS_SENDS_WAIT;
     for (uint32_t rank = 0; !err && rank < world; rank++) {
         const struct cairn_rank_step *part = flight->ranks[rank];
 
-        detector->now.compute_ns[rank] = part && part->compute_ns > 0 ? part->compute_ns : (double)NAN;
+        detector->now.compute_ns[rank] =
+            part && part->compute_ns[gaps] > 0 ? part->compute_ns[gaps] : (double)NAN;
         detector->now.work[rank] = part ? part->work : 0;
         detector->now.wait_ns[rank] = 0;
         if (part)

@@ -9,7 +9,7 @@
 #include <stdio.h>
 
 static const double stage_size_min = 0.14; /* ln(1.15) */
-static const double uneven_spread_min = 0.12, uneven_steps_share = 0.6, uneven_mean_min = 1.15;
+static const double uneven_spread_min = 0.14, uneven_steps_share = 0.45, uneven_mean_min = 1.12;
 static const double pause_size_min = 0.1, pause_share_min = 0.12;
 enum { WATCH_STEPS = 20, PAUSES_MIN = 6, PAUSE_RANKS_MIN = 3, STAGES_MAX = 1024 };
 
@@ -115,9 +115,21 @@ pipelines_of(struct cairn_detector *detector, double *spread, double *largest)
     low = (double)cairn_quantile(detector->scratch, count, 0.25);
     high = (double)cairn_quantile(detector->scratch, count, 0.75);
     middle = (double)cairn_quantile(detector->scratch, count, 0.5);
-    *spread = (high - low) / 1.35 / middle;
+    /* quartiles, so that a few late ranks do not count; of two or three there are none */
+    *spread = count < 4 ? (double)(detector->scratch[count - 1] - detector->scratch[0]) / 1.41 / middle
+                        : (high - low) / 1.35 / middle;
     *largest = most / (sum / count);
     return true;
+}
+
+/* A slow rank makes its pipeline the longest, and that is no matter of sequences. */
+static bool
+some_rank_slow(const struct cairn_detector *detector)
+{
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++)
+        if (detector->ranks[rank].verdict != UINT32_MAX)
+            return true;
+    return false;
 }
 
 static cairn_err
@@ -128,16 +140,18 @@ watch_lengths(struct cairn_detector *detector)
     uint32_t index;
     cairn_err err;
 
-    if (!pipelines_of(detector, &spread, &largest) || detector->said_lengths)
+    if (detector->said_lengths || some_rank_slow(detector) ||
+        !pipelines_of(detector, &spread, &largest))
         return CAIRN_OK;
+    detector->length_steps++;
     if (spread >= uneven_spread_min) {
         if (detector->uneven_steps++ == 0)
             detector->uneven_first_step = detector->now.step;
     }
     detector->uneven_sum += largest;
-    mean = detector->uneven_sum / detector->watched_steps;
-    if (detector->watched_steps < WATCH_STEPS || mean < uneven_mean_min ||
-        detector->uneven_steps < uneven_steps_share * detector->watched_steps)
+    mean = detector->uneven_sum / detector->length_steps;
+    if (detector->length_steps < WATCH_STEPS || mean < uneven_mean_min ||
+        detector->uneven_steps < uneven_steps_share * detector->length_steps)
         return CAIRN_OK;
     detector->said_lengths = true;
     err = say(detector, "sequence_length", detector->uneven_first_step, mean, &index);

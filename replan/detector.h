@@ -2,7 +2,7 @@
  * replan/detector.h - the state of a detector, for its own files (detect*.c).
  *
  * detect.c takes records and decides when a step is whole; detect_step.c matches the ranks' parts of
- * each operation; detect_slow.c judges ranks, detect_link.c channels, detect_structure.c the plan,
+ * each operation; detect_slow.c judges ranks, detect_node.c joins those of one node, detect_link.c channels, detect_structure.c the plan,
  * detect_hang.c what has stopped.
  */
 #ifndef CAIRN_REPLAN_DETECTOR_H
@@ -37,12 +37,13 @@ struct cairn_rank_state {
     float wait_ns[CAIRN_SHIFT_WINDOW];  /* of the same steps, in the same slots */
     float compute_ns[CAIRN_SHIFT_WINDOW];
     double normal;  /* ln of the rank's own normal computation; NaN until calibrated */
-    double excess;  /* how much that is above its peers' */
+    double normal_steps; /* how many steps that is as good as */
+    double base;    /* correction of the normal by later quiet steps */
+    double excess;  /* how much the normal is above the peers' */
     double sigma;
     uint32_t verdict; /* index of its open verdict, UINT32_MAX */
     uint32_t quiet_steps;
-    double rate_sum; /* of the open verdict, with the number of its steps */
-    uint32_t rate_steps;
+    uint32_t slow_steps; /* of the open verdict */
 };
 
 /* One transfer of a channel in the step that is analysed. */
@@ -66,10 +67,11 @@ struct cairn_channel {
     float first[CAIRN_CALIBRATE_STEPS];
     uint32_t first_step[CAIRN_CALIBRATE_STEPS];
     uint32_t first_count;
-    double normal, excess;
+    double normal, normal_steps, base, excess; /* as of a rank */
     bool hot;
     struct cairn_shift_found found;
-    uint32_t hot_since; /* the step at which it became hot */
+    uint32_t said_step; /* when it first was part of a verdict */
+    bool vague;         /* a ring in a verdict that does not say which of its links is slow */
     uint32_t verdict;   /* UINT32_MAX */
     uint32_t quiet_steps;
 };
@@ -97,6 +99,7 @@ struct cairn_detector {
     uint32_t calibrate_step[CAIRN_CALIBRATE_STEPS];
     uint32_t calibrate_count;
     bool calibrated;
+    bool sends_aside; /* sends go on while their ranks compute */
     bool by_pipeline; /* each pipeline's own common variation is taken out */
     double sigma;
     float *scratch; /* [world] */
@@ -109,14 +112,13 @@ struct cairn_detector {
     uint32_t channel_hash_room;
     uint32_t class_count;
     double *class_sigma; /* of each class */
-    double *class_common;
     bool links_pending;
     uint32_t links_pending_step;
 
     /* structure */
     uint32_t *pauses; /* [world] lone late steps */
     uint32_t pause_count, pause_first_step, watched_steps;
-    uint32_t uneven_steps;
+    uint32_t length_steps, uneven_steps; /* steps in which pipelines were compared, and differed */
     double uneven_sum;
     uint32_t uneven_first_step;
     bool said_stage, said_pauses, said_lengths, hang_said;
@@ -124,12 +126,16 @@ struct cairn_detector {
     struct cairn_verdicts verdicts;
 };
 
+/* detect.c: takes a verdict out, which no rank and no channel may point to any more. */
+void cairn_detect_drop(struct cairn_detector *detector, uint32_t index);
 /* detect_step.c: fills detector->now and the channels' transfers. */
 CAIRN_MUST_CHECK cairn_err cairn_detect_match(struct cairn_detector *detector,
                                               const struct cairn_flight *flight);
 /* detect_slow.c */
 CAIRN_MUST_CHECK cairn_err cairn_detect_ranks(struct cairn_detector *detector);
 CAIRN_MUST_CHECK cairn_err cairn_detect_slow_finish(struct cairn_detector *detector);
+/* detect_node.c: joins the verdicts of a node's ranks; at the last with what is nearly sure. */
+CAIRN_MUST_CHECK cairn_err cairn_detect_nodes(struct cairn_detector *detector, bool last);
 /* detect_link.c */
 CAIRN_MUST_CHECK cairn_err cairn_detect_links(struct cairn_detector *detector);
 CAIRN_MUST_CHECK cairn_err cairn_detect_links_finish(struct cairn_detector *detector);

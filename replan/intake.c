@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Operations that are begun together start less than this apart. */
+static const uint64_t apart_ns = 2000;
+
 void
 cairn_intake_fini(struct cairn_intake *intake)
 {
@@ -25,7 +28,11 @@ cairn_intake_flush(struct cairn_intake *intake, struct cairn_rank_step **done)
         return CAIRN_NOMEM;
     summary->step = intake->step;
     summary->sample_count = intake->sample_count;
-    summary->compute_ns = intake->step_end_ns > 0 ? intake->compute_ns : NAN;
+    for (int i = 0; i < CAIRN_GAPS; i++) {
+        summary->compute_ns[i] = intake->step_end_ns > 0 ? intake->gaps[i].compute_ns : (double)NAN;
+        intake->gaps[i].compute_ns = 0;
+    }
+    summary->sends_aside = intake->sends_aside >= CAIRN_SENDS_ASIDE;
     summary->span_ns = intake->step_end_ns > 0 && intake->end_ns > intake->step_end_ns
                            ? (double)(intake->end_ns - intake->step_end_ns)
                            : NAN;
@@ -33,7 +40,6 @@ cairn_intake_flush(struct cairn_intake *intake, struct cairn_rank_step **done)
     memcpy(summary->samples, intake->samples, intake->sample_count * sizeof *intake->samples);
     intake->step_end_ns = intake->end_ns;
     intake->sample_count = 0;
-    intake->compute_ns = 0;
     intake->work = 0;
     *done = summary;
     return CAIRN_OK;
@@ -41,36 +47,35 @@ cairn_intake_flush(struct cairn_intake *intake, struct cairn_rank_step **done)
 
 /* The gap before a start, and what is still under way at it. */
 static double
-gap_before(struct cairn_intake *intake, uint64_t start_ns)
+gap_before(struct cairn_gaps *gaps, uint64_t start_ns)
 {
-    uint64_t point_ns = intake->point_ns;
+    uint64_t point_ns = gaps->point_ns;
     uint32_t kept = 0;
     double gap_ns;
 
-    for (uint32_t i = 0; i < intake->pending_count; i++) {
-        if (intake->pending_end_ns[i] > start_ns)
-            intake->pending_end_ns[kept++] = intake->pending_end_ns[i];
-        else if (intake->pending_end_ns[i] > point_ns)
-            point_ns = intake->pending_end_ns[i];
+    for (uint32_t i = 0; i < gaps->pending_count; i++) {
+        if (gaps->pending_end_ns[i] > start_ns)
+            gaps->pending_end_ns[kept++] = gaps->pending_end_ns[i];
+        else if (gaps->pending_end_ns[i] > point_ns)
+            point_ns = gaps->pending_end_ns[i];
     }
-    intake->pending_count = kept;
-    intake->overlaps += kept > 0;
+    gaps->pending_count = kept;
     gap_ns = point_ns > 0 && start_ns > point_ns ? (double)(start_ns - point_ns) : 0;
-    intake->point_ns = start_ns > point_ns ? start_ns : point_ns;
+    gaps->point_ns = start_ns > point_ns ? start_ns : point_ns;
     return gap_ns;
 }
 
 static void
-add_pending(struct cairn_intake *intake, uint64_t end_ns)
+add_pending(struct cairn_gaps *gaps, uint64_t end_ns)
 {
-    if (intake->pending_count == CAIRN_INTAKE_PENDING) { /* the oldest is as good as over */
-        if (intake->pending_end_ns[0] > intake->point_ns)
-            intake->point_ns = intake->pending_end_ns[0];
-        memmove(intake->pending_end_ns, intake->pending_end_ns + 1,
-                (CAIRN_INTAKE_PENDING - 1) * sizeof *intake->pending_end_ns);
-        intake->pending_count--;
+    if (gaps->pending_count == CAIRN_INTAKE_PENDING) { /* the oldest is as good as over */
+        if (gaps->pending_end_ns[0] > gaps->point_ns)
+            gaps->point_ns = gaps->pending_end_ns[0];
+        memmove(gaps->pending_end_ns, gaps->pending_end_ns + 1,
+                (CAIRN_INTAKE_PENDING - 1) * sizeof *gaps->pending_end_ns);
+        gaps->pending_count--;
     }
-    intake->pending_end_ns[intake->pending_count++] = end_ns;
+    gaps->pending_end_ns[gaps->pending_count++] = end_ns;
 }
 
 static uint32_t
@@ -164,8 +169,18 @@ cairn_intake_take(struct cairn_intake *intake, const struct cairn_record *record
     err = add_sample(intake, record);
     if (err)
         return err;
-    intake->compute_ns += gap_before(intake, record->start_ns);
-    add_pending(intake, record->end_ns);
+    if (record->start_ns > intake->send_start_ns + apart_ns &&
+        record->start_ns + apart_ns < intake->send_end_ns)
+        intake->sends_aside++;
+    for (int i = 0; i < CAIRN_GAPS; i++) {
+        intake->gaps[i].compute_ns += gap_before(&intake->gaps[i], record->start_ns);
+        if (record->op != CAIRN_SEND || i == CAIRN_GAPS_SENDS_WAIT)
+            add_pending(&intake->gaps[i], record->end_ns);
+    }
+    if (record->op == CAIRN_SEND) {
+        intake->send_start_ns = record->start_ns;
+        intake->send_end_ns = record->end_ns;
+    }
     if (record->end_ns > intake->end_ns)
         intake->end_ns = record->end_ns;
     if (record->work > 0)

@@ -5,7 +5,8 @@
  * Computation is the sum of the gaps before operations: from the last moment at which something is
  * known to have begun or ended up to the start of the operation. An operation that another one
  * starts inside of (a send that goes on by itself, gradients reduced behind the backward pass) did
- * not keep the rank from computing, and hides no gap.
+ * not keep the rank from computing, and hides no gap. Whether a send keeps its rank
+ * waiting depends on the job, so both sums are kept: with sends that do, and with sends that do not.
  */
 #ifndef CAIRN_REPLAN_INTAKE_H
 #define CAIRN_REPLAN_INTAKE_H
@@ -14,7 +15,7 @@
 
 #include <stddef.h>
 
-enum { CAIRN_INTAKE_PENDING = 16, CAIRN_INTAKE_OPEN = 8 };
+enum { CAIRN_INTAKE_PENDING = 16, CAIRN_INTAKE_OPEN = 8, CAIRN_SENDS_ASIDE = 2 };
 
 /* An operation: what it was in (cairn_lane_*), its number there, and how long it took. */
 struct cairn_sample {
@@ -30,11 +31,15 @@ struct cairn_sample {
 #define CAIRN_LANE_SEND 0x40000000u
 #define CAIRN_LANE_PEER 0x3fffffffu
 
+/* Sums of gaps: where sends keep their rank waiting, and where they go on by themselves. */
+enum { CAIRN_GAPS_SENDS_WAIT, CAIRN_GAPS_SENDS_ASIDE, CAIRN_GAPS };
+
 /* A rank's step. */
 struct cairn_rank_step {
     uint32_t step;
     uint32_t sample_count;
-    double compute_ns; /* NaN where it cannot be known: the first step seen */
+    double compute_ns[CAIRN_GAPS]; /* NaN where it cannot be known: the first step seen */
+    bool sends_aside; /* operations began inside of sends: nobody waits in one */
     double span_ns;    /* from the end of the step before to this one's */
     double work;       /* 0 where unknown */
     struct cairn_sample samples[];
@@ -46,10 +51,16 @@ struct cairn_open {
     uint8_t op;
 };
 
-struct cairn_intake {
-    uint64_t pending_end_ns[CAIRN_INTAKE_PENDING];
+/* The gaps of the step under way. */
+struct cairn_gaps {
+    uint64_t pending_end_ns[CAIRN_INTAKE_PENDING]; /* of what was under way at the last begin */
     uint32_t pending_count;
-    uint64_t point_ns;     /* the last known begin or end */
+    uint64_t point_ns; /* the last known begin or end */
+    double compute_ns;
+};
+
+struct cairn_intake {
+    struct cairn_gaps gaps[CAIRN_GAPS];
     uint64_t end_ns;       /* the last end */
     uint64_t step_end_ns;  /* the last end of the step before; 0: none */
     uint64_t life_ns;      /* the last sign of life, of any kind */
@@ -59,8 +70,9 @@ struct cairn_intake {
     uint32_t step;
     bool any;
     uint64_t records, ignored;
-    uint64_t overlaps; /* operations that began while another was under way */
-    double compute_ns, work;
+    uint64_t send_start_ns, send_end_ns; /* the last send */
+    uint32_t sends_aside; /* operations that began inside a send: nobody waits in one */
+    double work;
     struct cairn_sample *samples;
     uint32_t sample_count, sample_room;
 };

@@ -86,6 +86,17 @@ choose_anchor(struct cairn_period *period)
         period->anchor_numbered = false;
 }
 
+static void
+search(struct cairn_period *period)
+{
+    for (uint32_t lag = 1; lag * (repeats + 1) <= period->kept_count; lag++)
+        if (repeats_after(period, lag)) {
+            period->period = lag;
+            choose_anchor(period);
+            return;
+        }
+}
+
 cairn_err
 cairn_period_keep(struct cairn_period *period, const struct cairn_record *record, bool *known)
 {
@@ -99,28 +110,23 @@ cairn_period_keep(struct cairn_period *period, const struct cairn_record *record
         period->kept_room = room;
     }
     period->kept[period->kept_count++] = *record;
-    *known = false;
-    if (period->kept_count < period->tried_count + period->tried_count / 4 + 8)
-        return CAIRN_OK;
-    period->tried_count = period->kept_count;
-    for (uint32_t lag = 1; lag * (repeats + 1) <= period->kept_count; lag++)
-        if (repeats_after(period, lag)) {
-            period->period = lag;
-            choose_anchor(period);
-            *known = true;
-            return CAIRN_OK;
-        }
-    if (period->kept_count >= CAIRN_PERIOD_RECORDS_MAX) {
-        cairn_period_give_up(period);
-        *known = true;
+    if (period->kept_count == CAIRN_PERIOD_RECORDS_MAX) {
+        cairn_period_settle(period);
+    } else if (period->kept_count >= CAIRN_PERIOD_RECORDS_MIN &&
+               period->kept_count >= period->tried_count + period->tried_count / 4) {
+        period->tried_count = period->kept_count;
+        search(period);
     }
+    *known = period->period > 0;
     return CAIRN_OK;
 }
 
 void
-cairn_period_give_up(struct cairn_period *period)
+cairn_period_settle(struct cairn_period *period)
 {
-    period->period = UINT32_MAX;
+    search(period);
+    if (period->period == 0)
+        period->period = UINT32_MAX;
 }
 
 void

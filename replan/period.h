@@ -13,7 +13,8 @@
 
 #include "cairn/err.h"
 
-enum { CAIRN_PERIOD_RECORDS_MAX = 8192 };
+/* The micro-batches of a step repeat too: enough records that its end is among them. */
+enum { CAIRN_PERIOD_RECORDS_MIN = 512, CAIRN_PERIOD_RECORDS_MAX = 8192 };
 
 struct cairn_period {
     struct cairn_record *kept;
@@ -29,13 +30,12 @@ struct cairn_period {
 
 void cairn_period_fini(struct cairn_period *period);
 
-/* Keeps a record back while the period is unknown. True once it is known: the kept records, this one
- * included, are then to be numbered and used in order. With `last`, gives up and takes all as step 0.
- * CAIRN_NOMEM. */
+/* Keeps a record back while the period is unknown. *known once it is: the kept records, this one
+ * included, are then to be numbered and used in order. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_period_keep(struct cairn_period *period,
                                              const struct cairn_record *record, bool *known);
-/* The same at the end of the records: what is kept becomes one step if no period was found. */
-void cairn_period_give_up(struct cairn_period *period);
+/* At the end of the records: looks once more, and takes what is kept as one step if nothing repeats. */
+void cairn_period_settle(struct cairn_period *period);
 /* Gives a record its step. Once the period is known; in order. */
 void cairn_period_number(struct cairn_period *period, struct cairn_record *record);
 

@@ -124,35 +124,57 @@ judge(struct cairn_division *division, struct cairn_pipeline *pipeline)
     free(groups);
 }
 
-/* The pipeline that gets the next unit. */
-static uint32_t
-dealt_to(enum cairn_deal deal, const double *had, uint32_t pipeline_count, uint32_t unit,
-         uint32_t unit_count)
-{
-    uint32_t least = 0;
+/* Pipelines by what they were dealt: a heap, the one with least on top, of equals the first. */
+struct dealt {
+    double had;
+    uint32_t pipeline;
+};
 
-    if (deal == CAIRN_DEAL_ALIKE)
-        return (uint32_t)((uint64_t)unit * pipeline_count / unit_count);
-    for (uint32_t i = 1; i < pipeline_count; i++)
-        if (had[i] < had[least])
-            least = i;
-    return least;
+static bool
+has_less(const struct dealt *left, const struct dealt *right)
+{
+    return left->had < right->had || (left->had <= right->had && left->pipeline < right->pipeline);
+}
+
+/* Gives to the pipeline on top, and lets it sink. */
+static uint32_t
+deal_one(struct dealt *heap, uint32_t count, double more)
+{
+    uint32_t to = heap[0].pipeline, at = 0;
+
+    heap[0].had += more;
+    for (uint32_t child; (child = 2 * at + 1) < count; at = child) {
+        struct dealt sinking = heap[at];
+
+        if (child + 1 < count && has_less(&heap[child + 1], &heap[child]))
+            child++;
+        if (!has_less(&heap[child], &sinking))
+            break;
+        heap[at] = heap[child];
+        heap[child] = sinking;
+    }
+    return to;
 }
 
 static cairn_err
 deal_units(struct cairn_division *division, enum cairn_deal deal)
 {
     uint32_t unit_count = division->unit_count, pipeline_count = division->pipeline_count, at = 0;
-    double *had = calloc(pipeline_count, sizeof(*had));
+    struct dealt *heap = calloc(pipeline_count, sizeof(*heap));
     uint32_t *owner = calloc((size_t)unit_count + 1, sizeof(*owner));
     uint32_t *counts = calloc(pipeline_count, sizeof(*counts));
-    cairn_err err = had && owner && counts ? CAIRN_OK : CAIRN_NOMEM;
+    cairn_err err = heap && owner && counts ? CAIRN_OK : CAIRN_NOMEM;
 
+    for (uint32_t i = 0; !err && i < pipeline_count; i++)
+        heap[i].pipeline = i;
     for (uint32_t unit = 0; !err && unit < unit_count; unit++) {
         const struct cairn_group *group = &division->units[unit].group;
 
-        owner[unit] = dealt_to(deal, had, pipeline_count, unit, unit_count);
-        had[owner[unit]] += deal == CAIRN_DEAL_SPEED ? 1 / group->layer_ms : (double)group->bytes;
+        owner[unit] = deal == CAIRN_DEAL_ALIKE
+                          ? (uint32_t)((uint64_t)unit * pipeline_count / unit_count)
+                          : deal_one(heap, pipeline_count,
+                                     deal == CAIRN_DEAL_SPEED ? 1 / group->layer_ms
+                                                              : (double)group->bytes);
         counts[owner[unit]]++;
     }
     for (uint32_t i = 0; !err && i <= pipeline_count; i++) {
@@ -164,7 +186,7 @@ deal_units(struct cairn_division *division, enum cairn_deal deal)
     }
     for (uint32_t unit = 0; !err && unit < unit_count; unit++)
         insert(division, &division->pipelines[owner[unit]], unit);
-    free(had);
+    free(heap);
     free(owner);
     free(counts);
     return err;

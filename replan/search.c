@@ -160,6 +160,15 @@ add_set(struct search *search, uint32_t sizes, double step_ms, bool whole)
     return err;
 }
 
+/* With a set to go on with, the time limit counts. */
+static bool
+out_of_time(struct search *search)
+{
+    search->stopped =
+        search->stopped || (search->set_count > 0 && search->stop->over(search->stop->context));
+    return search->stopped;
+}
+
 static cairn_err
 add_sets(struct search *search)
 {
@@ -170,7 +179,7 @@ add_sets(struct search *search)
     for (uint32_t t = 0; t < sizeof(times) / sizeof(*times); t++) {
         double step_ms = search->bound_ms * times[t] * (1 + 1e-6);
 
-        for (uint32_t i = size_count; !err && i-- > 0;) {
+        for (uint32_t i = size_count; !err && i-- > 0 && !out_of_time(search);) {
             uint32_t up_to = (2u << i) - 1;
 
             err = add_set(search, up_to, step_ms, true);
@@ -258,7 +267,9 @@ done:
 static bool
 over(struct search *search)
 {
-    search->stopped = search->stopped || (search->plan && search->stop->over(search->stop->context));
+    if (!search->plan)
+        return false;
+    search->stopped = search->stopped || search->stop->over(search->stop->context);
     return search->stopped;
 }
 

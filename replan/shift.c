@@ -61,11 +61,15 @@ cairn_quantile(float *values, uint32_t count, double share)
     return low + 1 < count ? values[low] + part * (values[low + 1] - values[low]) : values[low];
 }
 
-static double
-lower_median(const struct cairn_shift *shift, uint32_t count)
+double
+cairn_shift_median(const struct cairn_shift *shift, uint32_t count)
 {
     float values[CAIRN_SHIFT_WINDOW];
 
+    if (count > shift->used)
+        count = shift->used;
+    if (count == 0)
+        return 0;
     for (uint32_t back = 0; back < count; back++)
         values[back] = (float)cairn_shift_value(shift, back);
     qsort(values, count, sizeof *values, compare_floats);
@@ -80,13 +84,13 @@ cairn_shift_find(const struct cairn_shift *shift, const struct cairn_shift_limit
     double sum = 0, best = 0;
     uint32_t best_steps = 0;
 
-    if (shift->used < limits->steps_min || cairn_shift_recent(shift, limits->steps_min) <= 0)
+    if (shift->used < limits->steps_min || cairn_shift_recent(shift, limits->steps_min) <= limits->base)
         return false;
     for (uint32_t n = 1; n <= shift->used; n++) {
         double score;
 
-        sum += fmin(cairn_shift_value(shift, n - 1), clip);
-        score = sum / (limits->sigma * sqrt((double)n));
+        sum += fmin(cairn_shift_value(shift, n - 1) - limits->base, clip);
+        score = sum / n / (limits->sigma * sqrt(1.0 / n + 1 / limits->base_values));
         if (n >= limits->steps_min && score > best) {
             best = score;
             best_steps = n;
@@ -94,9 +98,16 @@ cairn_shift_find(const struct cairn_shift *shift, const struct cairn_shift_limit
     }
     if (best < limits->score_min)
         return false;
+    /* clipped values cannot tell a large shift from a smaller one before it: those in front that are
+     * not half as high as the last are not part of it */
+    double latest = cairn_shift_median(shift, limits->steps_min) - limits->base;
+
+    while (best_steps > 1 &&
+           cairn_shift_value(shift, best_steps - 1) - limits->base < latest / 2)
+        best_steps--;
     found->score = best;
     found->steps = best_steps;
-    found->size = lower_median(shift, best_steps);
+    found->size = cairn_shift_median(shift, best_steps) - limits->base;
     found->since_step = cairn_shift_step(shift, best_steps - 1);
     return found->size >= limits->size_min;
 }

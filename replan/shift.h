@@ -4,7 +4,8 @@
  *
  * Values are logarithms of (measured / normal), near 0 while nothing is wrong. A shift of the last n
  * values is believed when three things hold: their sum, each value clipped so that one pause weighs
- * little, is score_min standard errors above 0; the lower median is at least size_min, so that more
+ * little, is score_min standard errors above the base (which is itself known from a number of values
+ * alone); the lower median is at least size_min, so that more
  * than half of them are really high; and n is at least steps_min. The n with the largest score gives
  * the onset. This is a likelihood ratio over all onsets in the window, with a verification.
  */
@@ -24,6 +25,8 @@ struct cairn_shift {
 
 struct cairn_shift_limits {
     double sigma; /* standard deviation of one value while nothing is wrong */
+    double base;  /* what is normal for a value */
+    double base_values; /* how many values that is known from */
     double score_min;
     double size_min;
     uint32_t steps_min;
@@ -44,6 +47,8 @@ uint32_t cairn_shift_step(const struct cairn_shift *shift, uint32_t back);
 /* True with *found where the series ends in a shift. */
 bool cairn_shift_find(const struct cairn_shift *shift, const struct cairn_shift_limits *limits,
                       struct cairn_shift_found *found);
+/* Lower median of the last `count` values, fewer where there are fewer; 0 without any. */
+double cairn_shift_median(const struct cairn_shift *shift, uint32_t count);
 /* Mean of the last `count` values, fewer where there are fewer; 0 without any. */
 double cairn_shift_recent(const struct cairn_shift *shift, uint32_t count);
 

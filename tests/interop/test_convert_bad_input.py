@@ -29,7 +29,8 @@ REFUSED = 65
 # Where records of an archive have their checksums. Without, the damage is in what the archive holds.
 CHECKSUM_AT = {b"PK\x03\x04": 14, b"PK\x01\x02": 16, b"PK\x07\x08": 4}
 # What each checkpoint is made from, and what it is converted to.
-SOURCES = {"universal": "dcp/mesh", "safetensors": "dcp/mesh", "torch": "dcp/mesh", "deepspeed-universal": "deepspeed/zero2"}
+SOURCES = {"universal": ("dcp/mesh", "universal"), "state.safetensors": ("dcp/mesh", "safetensors"), "state.pt": ("dcp/mesh", "torch"),
+           "deepspeed-universal": ("deepspeed/zero2", "deepspeed-universal")}
 FIXED = {"zero2": "deepspeed/zero2", "zero3": "deepspeed/zero3", "pipe": "deepspeed/pipe", "dense": "megatron/dense",
          "experts": "megatron/experts", "stacked": "megatron_dist/stacked", "flat": "megatron_dist/flat", "mesh": "dcp/mesh"}
 Damage = collections.abc.Callable[[pathlib.Path], None]
@@ -47,12 +48,8 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("sound")
     for name, fixture in FIXED.items():
         shutil.copytree(FIXTURES / fixture, folder / name)
-    for form, fixture in SOURCES.items():
-        target = folder / form
-        if form == "torch":
-            target.mkdir()
-            target = target / "state.pt"
-        done = cairn("convert", FIXTURES / fixture, target, "--to", form)
+    for name, (fixture, form) in SOURCES.items():
+        done = cairn("convert", FIXTURES / fixture, folder / name, "--to", form)
         assert done.returncode == 0, done.stderr
     return folder
 
@@ -146,8 +143,77 @@ MODEL2 = "global_step2/mp_rank_00_model_states.pt"
 OPTIM2 = "global_step2/bf16_zero_pp_rank_{}_mp_rank_00_optim_states.pt"
 MODEL3 = "global_step2/zero_pp_rank_{}_mp_rank_00_model_states.pt"
 MEGATRON = "iter_0000003/mp_rank_{:02}_{:03}/{}"
-CASES: dict[tuple[str, str], tuple[Damage, list[str]]] = {}
+# (checkpoint, damage): what is done to it, and what the refusal says.
+CASES: dict[tuple[str, str], tuple[Damage, list[str]]] = {
+    ("universal", "truncated index"): (truncate("index.json"), ["index.json"]),
+    ("universal", "truncated data"): (truncate("param-00001-of-00001.safetensors"), ["param-00001-of-00001.safetensors"]),
+    ("universal", "missing file"): (remove("param-00001-of-00001.safetensors"), ["param-00001-of-00001.safetensors"]),
+    ("universal", "path trick"): (edit("index.json", b"param-00001-of-00001.safetensors", b"../../00001-of-00001.safetensors"), ["index.json"]),
+    ("state.safetensors", "truncated"): (truncate("", 0.9), ["truncated"]),
+    ("state.safetensors", "overlap"): (header("", shifted), ["overlap", "rows"]),
+    ("state.pt", "truncated"): (truncate(""), []),
+    ("state.pt", "zip bomb"): (archive("", zipfile.ZIP_DEFLATED, 1 << 24), ["data.pkl"]),
+    ("state.pt", "no pickle"): (archive("", zipfile.ZIP_STORED, 1 << 10), ["byte 0"]),
+    ("mesh", "truncated metadata"): (truncate(".metadata"), [".metadata"]),
+    ("mesh", "truncated items"): (truncate("__1_0.distcp"), ["__1_0.distcp"]),
+    ("mesh", "missing rank"): (remove("__2_0.distcp"), ["__2_0.distcp"]),
+    ("mesh", "items of another rank"): (rename("__3_0.distcp", "__1_0.distcp"), ["__1_0.distcp"]),
+    ("mesh", "path trick"): (edit(".metadata", b"__2_0.distcp", b"../../passwd"), ["outside of the checkpoint"]),
+    ("mesh", "missing elements"): (metadata(without_a_chunk), ["rows"]),
+    ("mesh", "overlap"): (metadata(with_a_chunk_twice), ["rows"]),
+    ("zero2", "truncated"): (truncate(OPTIM2.format(1)), [OPTIM2.format(1)]),
+    ("zero2", "missing rank"): (remove(OPTIM2.format(0)), ["rank 0's optim_states file is missing"]),
+    ("zero2", "path trick"): (write("latest", b"../../etc"), ["latest"]),
+    ("zero2", "unequal ranks"): (edit(OPTIM2.format(1), b"partition_countqm]qn(K\x02", b"partition_countqm]qn(K\x03"),
+                                 [OPTIM2.format(1)]),
+    ("zero3", "truncated"): (truncate(MODEL3.format(2)), [MODEL3.format(2)]),
+    ("zero3", "missing rank"): (remove(MODEL3.format(1)), ["rank 1's model_states file is missing"]),
+    ("zero3", "zip bomb"): (archive(MODEL3.format(1), zipfile.ZIP_DEFLATED, 1 << 24), [MODEL3.format(1), "data.pkl"]),
+    ("pipe", "missing layer"): (remove("global_step2/layer_02-model_states.pt"), ["2.up.weight", "layer_"]),
+    ("deepspeed-universal", "truncated"): (truncate("global_step2_universal/zero/embed.weight/fp32.pt"), ["embed.weight/fp32.pt"]),
+    ("deepspeed-universal", "missing file"): (remove("global_step2_universal/zero/embed.weight/exp_avg.pt"), ["embed.weight", "exp_avg"]),
+    ("deepspeed-universal", "path trick"): (write("latest_universal", b"/etc"), ["latest_universal"]),
+    ("dense", "truncated"): (truncate(MEGATRON.format(1, 0, "distrib_optim.pt")), [MEGATRON.format(1, 0, "distrib_optim.pt")]),
+    ("dense", "missing rank"): (remove(MEGATRON.format(1, 1, "model_optim_rng.pt")), [MEGATRON.format(1, 1, "model_optim_rng.pt")]),
+    ("dense", "mixed iterations"): (edit(MEGATRON.format(1, 0, "model_optim_rng.pt"), b"iterationq&K\x03", b"iterationq&K\x04"),
+                                    [MEGATRON.format(1, 0, "model_optim_rng.pt"), "iteration"]),
+    ("dense", "path trick"): (write("latest_checkpointed_iteration.txt", b"../../etc"), ["latest_checkpointed_iteration.txt"]),
+    ("experts", "missing rank"): (remove(MEGATRON.format(1, 1, "distrib_optim.pt")), ["is not whole", "fp32.embedding.word_embeddings.weight", "files of a rank missing"]),
+    ("stacked", "truncated metadata"): (truncate(".metadata"), [".metadata"]),
+    ("stacked", "truncated items"): (truncate("__0_0.distcp"), ["__0_0.distcp"]),
+    ("stacked", "missing rank"): (remove("__1_0.distcp"), ["__1_0.distcp"]),
+    ("stacked", "missing common.pt"): (remove("common.pt"), ["common.pt"]),
+    ("stacked", "truncated common.pt"): (truncate("common.pt"), ["common.pt"]),
+    ("stacked", "path trick"): (edit(".metadata", b"__1_0.distcp", b"../../passwd"), ["outside of the checkpoint"]),
+    ("flat", "missing rank"): (remove("__1_0.distcp"), ["__1_0.distcp"]),
+    ("flat", "truncated items"): (truncate("__1_0.distcp"), ["__1_0.distcp"]),
+}
 
 
-if __name__ == "__main__":
-    pass
+def copy(sound: pathlib.Path, to: pathlib.Path) -> None:
+    if sound.is_dir():
+        shutil.rmtree(to, ignore_errors=True)
+        shutil.copytree(sound, to)
+    else:
+        shutil.copy(sound, to)
+
+
+def target_form(name: str) -> str:
+    return "universal" if name != "universal" else "dcp"
+
+
+@pytest.mark.parametrize("name,damage", list(CASES), ids=lambda word: word.replace(" ", "_"))
+def test_is_refused_and_goes_on_when_mended(name: str, damage: str, checkpoints: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    source, target = tmp_path / name, tmp_path / "target"
+    copy(checkpoints / name, source)
+    change, words = CASES[name, damage]
+    change(source)
+    done = cairn("convert", source, target, "--to", target_form(name))
+    assert done.returncode == REFUSED, done.stdout + done.stderr
+    for word in words:
+        assert word in done.stderr, done.stderr
+    assert cairn("inspect", target).returncode == REFUSED
+    copy(checkpoints / name, source)
+    done = cairn("convert", source, target, "--to", target_form(name))
+    assert done.returncode == 0, done.stderr
+    assert cairn("diff", source, target).returncode == 0

@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple
 
-CASES = ["slow", "slow_2pct", "slow_slight", "node", "link", "nic", "hang_rank", "hang_link", "crash", "pause", "several",
+CASES = ["slow", "slow_2pct", "slow_slight", "node", "link", "nic", "nic_rings", "hang_rank", "hang_link", "crash", "pause", "several",
          "long_stage", "last_stage", "lengths", "collector"]
 QUIET_STEPS_OF_ONE = 1000
 Fault = Dict[str, Any]
@@ -64,8 +64,10 @@ def is_right(verdict: Verdict, fault: Fault, labels: Dict[str, Any]) -> bool:
         return verdict["ranks"] == [fault["rank"]]
     if kind == "slow_node" or fault["nic"]:
         return verdict["nodes"] == [fault["node"]]
-    if kind in ("slow_link", "hang_link"):
-        a, b = pair_of(fault)
+    a, b = pair_of(fault)
+    if kind == "hang_link":  # all that were in the operation, among them the two between which it stopped
+        return {(a, b), (b, a)} & set(links_of(verdict)) != set()
+    if kind == "slow_link":
         return not verdict["nodes"] and set(links_of(verdict)) <= {(a, b), (b, a)} and bool(verdict["links"])
     if fault["pattern"] in ("long_stage", "last_stage"):
         per_stage = labels["world"] // labels["pp"]

@@ -3,7 +3,7 @@
  *
  *     generate --seed N --case NAME [--ranks N] [--steps N] [--noise F] --trace FILE --labels FILE
  *
- * Cases: quiet slow slow_slight node link nic hang_rank hang_link crash pause several long_stage
+ * Cases: quiet slow slow_slight node link nic nic_rings hang_rank hang_link crash pause several long_stage
  * last_stage lengths collector. The shape of the job, the size, the onset and the place of what is
  * wrong come from the seed.
  */
@@ -56,20 +56,30 @@ random_normal(struct random *random)
     return radius * cos(6.283185307179586 * random_unit(random));
 }
 
+/* True where data between stages leaves nodes. Where only the rings of the gradients do, every one of
+ * them goes over every node, and nothing tells whose NIC is slow (the case nic_rings). */
+static bool
+stages_cross(const struct job *job)
+{
+    return job->pp > 1 && (job->data_before_stages || job->tp * job->pp > job->ranks_per_node);
+}
+
 static void
-draw_shape(struct job *job, struct random *random, uint32_t ranks, bool stages)
+draw_shape(struct job *job, struct random *random, uint32_t ranks, const char *name)
 {
     static const uint32_t worlds[] = {16, 16, 32, 32, 64, 64, 128, 256, 512, 1024};
 
+    bool pipelines = strstr(name, "_stage") != NULL || strcmp(name, "link") == 0;
+
     job->world = ranks ? ranks : worlds[random_below(random, 10)];
     job->ranks_per_node = job->world <= 32 ? 4 : 8;
+    job->data_before_stages = random_below(random, 3) == 0;
     do {
         job->tp = 1u << random_below(random, 4);
         job->pp = 1u << random_below(random, 4);
         job->dp = job->world / (job->tp * job->pp);
     } while (job->tp * job->pp * 2 > job->world || job->tp > job->ranks_per_node || job->dp > 1024 ||
-             (stages && job->pp < 4));
-    job->data_before_stages = random_below(random, 3) == 0;
+             (pipelines && job->pp < 4) || (strcmp(name, "nic") == 0 && !stages_cross(job)));
     job->tree = random_below(random, 3) == 0;
     job->sharded = random_below(random, 2);
     job->microbatches = job->pp > 1 ? job->pp + random_below(random, 3) : 1 + random_below(random, 3);
@@ -136,7 +146,7 @@ add_one(struct job *job, struct random *random, const char *name)
         fault = add_fault(job, random, FAULT_SLOW_LINK);
         fault->factor = random_between(random, 1.5, 4);
         choose_pair(job, random, fault);
-    } else if (strcmp(name, "nic") == 0) {
+    } else if (strcmp(name, "nic") == 0 || strcmp(name, "nic_rings") == 0) {
         fault = add_fault(job, random, FAULT_SLOW_NIC);
         fault->factor = random_between(random, 1.5, 4);
     } else if (strcmp(name, "hang_rank") == 0) {
@@ -258,7 +268,7 @@ main(int argc, char **argv)
     }
     if (ranks > RANKS_MAX)
         ranks = RANKS_MAX;
-    draw_shape(&job, &random, ranks, strstr(name, "_stage") != NULL);
+    draw_shape(&job, &random, ranks, name);
     if (noise > 0)
         job.noise = noise;
     if (strcmp(name, "several") == 0)

@@ -69,7 +69,7 @@ struct world {
     struct group *groups;
     uint32_t group_count;
     struct mailbox *boxes; /* [world][2]: to the next stage, to the one before */
-    uint32_t *ready;
+    uint32_t *ready, *moving;
     uint32_t ready_count;
     uint32_t step;
     double *lengths; /* [dp] */
@@ -567,6 +567,27 @@ draw_lengths(struct world *world)
         world->lengths[i] = vary(world, 1, spread);
 }
 
+/* Something has stopped: whoever was through with the step goes on until it waits for it too. */
+static void
+run_into_stop(struct world *world)
+{
+    for (uint32_t more = 0; more < world->job->pp + 2; more++, world->step++) {
+        uint32_t first = world->ready_count, count = 0;
+
+        draw_lengths(world);
+        for (uint32_t rank = 0; rank < world->job->world; rank++)
+            if (!world->workers[rank].blocked && world->workers[rank].at == world->workers[rank].item_count) {
+                make_program(world, rank);
+                world->moving[count++] = rank;
+                world->ready[world->ready_count++] = rank;
+            }
+        while (world->ready_count > first)
+            run(world, world->ready[--world->ready_count]);
+        for (uint32_t i = 0; i < count; i++)
+            write_lines(world, world->moving[i]);
+    }
+}
+
 void
 job_simulate(const struct job *job, struct random *random, FILE *out)
 {
@@ -575,6 +596,7 @@ job_simulate(const struct job *job, struct random *random, FILE *out)
     world.workers = calloc(job->world, sizeof *world.workers);
     world.boxes = calloc((size_t)job->world * 2, sizeof *world.boxes);
     world.ready = calloc((size_t)job->world * 2, sizeof *world.ready);
+    world.moving = calloc(job->world, sizeof *world.moving);
     world.lengths = calloc(job->dp, sizeof *world.lengths);
     make_groups(&world);
     for (uint32_t rank = 0; rank < job->world; rank++) {
@@ -594,11 +616,14 @@ job_simulate(const struct job *job, struct random *random, FILE *out)
         for (uint32_t rank = 0; rank < job->world; rank++)
             write_lines(&world, rank);
     }
-    if (world.stopped)
+    if (world.stopped) {
+        run_into_stop(&world);
         write_life(&world);
+    }
     free(world.workers);
     free(world.groups);
     free(world.boxes);
     free(world.ready);
+    free(world.moving);
     free(world.lengths);
 }

@@ -27,6 +27,8 @@ struct cairn_dcp_output {
     struct cairn_dcp_index index;
     struct cairn_dcp_rank_file *ranks;
     uint32_t rank_count;
+    uint64_t chunk_bytes_min; /* what is not larger is not cut, and is the next rank's; 0: all are cut */
+    uint32_t next_rank;
     bool *inside; /* [tensors of the source]: it lies in an object, and gets no item of its own */
     struct cairn_complaint *complaint;
 };

@@ -4,6 +4,8 @@
 #include <fnmatch.h>
 #include <stdlib.h>
 
+#include "tools/convert/box.h"
+
 /* Marks what goes: numbers[tensor] is the new number, UINT32_MAX where it is dropped. */
 static cairn_err
 number_tensors(const struct cairn_checkpoint *checkpoint, const char *const *patterns,
@@ -57,20 +59,12 @@ copy_kept(const struct cairn_layout *from, const uint32_t *numbers, const uint32
 
     for (uint32_t t = 0; !err && t < cairn_layout_tensor_count(from); t++) {
         const struct cairn_tensor *tensor = cairn_layout_tensor(from, t);
-        struct cairn_slice slice = {.name = tensor->name,
-                                    .dtype = tensor->dtype,
-                                    .kind = tensor->kind,
-                                    .dims = tensor->dims,
-                                    .replica_count = 1};
-        bool empty = false;
+        uint32_t index;
 
         if (numbers[t] == UINT32_MAX)
             continue;
-        for (uint32_t d = 0; d < tensor->dims; d++) {
-            slice.shape[d] = slice.extent[d] = tensor->shape[d];
-            empty = empty || tensor->shape[d] == 0;
-        }
-        err = cairn_layout_add(to, 0, &slice, !empty, !empty, 0, NULL);
+        err = cairn_box_add_tensor(to, tensor->name, tensor->dtype, tensor->kind, tensor->dims,
+                                   tensor->shape, &index, NULL);
     }
     for (size_t i = 0; !err && i < cairn_layout_piece_count(from); i++) {
         struct cairn_piece piece = *cairn_layout_piece(from, i);

@@ -202,6 +202,10 @@ void cairn_checkpoint_close(struct cairn_checkpoint *checkpoint);
  * files.
  */
 
+/* What a container is called in messages: its path, or the place's where it is the place itself. */
+const char *cairn_checkpoint_container_name(const struct cairn_checkpoint *checkpoint,
+                                            uint32_t container);
+
 /* A file of the place as a container; one index per call, so call it once per file. */
 CAIRN_MUST_CHECK cairn_err cairn_checkpoint_add_file(struct cairn_checkpoint *checkpoint,
                                                      const char *path, uint32_t *container,

@@ -29,9 +29,12 @@ probe(const struct cairn_place *place)
     char **names = NULL;
     size_t count = 0;
     bool found = false;
+    cairn_err err = place->name ? CAIRN_NOT_FOUND
+                                : cairn_deepspeed_folder(place, "latest", folder, &unsaid);
 
-    if (place->name || cairn_deepspeed_folder(place, "latest", folder, &unsaid) != CAIRN_OK ||
-        cairn_place_list(place, folder, &names, &count, &unsaid) != CAIRN_OK)
+    if (err == CAIRN_CORRUPT) /* nobody else has such a file: reading says what is wrong with it */
+        return true;
+    if (err != CAIRN_OK || cairn_place_list(place, folder, &names, &count, &unsaid) != CAIRN_OK)
         return false;
     for (size_t i = 0; i < count && !found; i++)
         found = cairn_deepspeed_is_model(names[i]);

@@ -140,12 +140,11 @@ list_objects(const struct taking *taking, struct object **objects, uint32_t *cou
     return CAIRN_OK;
 }
 
-/* "model", "model<chunk>", and what an earlier conversion had no other place for: the reader has
- * taken their tensors out. */
+/* "model", "model<chunk>", and what an earlier conversion added: the reader has taken it out. */
 static bool
 is_empty_key(const char *key)
 {
-    return strcmp(key, CAIRN_MEGATRON_CARRIED) == 0 ||
+    return strcmp(key, CAIRN_MEGATRON_CARRIED) == 0 || strcmp(key, CAIRN_MEGATRON_SIZES) == 0 ||
            (strncmp(key, "model", 5) == 0 && key[5 + strspn(key + 5, "0123456789")] == '\0');
 }
 

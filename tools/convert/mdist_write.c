@@ -19,6 +19,10 @@
     "{\"sharded_backend\": \"torch_dist\", \"sharded_backend_version\": 1, "                       \
     "\"common_backend\": \"torch\", \"common_backend_version\": 1}"
 
+/* Each chunk is an archive of its own: of a thousand ranks, those of a norm would hold a number each.
+ * So the count of chunks is bounded by the count of tensors and the bytes, and not by that of ranks. */
+enum { CHUNK_BYTES_MIN = 1 << 20 };
+
 static const struct cairn_state_path no_path;
 
 /* What is kept between plan and finish. */
@@ -445,6 +449,7 @@ cairn_mdist_plan(const struct cairn_checkpoint *checkpoint,
     if (!err)
         err = cairn_dcp_output_init(&planning.dcp, checkpoint, options, output, &state->kept,
                                     complaint);
+    planning.dcp.chunk_bytes_min = CHUNK_BYTES_MIN;
     if (!err)
         err = plan_all(&planning, state);
     if (!err)

@@ -139,6 +139,23 @@ is_model(const struct cairn_pickle_node *key)
            text[5 + strspn(text + 5, "0123456789")] == '\0';
 }
 
+static void
+put_sizes(const struct cairn_megatron_target *target, struct cairn_pickle *tree,
+          struct cairn_pickle_node *root)
+{
+    const struct cairn_parallelism *sizes = &target->sizes;
+    const struct {
+        const char *key;
+        uint32_t size;
+    } all[] = {{"tp", sizes->tp}, {"pp", sizes->pp}, {"ep", sizes->ep}, {"etp", sizes->etp}};
+    struct cairn_pickle_node *dict = cairn_pickle_dict(tree);
+
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        cairn_pickle_put(tree, dict, cairn_pickle_text(tree, all[i].key),
+                         cairn_pickle_int(tree, all[i].size));
+    cairn_pickle_put(tree, root, cairn_pickle_text(tree, CAIRN_MEGATRON_SIZES), dict);
+}
+
 cairn_err
 cairn_megatron_target_object(struct cairn_megatron_target *target,
                              const struct cairn_megatron_rank *rank, struct cairn_pickle *tree,
@@ -159,6 +176,7 @@ cairn_megatron_target_object(struct cairn_megatron_target *target,
             cairn_pickle_put(tree, made, cairn_pickle_text(tree, "iteration"),
                              cairn_pickle_int(tree, (int64_t)target->checkpoint->step));
         put_models(target, tree, chunks, made);
+        put_sizes(target, tree, made);
         return cairn_pickle_done(tree);
     }
     err = load(target, rank, tree, &carried, bytes);
@@ -170,6 +188,7 @@ cairn_megatron_target_object(struct cairn_megatron_target *target,
         struct cairn_pickle_node *key = pairs->items[2 * i], *value = pairs->items[2 * i + 1];
 
         if (cairn_pickle_is_text(key, CAIRN_MEGATRON_CARRIED) ||
+            cairn_pickle_is_text(key, CAIRN_MEGATRON_SIZES) ||
             (target->omit_optimizer && cairn_pickle_is_text(key, "optimizer")))
             continue;
         if (is_model(key)) {
@@ -190,6 +209,8 @@ cairn_megatron_target_object(struct cairn_megatron_target *target,
     }
     if (!models)
         put_models(target, tree, chunks, made);
+    if (!target->args.known)
+        put_sizes(target, tree, made);
     return cairn_pickle_done(tree);
 }
 

@@ -151,6 +151,17 @@ add_found(struct cairn_megatron_target *target, const struct found *found, const
     return err ? err : add_extra(target, found, next);
 }
 
+/* Where a parameter stands in its layer: a norm that is a module of its own, before the layer that
+ * its name in a distributed checkpoint speaks of. */
+static uint32_t
+order_of(const char *name, bool local)
+{
+    char plain[CAIRN_NAME_BYTES_MAX];
+
+    return cairn_megatron_order_of(
+        local && cairn_megatron_norm_rename(name, false, plain, sizeof(plain)) ? plain : name);
+}
+
 /* Keys of a checkpoint that Megatron-LM did not save. */
 static cairn_err
 make_keys(struct cairn_megatron_target *target)
@@ -163,7 +174,8 @@ make_keys(struct cairn_megatron_target *target)
 
     if (!found)
         return CAIRN_NOMEM;
-    for (uint32_t i = 0; i < count; i++) {
+    err = cairn_megatron_args_spec(target->checkpoint, &local, target->complaint);
+    for (uint32_t i = 0; i < count && !err; i++) {
         const struct cairn_tensor *tensor = cairn_layout_tensor(layout, i);
         const struct cairn_megatron_rule *rule = cairn_megatron_rule_of(tensor->name);
         struct cairn_megatron_name name;
@@ -179,12 +191,11 @@ make_keys(struct cairn_megatron_target *target)
                                     : strncmp(tensor->name, "embedding.", 10) == 0 ? 'B'
                                                                                    : 'A',
                            .layer = name.layer,
-                           .order = cairn_megatron_order_of(tensor->name),
+                           .order = order_of(tensor->name, local),
                            .shared = strstr(tensor->name, ".shared_experts.") != NULL,
                            .name = tensor->name};
     }
     qsort(found, found_count, sizeof(*found), by_place);
-    err = cairn_megatron_args_spec(target->checkpoint, &local, target->complaint);
     for (uint32_t i = 0; i < found_count && !err; i++)
         err = add_found(target, &found[i], i + 1 < found_count ? found[i + 1].name : NULL, local);
     free(found);
@@ -404,6 +415,10 @@ load_common(struct cairn_megatron_target *target)
         cairn_megatron_args_read(cairn_pickle_get(root, "args"), &target->args);
     if (!err) /* without the optimizer's groups Megatron-LM loads none of its tensors */
         target->has_optim = target->has_optim && cairn_pickle_get(root, "optimizer") != NULL;
+    if (target->joined) /* another optimizer's state has no place in distrib_optim.pt: it is carried */
+        target->has_optim =
+            target->has_optim &&
+            cairn_megatron_target_find(target, "exp_avg_sq." CAIRN_MEGATRON_EMBEDDING) != UINT32_MAX;
     if (err)
         err = refuse(target, CAIRN_MEGATRON_COMMON " is damaged");
     if (!err)

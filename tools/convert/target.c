@@ -1,5 +1,5 @@
 /* tools/convert/target.c - see target.h. */
-#include "tools/convert/target.h"
+#include "tools/convert/target_inner.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,33 +13,14 @@
 
 #include "base/file.h"
 
-#define PART_SUFFIX ".cairn-part"
-#define JOURNAL_SUFFIX ".cairn-journal"
-
 enum {
-    NAME_BYTES_MAX = 1280,
     /* Of one pwrite: longer ones make the page cache take large folios, which a virtual machine has
      * to fetch from its host; 8 MiB at a time is 4 to 10 times slower (measured on ext4). */
     WRITE_BYTES = 256 * 1024
 };
 
-struct cairn_target {
-    const struct cairn_output *output;
-    char *directory;
-    char *name; /* of the single file in the directory, NULL: the output's own paths */
-    int dir_fd;
-    mode_t mask;  /* of the process, which the output's permissions follow */
-    bool made;    /* the directory was made here */
-    bool created; /* part files may be there */
-    bool resumed;
-    bool *sized;  /* [file_count]: the part file has its length; under the lock of `handles` */
-    struct cairn_journal *journal;
-    struct cairn_handles *handles;
-};
-
-/* The final name of a file below dir_fd. */
-static const char *
-final_name(const struct cairn_target *target, uint32_t file)
+const char *
+cairn_target_final_name(const struct cairn_target *target, uint32_t file)
 {
     return target->name ? target->name : target->output->files[file].path;
 }
@@ -48,7 +29,16 @@ cairn_err
 cairn_target_part_name(const struct cairn_target *target, uint32_t file, char *name,
                        size_t name_bytes)
 {
-    int used = snprintf(name, name_bytes, "%s" PART_SUFFIX, final_name(target, file));
+    int used =
+        snprintf(name, name_bytes, "%s.cairn-part", cairn_target_final_name(target, file));
+
+    return used > 0 && (size_t)used < name_bytes ? CAIRN_OK : CAIRN_INVAL;
+}
+
+cairn_err
+cairn_target_journal_name(const struct cairn_target *target, char *name, size_t name_bytes)
+{
+    int used = snprintf(name, name_bytes, "%s.cairn-journal", target->name ? target->name : "");
 
     return used > 0 && (size_t)used < name_bytes ? CAIRN_OK : CAIRN_INVAL;
 }
@@ -75,10 +65,9 @@ cairn_target_journal(struct cairn_target *target)
 static void
 forget(struct cairn_target *target)
 {
-    char journal[NAME_BYTES_MAX];
+    char journal[CAIRN_TARGET_NAME_BYTES_MAX];
 
-    if (snprintf(journal, sizeof(journal), "%s" JOURNAL_SUFFIX, target->name ? target->name : "") <
-        (int)sizeof(journal))
+    if (cairn_target_journal_name(target, journal, sizeof(journal)) == CAIRN_OK)
         (void)!unlinkat(target->dir_fd, journal, 0);
     if (target->made)
         (void)!rmdir(target->directory);
@@ -102,11 +91,10 @@ cairn_target_close(struct cairn_target *target)
 
 /* ---- part files ---- */
 
-/* Makes the directories that a name goes through. They are durable with the commit. */
-static cairn_err
-make_directories(const struct cairn_target *target, const char *name)
+cairn_err
+cairn_target_make_directories(const struct cairn_target *target, const char *name)
 {
-    char path[NAME_BYTES_MAX];
+    char path[CAIRN_TARGET_NAME_BYTES_MAX];
     bool made;
     cairn_err err = CAIRN_OK;
 
@@ -132,7 +120,7 @@ size_part(const struct cairn_target *target, uint32_t file, int fd,
     if (!err)
         err = cairn_file_resize(fd, bytes);
     return err ? cairn_complain(complaint, err, "%s/%s cannot be made %" PRIu64 " bytes long: %s",
-                                target->directory, final_name(target, file), bytes,
+                                target->directory, cairn_target_final_name(target, file), bytes,
                                 cairn_err_text(err))
                : CAIRN_OK;
 }
@@ -143,13 +131,13 @@ static cairn_err
 open_part(void *context, uint32_t file, int *fd, struct cairn_complaint *complaint)
 {
     struct cairn_target *target = context;
-    char name[NAME_BYTES_MAX];
+    char name[CAIRN_TARGET_NAME_BYTES_MAX];
     cairn_err err;
 
     target->created = true;
     err = cairn_target_part_name(target, file, name, sizeof(name));
     if (!err && !target->sized[file])
-        err = make_directories(target, name);
+        err = cairn_target_make_directories(target, name);
     if (!err)
         err = cairn_file_open(target->dir_fd, name, CAIRN_FILE_UPDATE, fd);
     if (err)
@@ -243,7 +231,7 @@ check_room(const struct cairn_target *target, struct cairn_complaint *complaint)
     uint64_t wanted = 0, there = 0, room;
     struct statvfs disk;
     struct stat part;
-    char name[NAME_BYTES_MAX];
+    char name[CAIRN_TARGET_NAME_BYTES_MAX];
 
     for (uint32_t f = 0; f < target->output->file_count; f++) {
         wanted += target->output->files[f].bytes;
@@ -268,7 +256,7 @@ cairn_target_open(const char *path, const struct cairn_output *output, bool sing
                   struct cairn_complaint *complaint)
 {
     struct cairn_target *target = calloc(1, sizeof(*target));
-    char journal[NAME_BYTES_MAX];
+    char journal[CAIRN_TARGET_NAME_BYTES_MAX];
     cairn_err err;
 
     if (!target)
@@ -279,8 +267,7 @@ cairn_target_open(const char *path, const struct cairn_output *output, bool sing
     err = split_path(target, path, single_file);
     if (!err)
         err = open_directory(target, complaint);
-    if (!err && snprintf(journal, sizeof(journal), "%s" JOURNAL_SUFFIX,
-                         target->name ? target->name : "") >= (int)sizeof(journal))
+    if (!err && cairn_target_journal_name(target, journal, sizeof(journal)) != CAIRN_OK)
         err = cairn_complain(complaint, CAIRN_INVAL, "the name of %s is too long", path);
     if (!err)
         err = check_free(target, journal, complaint);
@@ -334,7 +321,7 @@ cairn_target_read(struct cairn_target *target, uint32_t file, uint64_t at, void 
     err = cairn_file_read_at(fd, at, bytes, bytes_len, got);
     cairn_handles_release(target->handles, file);
     return err ? cairn_complain(complaint, err, "%s/%s cannot be read at byte %" PRIu64 ": %s",
-                                target->directory, final_name(target, file), at,
+                                target->directory, cairn_target_final_name(target, file), at,
                                 cairn_err_text(err))
                : CAIRN_OK;
 }
@@ -358,151 +345,7 @@ cairn_target_write(struct cairn_target *target, uint32_t file, uint64_t at, cons
     return err ? cairn_complain(complaint, err,
                                 "%s/%s cannot be written at byte %" PRIu64
                                 ": %s. What is written stays: the same command goes on from there",
-                                target->directory, final_name(target, file), at,
-                                cairn_err_text(err))
-               : CAIRN_OK;
-}
-
-/* ---- commit ---- */
-
-/* The last that is done to the contents of a part file, permissions with them. */
-static cairn_err
-end_part(struct cairn_target *target, uint32_t file, bool wait, struct cairn_complaint *complaint)
-{
-    cairn_err err;
-    int fd = -1;
-
-    err = cairn_handles_acquire(target->handles, file, &fd, complaint);
-    if (err)
-        return err;
-    if (wait) {
-        err = cairn_file_sync(fd);
-    } else {
-        cairn_file_share_open(fd, target->mask);
-        cairn_file_start_sync(fd, 0, target->output->files[file].bytes);
-    }
-    cairn_handles_release(target->handles, file);
-    return err ? cairn_complain(complaint, err, "%s/%s cannot be made durable: %s",
-                                target->directory, final_name(target, file), cairn_err_text(err))
-               : CAIRN_OK;
-}
-
-/* The disk gets all that is left to be written at once, before any of it is waited for. */
-static cairn_err
-end_parts(struct cairn_target *target, struct cairn_complaint *complaint)
-{
-    cairn_err err = CAIRN_OK;
-
-    for (uint32_t f = 0; !err && f < target->output->file_count; f++)
-        err = end_part(target, f, false, complaint);
-    for (uint32_t f = 0; !err && f < target->output->file_count; f++)
-        err = end_part(target, f, true, complaint);
-    return err;
-}
-
-/* Syncs the directories that a name goes through; those that `before` (NULL: none) goes through,
- * too, are left out. */
-static cairn_err
-sync_directories_of(const struct cairn_target *target, const char *name, const char *before)
-{
-    char path[NAME_BYTES_MAX];
-    cairn_err err = CAIRN_OK;
-
-    for (const char *slash = strchr(name, '/'); slash && !err; slash = strchr(slash + 1, '/')) {
-        size_t bytes = (size_t)(slash - name);
-        cairn_err close_err;
-        int fd = -1;
-
-        if (before && strncmp(name, before, bytes + 1) == 0)
-            continue;
-        if (bytes >= sizeof(path))
-            return CAIRN_INVAL;
-        memcpy(path, name, bytes);
-        path[bytes] = '\0';
-        err = cairn_file_open(target->dir_fd, path, CAIRN_FILE_DIRECTORY, &fd);
-        if (!err)
-            err = cairn_file_sync(fd);
-        close_err = cairn_file_close(fd);
-        err = err ? err : close_err;
-    }
-    return err;
-}
-
-/* Gives all part files their names, and only then syncs directories: the first sync brings most of
- * the names to the disk. */
-static cairn_err
-rename_parts(struct cairn_target *target, struct cairn_complaint *complaint)
-{
-    char part[NAME_BYTES_MAX];
-    cairn_err err = CAIRN_OK;
-
-    for (uint32_t f = 0; !err && f < target->output->file_count; f++) {
-        const char *name = final_name(target, f);
-
-        err = cairn_target_part_name(target, f, part, sizeof(part));
-        if (!err)
-            err = cairn_file_rename(target->dir_fd, part, name);
-        if (err)
-            (void)cairn_complain(complaint, err, "%s/%s cannot be given its name: %s",
-                                 target->directory, name, cairn_err_text(err));
-    }
-    for (uint32_t f = 0; !err && f < target->output->file_count; f++) {
-        const char *name = final_name(target, f);
-
-        err = sync_directories_of(target, name, f > 0 ? final_name(target, f - 1) : NULL);
-        if (err)
-            (void)cairn_complain(complaint, err, "the name of %s/%s cannot be made durable: %s",
-                                 target->directory, name, cairn_err_text(err));
-    }
-    if (!err && (err = cairn_file_sync(target->dir_fd)))
-        (void)cairn_complain(complaint, err, "the names in %s cannot be made durable: %s",
-                             target->directory, cairn_err_text(err));
-    return err;
-}
-
-static cairn_err
-save_smalls(struct cairn_target *target, struct cairn_complaint *complaint)
-{
-    cairn_err err = CAIRN_OK;
-
-    for (uint32_t i = 0; !err && i < target->output->small_count; i++) {
-        const struct cairn_output_small *small = &target->output->smalls[i];
-
-        err = make_directories(target, small->path);
-        if (!err)
-            err = cairn_file_save_shared(target->dir_fd, small->path, small->bytes,
-                                         small->bytes_len, target->mask);
-        if (!err) /* cairn_file_save_shared syncs dir_fd alone */
-            err = sync_directories_of(target, small->path, NULL);
-        if (err)
-            (void)cairn_complain(complaint, err, "%s/%s cannot be written: %s", target->directory,
-                                 small->path, cairn_err_text(err));
-    }
-    return err;
-}
-
-cairn_err
-cairn_target_commit(struct cairn_target *target, struct cairn_complaint *complaint)
-{
-    char journal[NAME_BYTES_MAX];
-    cairn_err err;
-
-    err = end_parts(target, complaint);
-    if (!err) { /* contents before names, names before the marker */
-        err = cairn_handles_destroy(target->handles);
-        target->handles = NULL;
-        if (err)
-            (void)cairn_complain(complaint, err, "%s: a file cannot be closed: %s",
-                                 target->directory, cairn_err_text(err));
-    }
-    if (!err)
-        err = rename_parts(target, complaint);
-    if (!err)
-        err = save_smalls(target, complaint);
-    if (!err && snprintf(journal, sizeof(journal), "%s" JOURNAL_SUFFIX,
-                         target->name ? target->name : "") < (int)sizeof(journal))
-        err = cairn_file_unlink(target->dir_fd, journal);
-    return err ? cairn_complain(complaint, err, "%s cannot be finished: %s", target->directory,
+                                target->directory, cairn_target_final_name(target, file), at,
                                 cairn_err_text(err))
                : CAIRN_OK;
 }

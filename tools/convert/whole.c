@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "snapshot/reshard_pieces.h"
+#include "tools/convert/box.h"
 #include "tools/convert/memory_limit.h"
 
 enum { REPORT_BYTES = 700, GAP_BYTES_MAX = 65536, NUMBER_TEXT_BYTES = 32 };
@@ -25,22 +26,8 @@ cairn_whole_fini(struct cairn_whole *whole)
 static cairn_err
 copy_tensor(struct cairn_layout *layout, const struct cairn_tensor *tensor, uint32_t *index)
 {
-    struct cairn_slice slice = {.name = tensor->name,
-                                .dtype = tensor->dtype,
-                                .kind = tensor->kind,
-                                .dims = tensor->dims,
-                                .replica_count = 1};
-    bool empty = false;
-    cairn_err err;
-
-    for (uint32_t d = 0; d < tensor->dims; d++) {
-        slice.shape[d] = slice.extent[d] = tensor->shape[d];
-        empty = empty || tensor->shape[d] == 0;
-    }
-    err = cairn_layout_add(layout, 0, &slice, !empty, !empty, 0, NULL);
-    if (!err)
-        *index = cairn_layout_tensor_find(layout, tensor->name);
-    return err;
+    return cairn_box_add_tensor(layout, tensor->name, tensor->dtype, tensor->kind, tensor->dims,
+                                tensor->shape, index, NULL);
 }
 
 static cairn_err
@@ -243,11 +230,9 @@ cairn_stretches_of(const struct cairn_layout *layout, uint64_t gap_max, struct c
     for (size_t i = 0; i < pieces; i++) {
         const struct cairn_piece *piece = cairn_layout_piece(layout, i);
         const struct cairn_tensor *tensor = cairn_layout_tensor(layout, piece->tensor);
-        uint64_t end = piece->offset_bytes + cairn_dtype_bytes(tensor->dtype);
 
-        for (uint32_t d = 0; d < tensor->dims; d++)
-            end += (piece->extent[d] - 1) * piece->stride_bytes[d];
-        stretches[i] = (struct cairn_stretch){piece->container, piece->offset_bytes, end};
+        stretches[i] = (struct cairn_stretch){piece->container, piece->offset_bytes,
+                                              cairn_box_end(tensor, piece)};
     }
     if (pieces > 1)
         qsort(stretches, pieces, sizeof(*stretches), compare_stretches);
@@ -275,14 +260,6 @@ struct comparison {
     struct cairn_handles *handles;
 };
 
-static const char *
-path_of(const struct cairn_checkpoint *checkpoint, uint32_t container)
-{
-    const char *path = checkpoint->containers[container].path;
-
-    return !path ? "(memory)" : path[0] ? path : checkpoint->place.path;
-}
-
 /* Reads the replicas' own bytes of a tile. */
 static cairn_err
 read_replica(const struct comparison *comparison, const struct cairn_tile *tile,
@@ -306,8 +283,8 @@ read_replica(const struct comparison *comparison, const struct cairn_tile *tile,
     if (!err && got < bytes)
         err = CAIRN_CORRUPT;
     return err ? cairn_complain(complaint, err, "%s cannot be read at byte %" PRIu64 ": %s",
-                                path_of(comparison->checkpoint, number), tile->begin,
-                                cairn_err_text(err))
+                                cairn_checkpoint_container_name(comparison->checkpoint, number),
+                                tile->begin, cairn_err_text(err))
                : CAIRN_OK;
 }
 
@@ -351,8 +328,9 @@ say_different(const struct comparison *comparison, const struct difference *diff
               struct cairn_complaint *complaint)
 {
     const struct cairn_tensor *tensor = difference->tensor;
-    const char *replica = path_of(comparison->checkpoint, difference->replica);
-    const char *read = path_of(comparison->checkpoint, difference->read);
+    const struct cairn_checkpoint *checkpoint = comparison->checkpoint;
+    const char *replica = cairn_checkpoint_container_name(checkpoint, difference->replica);
+    const char *read = cairn_checkpoint_container_name(checkpoint, difference->read);
     int key_bytes = (int)strcspn(tensor->name, ".");
     char here[NUMBER_TEXT_BYTES], there[NUMBER_TEXT_BYTES];
 
@@ -366,8 +344,8 @@ say_different(const struct comparison *comparison, const struct difference *diff
                               difference->read_offset);
     return cairn_complain(
         complaint, CAIRN_CORRUPT,
-        "the map %s makes one parameter of several, %s, whose %.*s must then be one: it is %s in %s "
-        "at byte %" PRIu64 " and %s in %s at byte %" PRIu64
+        "the map %s makes one parameter of several, %s, whose %.*s must then be one: it is %s in "
+        "%s at byte %" PRIu64 " and %s in %s at byte %" PRIu64
         ". Leave it out with --drop '%.*s.*', and the optimizer begins it anew",
         comparison->whole->map, tensor->name + key_bytes + (tensor->name[key_bytes] == '.'),
         key_bytes, tensor->name, show_number(tensor->dtype, difference->read_bytes, there), read,

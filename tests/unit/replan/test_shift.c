@@ -1,0 +1,112 @@
+/* tests/unit/replan/test_shift.c - shifts that last are found with onset and size; noise and pauses are not. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+
+#include "replan/shift.h"
+
+static const struct cairn_shift_limits limits = {.sigma = 0.02, .base = 0, .base_values = 64, .score_min = 7,
+                                                 .size_min = 0.058, .steps_min = 4};
+static uint32_t seed = 1;
+
+/* Nearly normal: a sum of twelve even values, standard deviation 1. */
+static double
+noise(void)
+{
+    double sum = -6;
+
+    for (int i = 0; i < 12; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        sum += (double)(seed >> 8) / (1 << 24);
+    }
+    return sum;
+}
+
+static void
+test_found(void **state)
+{
+    struct cairn_shift shift = {.used = 0};
+    struct cairn_shift_found found;
+    uint32_t step = 0;
+
+    (void)state;
+    for (; step < 100; step++) {
+        cairn_shift_push(&shift, step, 0.02 * noise());
+        assert_false(cairn_shift_find(&shift, &limits, &found));
+    }
+    while (!cairn_shift_find(&shift, &limits, &found) && step < 110)
+        cairn_shift_push(&shift, step++, log(1.3) + 0.02 * noise());
+    assert_true(step <= 105);
+    assert_int_equal(found.since_step, 100);
+    assert_true(fabs(exp(found.size) - 1.3) < 0.05);
+}
+
+static void
+test_pauses_are_none(void **state)
+{
+    struct cairn_shift shift = {.used = 0};
+    struct cairn_shift_found found;
+
+    (void)state;
+    for (uint32_t step = 0; step < 500; step++) { /* two long steps in a row, now and then */
+        cairn_shift_push(&shift, step, step % 20 < 2 ? 3.0 : 0.02 * noise());
+        assert_false(cairn_shift_find(&shift, &limits, &found));
+    }
+}
+
+static void
+test_small_is_none(void **state)
+{
+    struct cairn_shift shift = {.used = 0};
+    struct cairn_shift_found found;
+
+    (void)state;
+    for (uint32_t step = 0; step < 200; step++) { /* sure, but too small to matter */
+        cairn_shift_push(&shift, step, 0.04);
+        assert_false(cairn_shift_find(&shift, &limits, &found));
+    }
+}
+
+static void
+test_base(void **state)
+{
+    struct cairn_shift_limits above = limits;
+    struct cairn_shift shift = {.used = 0};
+    struct cairn_shift_found found;
+
+    (void)state;
+    for (uint32_t step = 0; step < 8; step++)
+        cairn_shift_push(&shift, step, 0.1);
+    assert_true(cairn_shift_find(&shift, &limits, &found));
+    above.base = 0.1;
+    assert_false(cairn_shift_find(&shift, &above, &found));
+    above = limits;
+    above.base_values = 0.3; /* a normal known from next to nothing proves nothing */
+    assert_false(cairn_shift_find(&shift, &above, &found));
+}
+
+static void
+test_quantile(void **state)
+{
+    float values[] = {5, 1, 4, 2, 3};
+
+    (void)state;
+    assert_true(cairn_quantile(values, 5, 0.5) == 3.0f);
+    assert_true(cairn_quantile(values, 5, 0) == 1.0f);
+    assert_true(cairn_quantile(values, 5, 1) == 5.0f);
+    assert_true(cairn_quantile(values, 5, 0.625) == 3.5f);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_found), cmocka_unit_test(test_pauses_are_none),
+                                       cmocka_unit_test(test_small_is_none), cmocka_unit_test(test_base),
+                                       cmocka_unit_test(test_quantile)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
