@@ -110,6 +110,15 @@ def test_ways(tmp_path: pathlib.Path, trained: dict[str, Any], zero: str) -> Non
     deepspeed.convert(tmp_path / "b", tmp_path / "other_ranks", "--to", "deepspeed", "--dp", 2)
     same = deepspeed.cairn("diff", tmp_path / "b", tmp_path / "other_ranks", "--bits")
     assert same.returncode == 0, same.stdout + same.stderr
+    deepspeed.convert(folder / "a.pt", tmp_path / "t", *made)
+    deepspeed.convert(tmp_path / "t", tmp_path / "t_other_ranks", "--to", "deepspeed", "--dp", 2)
+    same = deepspeed.cairn("diff", tmp_path / "t", tmp_path / "t_other_ranks", "--bits")
+    assert same.returncode == 0, same.stdout + same.stderr
+    (path, *_) = sorted((tmp_path / "t_other_ranks").glob("*/*model_states.pt"))
+    state = torch.load(path, weights_only=False)
+    kept = torch.load(folder / "a.pt", weights_only=False)
+    assert torch.equal(state["cairn_carried"]["buffer"]["rng"], kept["rng"])
+    assert state["lr_scheduler"] == kept["lr_scheduler"] and state["global_steps"] == STEPS
 
 
 def test_rounded(tmp_path: pathlib.Path, trained: dict[str, Any]) -> None:
