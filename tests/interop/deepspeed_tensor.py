@@ -1,7 +1,8 @@
 """A tiny DeepSpeed job of tensor parallelism (AutoTP) on the CPU: trains, and saves a checkpoint with DeepSpeed's own writer.
 
-One process per rank, as deepspeed_trainer.py: deepspeed_tensor.py DIRECTORY STAGE. Layers are cut along their first dimension (up, lm_head),
-along the second (down) or not at all (embed, norm), with and without biases.
+One process per rank, as deepspeed_trainer.py: deepspeed_tensor.py save DIRECTORY STAGE, or on one rank
+deepspeed_tensor.py merge FOLDER TARGET, which has DeepSpeed's own converter put together what was saved. Layers are cut
+along their first dimension (up, lm_head), along the second (down) or not at all (embed, norm), with and without biases.
 """
 
 import os
@@ -12,6 +13,7 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")
 import torch
 import torch.distributed
 import deepspeed
+from deepspeed.checkpoint import ds_to_universal
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # or it is compiled first, for minutes
 
 TENSOR_RANKS = 2
@@ -35,12 +37,21 @@ class Net(torch.nn.Module):
         return self.lm_head(self.norm(hidden))
 
 
+def merge(folder: str, target: str) -> None:
+    sys.argv[1:] = ["--input_folder", folder, "--output_folder", target, "--num_extract_workers", "1", "--num_merge_workers", "1"]
+    ds_to_universal.main(ds_to_universal.parse_arguments())
+
+
 def main() -> None:
-    folder, stage = sys.argv[1], int(sys.argv[2])
+    if sys.argv[1] == "merge":
+        merge(*sys.argv[2:])
+        return
+    folder, stage = sys.argv[2], int(sys.argv[3])
     torch.set_num_threads(1)
     os.environ.setdefault("LOCAL_RANK", os.environ["RANK"])
     deepspeed.init_distributed("gloo")
-    specs = [{"patterns": [r".*\bup\.weight$"], "partition_type": "column"}, {"patterns": [r".*\bdown\.weight$"], "partition_type": "row"},
+    specs = [{"patterns": [r".*\bup\.weight$"], "partition_type": "column"},
+             {"patterns": [r".*\bdown\.weight$"], "partition_type": "row"},
              {"patterns": [r".*\blm_head\.weight$"], "partition_type": "column", "gather_output": True}]
     config = {
         "train_micro_batch_size_per_gpu": 1,

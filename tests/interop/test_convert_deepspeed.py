@@ -254,14 +254,11 @@ def test_pipeline(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("stage, ranks", [(1, 2), (3, 4)])
 def test_tensor(tmp_path: pathlib.Path, stage: int, ranks: int) -> None:
-    """Two tensor-parallel ranks, of one or two data-parallel ones each: what is read is what DeepSpeed's own converter makes of them, and makes
-    a checkpoint without tensor parallelism."""
-    run_ranks(ranks, TENSOR, tmp_path / "a", stage)
+    """Two tensor-parallel ranks, of one or two data-parallel ones each: what is read is what DeepSpeed's own converter makes of
+    them, and makes a checkpoint without tensor parallelism."""
+    run_ranks(ranks, TENSOR, "save", tmp_path / "a", stage)
     (tag,) = [child for child in (tmp_path / "a").iterdir() if child.is_dir()]
-    own = subprocess.run([str(PYTHON), "-m", "deepspeed.checkpoint.ds_to_universal", "--input_folder", str(tag), "--output_folder",
-                          str(tmp_path / "own"), "--num_extract_workers", "1", "--num_merge_workers", "1"],
-                         env=dict(os.environ, DS_ACCELERATOR="cpu"), text=True, capture_output=True, timeout=600)
-    assert own.returncode == 0, own.stderr[-4000:]
+    run_ranks(1, TENSOR, "merge", tag, tmp_path / "own")
     convert(tmp_path / "a", tmp_path / "a.safetensors", "--to", "safetensors", "--drop", "*deepspeed/*")
     found = safetensors.torch.load_file(tmp_path / "a.safetensors")
     compared = 0
@@ -286,10 +283,12 @@ def test_tensor(tmp_path: pathlib.Path, stage: int, ranks: int) -> None:
         assert torch.equal(weights[name], found[f"fp32.{name}"]), name
     path = tag / ("zero_pp_rank_0_mp_rank_01_model_states.pt" if stage == 3 else "mp_rank_01_model_states.pt")
     state = torch.load(path, weights_only=False)
-    state["universal_checkpoint_info"]["parameter_with_sub_params"] = [{"patterns": ["^up.weight$"], "shape": [2, -1], "partition_dim": 0}]
+    fused = {"patterns": ["^up.weight$"], "shape": [2, -1], "partition_dim": 0}
+    state["universal_checkpoint_info"]["parameter_with_sub_params"] = [fused]
     torch.save(state, path)
     refused = cairn("convert", tmp_path / "a", tmp_path / "c", "--to", "torch")
-    assert refused.returncode == 65 and "up.weight" in refused.stderr and "several parameters in one" in refused.stderr, refused.stderr
+    assert refused.returncode == 65 and "up.weight" in refused.stderr, refused.stderr
+    assert "several parameters in one" in refused.stderr, refused.stderr
 
 
 def test_broken(tmp_path: pathlib.Path) -> None:

@@ -1,5 +1,5 @@
-"""Checkpoints that DeepSpeed did not save, made into DeepSpeed's files, and loaded by DeepSpeed's own engine: every parameter, master
-weight, moment and step is compared bit for bit with what was trained.
+"""Checkpoints that DeepSpeed did not save, made into DeepSpeed's files, and loaded by DeepSpeed's own engine: every parameter,
+master weight, moment and step is compared bit for bit with what was trained.
 
 What is trained, in this process and without DeepSpeed, is the module of deepspeed_trainer.py: tied weights, a frozen parameter,
 buffers, two groups of the optimizer, sizes that divide by nothing.
@@ -22,7 +22,7 @@ pytestmark = deepspeed.pytestmark
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """A trained module and its optimizer as files of torch.save, as a distributed checkpoint, as what --job takes; and the truth."""
+    """A trained module and its optimizer as files of torch.save, as a distributed checkpoint, what --job takes; and the truth."""
     import deepspeed_trainer
 
     folder = tmp_path_factory.mktemp("trained")
@@ -38,14 +38,15 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     net.seen.add_(5)
     names = {parameter: name for name, parameter in net.named_parameters()}
     groups = [{**group, "params": [names[parameter] for parameter in group["params"]]} for group in optimizer.param_groups]
-    job = {"param_groups": groups, "frozen": ["frozen"], "buffers": ["running", "seen"], "shared": {"head.weight": "embed.weight"}}
+    job = {"param_groups": groups, "frozen": ["frozen"], "buffers": ["running", "seen"],
+           "shared": {"head.weight": "embed.weight"}}
     (folder / "job.json").write_text(json.dumps(job))
     torch.save({"model": net.state_dict(), "optimizer": optimizer.state_dict(), "rng": torch.get_rng_state(),
                 "lr_scheduler": {"last_batch_iteration": 8}}, folder / "a.pt")
     model, state = get_state_dict(net, optimizer)
     torch.distributed.checkpoint.save({"model": model, "optim": state}, checkpoint_id=folder / "dcp", no_dist=True)
-    truth: dict[str, Any] = {"module": {name: tensor.detach().clone() for name, tensor in net.state_dict().items() if name != "head.weight"},
-                             "fp32": {}, "exp_avg": {}, "exp_avg_sq": {}, "lr": [group["lr"] for group in groups],
+    module = {name: tensor.detach().clone() for name, tensor in net.state_dict().items() if name != "head.weight"}
+    truth: dict[str, Any] = {"module": module, "fp32": {}, "exp_avg": {}, "exp_avg_sq": {}, "lr": [group["lr"] for group in groups],
                              "optimizer_step": [float(STEPS)]}
     for parameter, moments in optimizer.state.items():
         truth["fp32"][names[parameter]] = parameter.detach().clone()
@@ -70,25 +71,30 @@ BF16 = {"data_types": {"grad_accum_dtype": "fp32"}}
 
 
 @pytest.mark.parametrize("source, zero, ranks, dtype, config", [
-    ("torch", "1", 2, "fp32", {}), ("safetensors", "2", 2, "bf16", {}), ("universal", "3", 3, "bf16", {}), ("dcp", "bf16", 1, "bf16", BF16)])
+    ("torch", "1", 2, "fp32", {}), ("safetensors", "2", 2, "bf16", {}), ("universal", "3", 3, "bf16", {}),
+    ("dcp", "bf16", 1, "bf16", BF16)])
 def test_loads(tmp_path: pathlib.Path, trained: dict[str, Any], source: str, zero: str, ranks: int, dtype: str,
                config: dict[str, Any]) -> None:
     """DeepSpeed loads what was made of each format, and then holds what was trained, its scheduler and its step as well."""
     folder = trained["folder"]
-    path = {"torch": folder / "a.pt", "dcp": folder / "dcp", "universal": tmp_path / "a", "safetensors": tmp_path / "a.safetensors"}[source]
+    path = {"torch": folder / "a.pt", "dcp": folder / "dcp", "universal": tmp_path / "a",
+            "safetensors": tmp_path / "a.safetensors"}[source]
     if not path.exists():
         deepspeed.convert(folder / "dcp", path, "--to", source)
     words = ["--dtype", "BF16"] if dtype == "bf16" else []
-    deepspeed.convert(path, tmp_path / "b", "--to", "deepspeed", "--zero", zero, "--dp", ranks, "--job", folder / "job.json", *words)
+    words += ["--zero", zero, "--dp", str(ranks), "--job", str(folder / "job.json")]
+    deepspeed.convert(path, tmp_path / "b", "--to", "deepspeed", *words)
     stage = 1 if zero == "bf16" else int(zero)
-    loaded = deepspeed.run_job("load", ranks, tmp_path / "b", tmp_path / "b.pt", stage=stage, dtype=dtype, config=config, client=False)
+    loaded = deepspeed.run_job("load", ranks, tmp_path / "b", tmp_path / "b.pt", stage=stage, dtype=dtype, config=config,
+                               client=False)
     assert_loaded(trained["truth"], loaded, torch.bfloat16 if dtype == "bf16" else torch.float32)
     assert loaded["step"] == STEPS
 
 
 @pytest.mark.parametrize("zero", ["1", "2", "3", "bf16"])
 def test_ways(tmp_path: pathlib.Path, trained: dict[str, Any], zero: str) -> None:
-    """There and back everything is what it was, what is nothing to DeepSpeed as well; and by way of another format the files are the same."""
+    """There and back everything is what it was, what is nothing to DeepSpeed as well; and by way of another format the files are
+    the same."""
     folder = trained["folder"]
     made = ["--to", "deepspeed", "--zero", zero, "--dp", 3, "--job", folder / "job.json"]
     deepspeed.convert(folder / "dcp", tmp_path / "b", *made)
@@ -104,6 +110,15 @@ def test_ways(tmp_path: pathlib.Path, trained: dict[str, Any], zero: str) -> Non
     deepspeed.convert(tmp_path / "b", tmp_path / "other_ranks", "--to", "deepspeed", "--dp", 2)
     same = deepspeed.cairn("diff", tmp_path / "b", tmp_path / "other_ranks", "--bits")
     assert same.returncode == 0, same.stdout + same.stderr
+    deepspeed.convert(folder / "a.pt", tmp_path / "t", *made)
+    deepspeed.convert(tmp_path / "t", tmp_path / "t_other_ranks", "--to", "deepspeed", "--dp", 2)
+    same = deepspeed.cairn("diff", tmp_path / "t", tmp_path / "t_other_ranks", "--bits")
+    assert same.returncode == 0, same.stdout + same.stderr
+    (path, *_) = sorted((tmp_path / "t_other_ranks").glob("*/*model_states.pt"))
+    state = torch.load(path, weights_only=False)
+    kept = torch.load(folder / "a.pt", weights_only=False)
+    assert torch.equal(state["cairn_carried"]["buffer"]["rng"], kept["rng"])
+    assert state["lr_scheduler"] == kept["lr_scheduler"] and state["global_steps"] == STEPS
 
 
 def test_rounded(tmp_path: pathlib.Path, trained: dict[str, Any]) -> None:
@@ -143,10 +158,12 @@ def test_refused(tmp_path: pathlib.Path, trained: dict[str, Any]) -> None:
     attempt(64, "--zero takes", "--zero", 4, *said)
     attempt(64, "--job FILE", "--zero", 2)  # groups by number
     attempt(64, "frozen is not trained", "--zero", 3, *said, frozen=None)
-    attempt(65, "has no step.frozen", "--zero", 2, *said, source="dcp", param_groups=[{"params": ["up.weight", "frozen"], "lr": 1.0}])
+    attempt(65, "has no step.frozen", "--zero", 2, *said, source="dcp",
+            param_groups=[{"params": ["up.weight", "frozen"], "lr": 1.0}])
     attempt(65, "has no exp_avg.embed.weight", "--zero", 2, *said, "--drop", "exp_avg*", source="dcp")
     attempt(65, "nowhere, which is no parameter", "--zero", 2, *said, param_groups=[{"params": ["nowhere"], "lr": 1.0}])
-    attempt(65, "have up.bias twice", "--zero", 2, *said, source="dcp", param_groups=[{"params": ["up.bias", "up.bias"], "lr": 1.0}])
+    attempt(65, "have up.bias twice", "--zero", 2, *said, source="dcp",
+            param_groups=[{"params": ["up.bias", "up.bias"], "lr": 1.0}])
     attempt(64, "nothing says the lr of group 0", "--zero", 2, *said, param_groups=[{"params": ["up.bias"]}])
     attempt(65, "a key that is none of", "--zero", 2, *said, groups=[])
     (tmp_path / "job.json").write_text('{"frozen": [1, }')

@@ -66,16 +66,69 @@ cairn_deepspeed_sorted(const struct cairn_layout *layout)
     return order;
 }
 
+static void
+remove_key(struct cairn_pickle_node *dict, const char *key)
+{
+    /* the dict is the caller's own to change, only those who ask have no need to */
+    struct cairn_pickle_node *pairs = (struct cairn_pickle_node *)cairn_pickle_pairs(dict);
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; pairs && i < pairs->count; i++) {
+        if (cairn_pickle_is_text(pairs->items[2 * i], key))
+            continue;
+        pairs->items[2 * kept] = pairs->items[2 * i];
+        pairs->items[2 * kept++ + 1] = pairs->items[2 * i + 1];
+    }
+    if (pairs)
+        pairs->count = kept;
+}
+
+void
+cairn_deepspeed_carried_remove(struct cairn_pickle_node *root)
+{
+    remove_key(root, CAIRN_DEEPSPEED_CARRIED);
+}
+
+/* The names of a dict that are still there; NULL where there are none. */
+static struct cairn_pickle_node *
+keep_names(const struct cairn_checkpoint *checkpoint, struct cairn_pickle *tree,
+           const struct cairn_pickle_node *dict)
+{
+    const struct cairn_pickle_node *pairs = cairn_pickle_pairs(dict);
+    struct cairn_pickle_node *kept = NULL;
+
+    for (uint32_t i = 0; pairs && i < pairs->count; i++) {
+        char name[CAIRN_NAME_BYTES_MAX];
+
+        if (!cairn_pickle_copy_text(pairs->items[2 * i], name, sizeof(name)) ||
+            cairn_layout_tensor_find(checkpoint->layout, name) == UINT32_MAX)
+            continue;
+        if (!kept)
+            kept = cairn_pickle_dict(tree);
+        cairn_pickle_put(tree, kept, pairs->items[2 * i], pairs->items[2 * i + 1]);
+    }
+    return kept;
+}
+
 cairn_err
 cairn_deepspeed_carried_put(const struct cairn_checkpoint *checkpoint, struct cairn_pickle *tree,
                             struct cairn_pickle_node *root)
 {
-    struct cairn_pickle_node *carried = cairn_pickle_get(root, CAIRN_DEEPSPEED_CARRIED);
-    struct cairn_pickle_node *opaque = NULL;
+    const struct cairn_pickle_node *known = cairn_pickle_get(root, CAIRN_DEEPSPEED_CARRIED);
+    struct cairn_pickle_node *carried = cairn_pickle_dict(tree), *opaque = NULL;
     uint32_t *order = cairn_deepspeed_sorted(checkpoint->layout);
 
-    if (!order)
+    if (!order || !carried) {
+        free(order);
         return CAIRN_NOMEM;
+    }
+    for (size_t k = 1; k < sizeof(kinds) / sizeof(*kinds); k++) {
+        struct cairn_pickle_node *kept =
+            keep_names(checkpoint, tree, cairn_pickle_get(known, kinds[k].key));
+
+        if (kept)
+            cairn_pickle_put(tree, carried, cairn_pickle_text(tree, kinds[k].key), kept);
+    }
     for (uint32_t i = 0; i < cairn_layout_tensor_count(checkpoint->layout); i++) {
         const struct cairn_tensor *tensor = cairn_layout_tensor(checkpoint->layout, order[i]);
 
@@ -87,31 +140,12 @@ cairn_deepspeed_carried_put(const struct cairn_checkpoint *checkpoint, struct ca
                          cairn_pickle_tensor(tree, tensor->name));
     }
     free(order);
-    if (!opaque)
-        return CAIRN_OK;
-    if (!carried) {
-        carried = cairn_pickle_dict(tree);
+    if (opaque)
+        cairn_pickle_put(tree, carried, cairn_pickle_text(tree, kinds[0].key), opaque);
+    cairn_deepspeed_carried_remove(root);
+    if (carried->count > 0)
         cairn_pickle_put(tree, root, cairn_pickle_text(tree, CAIRN_DEEPSPEED_CARRIED), carried);
-    }
-    cairn_pickle_put(tree, carried, cairn_pickle_text(tree, kinds[0].key), opaque);
     return cairn_pickle_done(tree);
-}
-
-void
-cairn_deepspeed_carried_remove(struct cairn_pickle_node *root)
-{
-    /* the dict is the caller's own to change, only those who ask have no need to */
-    struct cairn_pickle_node *pairs = (struct cairn_pickle_node *)cairn_pickle_pairs(root);
-    uint32_t kept = 0;
-
-    for (uint32_t i = 0; pairs && i < pairs->count; i++) {
-        if (cairn_pickle_is_text(pairs->items[2 * i], CAIRN_DEEPSPEED_CARRIED))
-            continue;
-        pairs->items[2 * kept] = pairs->items[2 * i];
-        pairs->items[2 * kept++ + 1] = pairs->items[2 * i + 1];
-    }
-    if (pairs)
-        pairs->count = kept;
 }
 
 static cairn_err
@@ -142,12 +176,15 @@ cairn_err
 cairn_deepspeed_carried_take(struct cairn_checkpoint *checkpoint, struct cairn_torch_source *source,
                              struct cairn_complaint *complaint)
 {
-    const struct cairn_pickle_node *carried =
+    struct cairn_pickle_node *carried =
         cairn_pickle_get(source->torch.root, CAIRN_DEEPSPEED_CARRIED);
     cairn_err err = CAIRN_OK;
 
     for (size_t k = 0; carried && k < sizeof(kinds) / sizeof(*kinds) && !err; k++)
         err = take_kind(checkpoint, source, cairn_pickle_get(carried, kinds[k].key), kinds[k].kind,
                         complaint);
+    remove_key(carried, kinds[0].key); /* found again by what it is */
+    if (carried && (!cairn_pickle_pairs(carried) || cairn_pickle_pairs(carried)->count == 0))
+        cairn_deepspeed_carried_remove(source->torch.root);
     return err;
 }

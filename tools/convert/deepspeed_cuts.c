@@ -30,9 +30,9 @@ translate(const char *python, char *posix, size_t posix_bytes)
 
         if (*at == '^' && at == python)
             continue;
-        if (*at == '(' && at[1] == '?')
+        if ((*at == '(' && at[1] == '?') || *at == '{') /* numbers of repeats make expressions of any size */
             return false;
-        if ((*at == '*' || *at == '+' || *at == '?' || *at == '}') && at[1] == '?')
+        if ((*at == '*' || *at == '+' || *at == '?') && at[1] == '?')
             return false;
         if (*at == '\\' && inside)
             return false;

@@ -295,7 +295,7 @@ cairn_deepspeed_prepare(struct cairn_checkpoint *checkpoint, const struct cairn_
         return cairn_complain(complaint, CAIRN_INVAL,
                               "%s came from DeepSpeed and is written with the stage and groups that it "
                               "had: leave out --zero and --job, or make it anew without what DeepSpeed "
-                              "said of it: --drop 'deepspeed/*'",
+                              "said of it: --drop '*deepspeed/*'",
                               checkpoint->place.path);
     }
     err = prepare(&make);

@@ -435,7 +435,7 @@ cairn_deepspeed_model_read(struct cairn_checkpoint *checkpoint, struct cairn_dee
         err = read_frozen(&reading, root);
     if (!err && rank == 0 && state->part == 0)
         err = cairn_deepspeed_carried_take(checkpoint, &reading.source, complaint);
-    if (!err)
+    if (!err && rank > 0)
         cairn_deepspeed_carried_remove(root);
     if (!err)
         cairn_deepspeed_set_ranks(&reading.source.torch.tree, root, "dp_world_size", 1);

@@ -1,5 +1,5 @@
 /* tools/convert/deepspeed_state.c - what the readers of DeepSpeed's files share. */
-#include "tools/convert/deepspeed_state.h"
+#include "tools/convert/deepspeed_make.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -129,6 +129,7 @@ static cairn_err
 keep_common(struct cairn_deepspeed_state *state, struct cairn_torch_source *source, int which)
 {
     leave_out_shared(source);
+    cairn_deepspeed_carried_remove(source->torch.root);
     return cairn_pickle_write(&source->torch.tree, source->torch.root, &state->carried[which],
                               &state->carried_bytes[which]);
 }

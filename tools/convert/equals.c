@@ -84,11 +84,15 @@ compare(const struct cairn_conversion *conversion, enum cairn_dtype dtype,
             continue;
         if (!cairn_fingerprint_equal(of_tensors[cairn_layout_tensor_find(layout, tensor->name)],
                                      of_others[cairn_layout_tensor_find(layout, of->name)]))
-            return cairn_complain(complaint, CAIRN_INVAL,
-                                  "%s has other elements than %s%s, and the format %s keeps one for "
-                                  "both; leave it out with --drop",
-                                  tensor->name, of->name, dtype ? " when these are rounded" : "",
-                                  output->format->name);
+            return dtype ? cairn_complain(complaint, CAIRN_INVAL,
+                                          "%s has other elements than %s when these are rounded, and the "
+                                          "format %s would keep those alone; choose a form of it that has "
+                                          "both, such as another stage of ZeRO",
+                                          tensor->name, of->name, output->format->name)
+                         : cairn_complain(complaint, CAIRN_INVAL,
+                                          "%s has other elements than %s, and the format %s keeps one for "
+                                          "both; leave it out with --drop",
+                                          tensor->name, of->name, output->format->name);
     }
     return CAIRN_OK;
 }

@@ -208,6 +208,7 @@ cuts_as_the_patterns_say(void **state)
 {
     static const uint64_t part[] = {4, 3}, rows[] = {8, 3}, columns[] = {4, 6}, vocabulary[] = {5, 3};
     static const uint64_t second[] = {2, 3, 6, 7};
+    static const char *const beyond[] = {"(?!norm).*", "a*?", "x{9999}{9999}", "[\\w.]+", "(a)\\1", "\\bup", "a\\", "(", "[a"};
     struct cairn_deepspeed_cuts cuts;
     struct cairn_deepspeed_cut cut;
     struct cairn_pickle tree;
@@ -235,9 +236,12 @@ cuts_as_the_patterns_say(void **state)
     assert_int_equal(cut.boxes[0].start[0], 0);
     assert_non_null(cairn_deepspeed_cut(&cuts, "layers.0.down.weight", 1, part, 2, 1, &cut));
     cairn_deepspeed_cuts_fini(&cuts);
-    put_pattern(&tree, info, "parameter_to_average_patterns", "(?!norm).*");
-    assert_int_equal(cairn_deepspeed_cuts_read(info, &cuts, &why), CAIRN_VERSION);
-    cairn_deepspeed_cuts_fini(&cuts);
+    for (size_t i = 0; i < sizeof(beyond) / sizeof(*beyond); i++) {
+        info = cairn_pickle_dict(&tree);
+        put_pattern(&tree, info, "parameter_to_average_patterns", beyond[i]);
+        assert_int_equal(cairn_deepspeed_cuts_read(info, &cuts, &why), CAIRN_VERSION);
+        cairn_deepspeed_cuts_fini(&cuts);
+    }
     cairn_pickle_fini(&tree);
 }
 
