@@ -1,5 +1,5 @@
 # Cairn: one Makefile, no recursion, no configure.
-#   make                 ./cairn, lib/libcairn.so, examples/gpt
+#   make                 ./cairn, lib/libcairn.so, lib/libnccl-profiler-cairn.so, examples/gpt
 #   make demo | test     install what is missing, then run the main job | pass the tests
 #   make check           unit and fault tests without installing anything
 #   make sim [SEEDS=N] [SEED=S], make cluster, make interop, make fuzz, make bench, make bench-peers, make bench-convert, make bench-detect, make lint, make layers, make headers
@@ -44,14 +44,15 @@ NEEDS_snapshot := snapshot base
 NEEDS_client := client snapshot base
 NEEDS_agent := agent client snapshot erasure transport base
 NEEDS_replan := replan base
-NEEDS_tools := tools agent client replan snapshot erasure transport base
+NEEDS_tools := tools agent replan client snapshot erasure transport base
 ARCHIVES_FOR = $(foreach m,$(NEEDS_$(1)),$(filter $(BUILD)/lib$(m).a,$(ARCHIVES)))
 
 .PHONY: all FORCE clean deps test-deps demo test check sim cluster interop fuzz bench bench-peers bench-convert lint layers headers format install
 .SECONDARY:
 .DELETE_ON_ERROR:
-all: $(BUILD)/cairn $(BUILD)/libcairn.so $(BUILD)/gpt
-	$(Q)ln -sfn $(BUILD)/cairn cairn && mkdir -p lib && ln -sfn ../$(BUILD)/libcairn.so lib/libcairn.so
+all: $(BUILD)/cairn $(BUILD)/libcairn.so $(BUILD)/libnccl-profiler-cairn.so $(BUILD)/gpt
+	$(Q)ln -sfn $(BUILD)/cairn cairn && mkdir -p lib && ln -sfn ../$(BUILD)/libcairn.so lib/libcairn.so && \
+	    ln -sfn ../$(BUILD)/libnccl-profiler-cairn.so lib/libnccl-profiler-cairn.so
 
 $(BUILD)/flags: FORCE
 	$(Q)mkdir -p $(@D) && echo '$(CC) $(CPPFLAGS) $(CFLAGS)' | cmp -s - $@ || echo '$(CC) $(CPPFLAGS) $(CFLAGS)' > $@
@@ -73,6 +74,11 @@ $(BUILD)/cairn: $(call ARCHIVES_FOR,tools)
 $(BUILD)/libcairn.so: $(call ARCHIVES_FOR,client) client/libcairn.map
 	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-soname,libcairn.so -Wl,--version-script=client/libcairn.map -o $@ \
 	    -Wl,--whole-archive $(BUILD)/libclient.a -Wl,--no-whole-archive -Wl,--start-group $(filter %.a,$^) -Wl,--end-group -lisal -ldl -lm
+# NCCL's profiler plugin. NCCL closes it while its threads may still call it: it stays in memory.
+NCCL_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard bindings/nccl/*.c) client/timing.c base/ring.c)
+$(BUILD)/libnccl-profiler-cairn.so: $(NCCL_OBJ) bindings/nccl/libnccl-profiler-cairn.map
+	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-soname,libnccl-profiler-cairn.so -Wl,-z,nodelete \
+	    -Wl,--version-script=bindings/nccl/libnccl-profiler-cairn.map -o $@ $(NCCL_OBJ) -ldl
 $(BUILD)/gpt: $(GPT_OBJ) $(BUILD)/libcairn.so
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(GPT_OBJ) -L$(BUILD) -lcairn -lm -lcrypto -Wl,-rpath,'$$ORIGIN'
 
@@ -93,6 +99,11 @@ endef
 $(foreach m,$(filter-out gpt,$(MODULES)),$(eval $(call unit_rule,$(m))))
 $(BUILD)/tests/unit/gpt/%: $(BUILD)/tests/unit/gpt/%.o $(filter-out %/main.o,$(GPT_OBJ)) $(BUILD)/libcairn.so
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -L$(BUILD) -lcairn -lcrypto -lcmocka -lm -Wl,-rpath,$(abspath $(BUILD))
+# The plugin is opened by path, as NCCL does, and so is another that it is chained to; its pure parts are linked too.
+$(BUILD)/tests/unit/nccl/%: $(BUILD)/tests/unit/nccl/%.o $(BUILD)/tests/support/nccl/fake_nccl.o $(BUILD)/bindings/nccl/sampler.o $(BUILD)/base/ring.o | $(BUILD)/libnccl-profiler-cairn.so $(BUILD)/libnccl-profiler-recording.so
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -lcmocka -ldl
+$(BUILD)/libnccl-profiler-recording.so: $(BUILD)/tests/support/nccl/recording_plugin.o
+	$(Q)$(CC) $(LDFLAGS) -shared -o $@ $^
 $(BUILD)/tests/fault/%: $(BUILD)/tests/fault/%.o $(SUPPORT_OBJ) $(call ARCHIVES_FOR,tools)
 	$(Q)$(CC) $(LDFLAGS) -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS_ALL) -lcmocka -lm
 
@@ -152,11 +163,11 @@ bench-convert: all
 lint:
 	$(Q)python3 tests/runner.py lint
 format:
-	clang-format -i $(wildcard include/cairn/*.h $(MODULES:=/*.[ch]) $(MODULES:=/*/*.[ch]) examples/gpt/*.[ch] tests/*/*.[ch] tests/unit/*/*.[ch])
+	clang-format -i $(wildcard include/cairn/*.h $(MODULES:=/*.[ch]) $(MODULES:=/*/*.[ch]) bindings/nccl/*.[ch] examples/gpt/*.[ch] tests/*/*.[ch] tests/unit/*/*.[ch])
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include/cairn
 	install -m 755 $(BUILD)/cairn $(DESTDIR)$(PREFIX)/bin/
-	install -m 755 $(BUILD)/libcairn.so $(DESTDIR)$(PREFIX)/lib/
+	install -m 755 $(BUILD)/libcairn.so $(BUILD)/libnccl-profiler-cairn.so $(DESTDIR)$(PREFIX)/lib/
 	install -m 644 include/cairn/*.h $(DESTDIR)$(PREFIX)/include/cairn/
 	install -d $(DESTDIR)$(PREFIX)/lib/cairn/python/cairn/autoload
 	install -m 644 bindings/python/cairn/*.py bindings/python/cairn/py.typed $(DESTDIR)$(PREFIX)/lib/cairn/python/cairn/
@@ -179,9 +190,10 @@ sim: $(BUILD)/sim/sim
 layers:
 	$(Q)! for d in base erasure transport snapshot replan; do grep -HnE '^#include "' $$d/*.[ch] | grep -vE "\"($$d|base|cairn)/"; done 2>/dev/null | grep .
 	$(Q)! grep -HnE '^#include "' client/*.[ch] | grep -vE '"(client|snapshot|base|cairn)/' | grep .
+	$(Q)! grep -HnE '^#include "' bindings/nccl/*.[ch] | grep -vE '"(bindings/nccl|base|cairn)/' | grep .
 	$(Q)! grep -HnE '^#include "' examples/gpt/*.[ch] | grep -vE '"(cairn/|[a-z_]+\.h")' | grep .
 headers:
-	$(Q)for h in $(wildcard include/cairn/*.h $(MODULES:=/*.h) $(MODULES:=/*/*.h)); do $(CC) $(CPPFLAGS) $(filter-out -Werror,$(CFLAGS)) -Werror -Wno-unused -fsyntax-only -x c $$h || exit 1; done
+	$(Q)for h in $(wildcard include/cairn/*.h $(MODULES:=/*.h) $(MODULES:=/*/*.h) bindings/nccl/*.h); do $(CC) $(CPPFLAGS) $(filter-out -Werror,$(CFLAGS)) -Werror -Wno-unused -fsyntax-only -x c $$h || exit 1; done
 # One line per stage: value, floor and ratio of one run. `cairn bench STAGE` shows every case of a stage.
 bench: $(BUILD)/cairn
 	$(Q)$(BUILD)/cairn bench all

@@ -3,6 +3,7 @@
  *
  *   agent.c     start, run, stop; timers
  *   carry.c     carries out the core's actions: memory, disk, messages, trainers
+ *   carry_jobs.c  those of them that are workers' jobs
  *   keeping.c   watches the keeper that holds the memory, and replaces it when it has died
  *   scratch.c   decoding space of repairs
  *   mail.c      messages to and from peers over the transport, with bounded queues
@@ -223,6 +224,13 @@ const struct cairn_code *agent_code(struct cairn_agent *agent, uint32_t k, uint3
 /* ---- carry.c ---- */
 void carry_out(struct cairn_agent *agent, const struct arrival *arrival,
                const struct cairn_actions *actions);
+
+/* ---- carry_jobs.c: each is answered by an event, at the latest when its worker is done ---- */
+void carry_decode(struct cairn_agent *agent, const struct cairn_action *action);
+/* Checksums a holding: its parity alone after a save, its data too after a rebuild; with verify against what is on record. */
+void carry_check(struct cairn_agent *agent, const struct cairn_action *action, bool verify);
+/* Makes room for another node's part. */
+void carry_open(struct cairn_agent *agent, const struct cairn_action *action);
 
 /* ---- keeping.c ---- */
 /* Starts and connects the keeper, and watches it from then on. Without one in the configuration it does nothing. */

@@ -1,4 +1,4 @@
-/* base/crc.c - the checksums: short runs and rests by ISA-L, rows of CRC-64 by a vector kernel. The only
+/* base/crc.c - the checksums: short runs and rests by ISA-L, rows of both CRC-64 by a vector kernel. The only
  * file that includes ISA-L's checksum headers. */
 #include "base/crc.h"
 
@@ -29,7 +29,17 @@ cairn_crc64(uint64_t seed, const void *bytes, size_t bytes_len)
 uint64_t
 cairn_crc64_jones(uint64_t seed, const void *bytes, size_t bytes_len)
 {
-    return crc64_jones_refl(seed, (const unsigned char *)bytes, bytes_len);
+    const struct cairn_crc_kernel *kernel = cairn_crc_kernels();
+    const uint8_t *from = bytes;
+
+    if (bytes_len >= WIDE_BYTES_MIN && kernel->name) {
+        size_t rest = bytes_len % kernel->row_bytes;
+
+        seed = kernel->fold_rows_jones(seed, from, bytes_len - rest);
+        from += bytes_len - rest;
+        bytes_len = rest;
+    }
+    return crc64_jones_refl(seed, from, bytes_len);
 }
 
 uint32_t

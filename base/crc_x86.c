@@ -23,21 +23,22 @@ prefetch_line(const uint8_t *source, size_t offset_in_row)
         _mm_prefetch((const char *)source + AHEAD_BYTES, _MM_HINT_T0);
 }
 
-__attribute__((target("avx512f,vpclmulqdq"))) static uint64_t
-fold_rows_avx512(uint64_t seed, const uint8_t *source, size_t bytes)
+/* Leaves one row; inlined, so that each polynomial's factors are constants. */
+__attribute__((target("avx512f,vpclmulqdq"), always_inline)) static inline void
+fold_avx512(long long low_factor, long long high_factor, uint64_t seed, const uint8_t *source,
+            size_t bytes, uint8_t row[CAIRN_FOLD_VECTORS * sizeof(__m512i)])
 {
+    const size_t row_bytes = CAIRN_FOLD_VECTORS * sizeof(__m512i);
     const __m512i factors =
-        _mm512_set_epi64(CAIRN_FOLD_4096_HIGH, CAIRN_FOLD_4096_LOW, CAIRN_FOLD_4096_HIGH,
-                         CAIRN_FOLD_4096_LOW, CAIRN_FOLD_4096_HIGH, CAIRN_FOLD_4096_LOW,
-                         CAIRN_FOLD_4096_HIGH, CAIRN_FOLD_4096_LOW);
+        _mm512_set_epi64(high_factor, low_factor, high_factor, low_factor, high_factor, low_factor,
+                         high_factor, low_factor);
     __m512i remainder[CAIRN_FOLD_VECTORS];
-    uint8_t row[sizeof remainder] __attribute__((aligned(LINE_BYTES)));
 
     for (size_t i = 0; i < CAIRN_FOLD_VECTORS; i++)
         remainder[i] = _mm512_loadu_si512(source + i * sizeof(__m512i));
     remainder[0] = _mm512_xor_si512(
         remainder[0], _mm512_zextsi128_si512(_mm_cvtsi64_si128(CAIRN_FOLD_START(seed))));
-    for (size_t at = sizeof row; at + sizeof row <= bytes; at += sizeof row) {
+    for (size_t at = row_bytes; at + row_bytes <= bytes; at += row_bytes) {
 #pragma GCC unroll 8
         for (size_t i = 0; i < CAIRN_FOLD_VECTORS; i++) {
             const uint8_t *from = source + at + i * sizeof(__m512i);
@@ -51,22 +52,39 @@ fold_rows_avx512(uint64_t seed, const uint8_t *source, size_t bytes)
     }
     for (size_t i = 0; i < CAIRN_FOLD_VECTORS; i++)
         _mm512_store_si512((void *)(row + i * sizeof(__m512i)), remainder[i]);
+}
+
+__attribute__((target("avx512f,vpclmulqdq"))) static uint64_t
+fold_rows_avx512(uint64_t seed, const uint8_t *source, size_t bytes)
+{
+    uint8_t row[CAIRN_FOLD_VECTORS * sizeof(__m512i)] __attribute__((aligned(LINE_BYTES)));
+
+    fold_avx512(CAIRN_FOLD_4096_LOW, CAIRN_FOLD_4096_HIGH, seed, source, bytes, row);
     return CAIRN_FOLD_FINISH(row);
 }
 
-__attribute__((target("avx2,vpclmulqdq"))) static uint64_t
-fold_rows_avx2(uint64_t seed, const uint8_t *source, size_t bytes)
+__attribute__((target("avx512f,vpclmulqdq"))) static uint64_t
+fold_rows_jones_avx512(uint64_t seed, const uint8_t *source, size_t bytes)
 {
-    const __m256i factors = _mm256_set_epi64x(CAIRN_FOLD_2048_HIGH, CAIRN_FOLD_2048_LOW,
-                                              CAIRN_FOLD_2048_HIGH, CAIRN_FOLD_2048_LOW);
+    uint8_t row[CAIRN_FOLD_VECTORS * sizeof(__m512i)] __attribute__((aligned(LINE_BYTES)));
+
+    fold_avx512(CAIRN_FOLD_JONES_4096_LOW, CAIRN_FOLD_JONES_4096_HIGH, seed, source, bytes, row);
+    return CAIRN_FOLD_FINISH_JONES(row);
+}
+
+__attribute__((target("avx2,vpclmulqdq"), always_inline)) static inline void
+fold_avx2(long long low_factor, long long high_factor, uint64_t seed, const uint8_t *source,
+          size_t bytes, uint8_t row[CAIRN_FOLD_VECTORS * sizeof(__m256i)])
+{
+    const size_t row_bytes = CAIRN_FOLD_VECTORS * sizeof(__m256i);
+    const __m256i factors = _mm256_set_epi64x(high_factor, low_factor, high_factor, low_factor);
     __m256i remainder[CAIRN_FOLD_VECTORS];
-    uint8_t row[sizeof remainder] __attribute__((aligned(LINE_BYTES)));
 
     for (size_t i = 0; i < CAIRN_FOLD_VECTORS; i++)
         remainder[i] = _mm256_loadu_si256((const void *)(source + i * sizeof(__m256i)));
     remainder[0] = _mm256_xor_si256(
         remainder[0], _mm256_zextsi128_si256(_mm_cvtsi64_si128(CAIRN_FOLD_START(seed))));
-    for (size_t at = sizeof row; at + sizeof row <= bytes; at += sizeof row) {
+    for (size_t at = row_bytes; at + row_bytes <= bytes; at += row_bytes) {
 #pragma GCC unroll 8
         for (size_t i = 0; i < CAIRN_FOLD_VECTORS; i++) {
             const uint8_t *from = source + at + i * sizeof(__m256i);
@@ -80,12 +98,31 @@ fold_rows_avx2(uint64_t seed, const uint8_t *source, size_t bytes)
     }
     for (size_t i = 0; i < CAIRN_FOLD_VECTORS; i++)
         _mm256_store_si256((void *)(row + i * sizeof(__m256i)), remainder[i]);
+}
+
+__attribute__((target("avx2,vpclmulqdq"))) static uint64_t
+fold_rows_avx2(uint64_t seed, const uint8_t *source, size_t bytes)
+{
+    uint8_t row[CAIRN_FOLD_VECTORS * sizeof(__m256i)] __attribute__((aligned(LINE_BYTES)));
+
+    fold_avx2(CAIRN_FOLD_2048_LOW, CAIRN_FOLD_2048_HIGH, seed, source, bytes, row);
     return CAIRN_FOLD_FINISH(row);
 }
 
+__attribute__((target("avx2,vpclmulqdq"))) static uint64_t
+fold_rows_jones_avx2(uint64_t seed, const uint8_t *source, size_t bytes)
+{
+    uint8_t row[CAIRN_FOLD_VECTORS * sizeof(__m256i)] __attribute__((aligned(LINE_BYTES)));
+
+    fold_avx2(CAIRN_FOLD_JONES_2048_LOW, CAIRN_FOLD_JONES_2048_HIGH, seed, source, bytes, row);
+    return CAIRN_FOLD_FINISH_JONES(row);
+}
+
 static const struct cairn_crc_kernel kernels[] = {
-    {"avx512", CAIRN_FOLD_VECTORS * sizeof(__m512i), fold_rows_avx512},
-    {"avx2", CAIRN_FOLD_VECTORS * sizeof(__m256i), fold_rows_avx2},
+    {"avx512", CAIRN_FOLD_VECTORS * sizeof(__m512i), fold_rows_avx512,
+     fold_rows_jones_avx512},
+    {"avx2", CAIRN_FOLD_VECTORS * sizeof(__m256i), fold_rows_avx2,
+     fold_rows_jones_avx2},
     {0}};
 
 const struct cairn_crc_kernel *

@@ -332,6 +332,15 @@ cairn_file_share(int dir_fd, const char *name, bool directory, mode_t mask)
     errno = saved;
 }
 
+void
+cairn_file_share_open(int fd, mode_t mask)
+{
+    int saved = errno;
+
+    (void)!fchmod(fd, 0666 & ~mask);
+    errno = saved;
+}
+
 cairn_err
 cairn_file_rename(int dir_fd, const char *from, const char *to)
 {
@@ -345,8 +354,9 @@ cairn_file_unlink(int dir_fd, const char *name)
                                                       : report("unlink", dir_fd, name, 0);
 }
 
-cairn_err
-cairn_file_save(int dir_fd, const char *name, const void *bytes, size_t bytes_len)
+/* mask NULL: for the owner alone. */
+static cairn_err
+save(int dir_fd, const char *name, const void *bytes, size_t bytes_len, const mode_t *mask)
 {
     char temporary[CAIRN_FILE_PATH_BYTES_MAX];
     bool there = false;
@@ -362,6 +372,8 @@ cairn_file_save(int dir_fd, const char *name, const void *bytes, size_t bytes_le
     err = cairn_file_write_at(fd, 0, bytes, bytes_len);
     if (err)
         goto done;
+    if (mask)
+        cairn_file_share_open(fd, *mask);
     err = cairn_file_sync(fd); /* contents before the name: a crash here leaves the old file */
     if (err)
         goto done;
@@ -380,6 +392,19 @@ done:
         (void)file_ops->unlink(dir_fd, temporary,
                                false); /* the failure that counts is already said */
     return err ? err : close_err;
+}
+
+cairn_err
+cairn_file_save(int dir_fd, const char *name, const void *bytes, size_t bytes_len)
+{
+    return save(dir_fd, name, bytes, bytes_len, NULL);
+}
+
+cairn_err
+cairn_file_save_shared(int dir_fd, const char *name, const void *bytes, size_t bytes_len,
+                       mode_t mask)
+{
+    return save(dir_fd, name, bytes, bytes_len, &mask);
 }
 
 cairn_err
@@ -426,13 +451,11 @@ done:
 }
 
 cairn_err
-cairn_dir_make(int dir_fd, const char *name)
+cairn_dir_add(int dir_fd, const char *name, bool *made)
 {
-    char parent[CAIRN_FILE_PATH_BYTES_MAX];
     struct stat stat;
-    cairn_err err;
-    int fd = -1;
 
+    *made = false;
     if (mkdirat(dir_fd, name, 0700) != 0) {
         if (errno != EEXIST)
             return report("make directory", dir_fd, name, 0);
@@ -443,6 +466,21 @@ cairn_dir_make(int dir_fd, const char *name)
         errno = ENOTDIR;
         return report("make directory", dir_fd, name, 0);
     }
+    *made = true;
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_dir_make(int dir_fd, const char *name)
+{
+    char parent[CAIRN_FILE_PATH_BYTES_MAX];
+    bool made = false;
+    cairn_err err;
+    int fd = -1;
+
+    err = cairn_dir_add(dir_fd, name, &made);
+    if (err || !made)
+        return err;
     /* The parent by way of the new directory, because name may hold slashes and dir_fd be AT_FDCWD.
      */
     if (snprintf(parent, sizeof(parent), "%s/..", name) >= (int)sizeof(parent))

@@ -103,6 +103,8 @@ mode_t cairn_file_mask(void);
  * for its owner alone. A directory keeps what it has of its parent's setgid. A file system that knows no
  * permissions is left as it is. */
 void cairn_file_share(int dir_fd, const char *name, bool directory, mode_t mask);
+/* The same for a file that is open. Before its last sync, which makes permissions durable, too. */
+void cairn_file_share_open(int fd, mode_t mask);
 
 /*
  * Replaces a whole small file atomically and durably: "<name>.new" is written, synced, closed,
@@ -111,6 +113,10 @@ void cairn_file_share(int dir_fd, const char *name, bool directory, mode_t mask)
  */
 CAIRN_MUST_CHECK cairn_err cairn_file_save(int dir_fd, const char *name, const void *bytes,
                                            size_t bytes_len);
+
+/* The same, with the permissions that a new file has with that mask. */
+CAIRN_MUST_CHECK cairn_err cairn_file_save_shared(int dir_fd, const char *name, const void *bytes,
+                                                  size_t bytes_len, mode_t mask);
 
 /*
  * Reads a whole file of at most bytes_max bytes into a new buffer, with a NUL after its end (not
@@ -122,6 +128,8 @@ CAIRN_MUST_CHECK cairn_err cairn_file_load(int dir_fd, const char *name, size_t 
 
 /* Makes a directory (0700) and syncs its parent. One that is there is a success. */
 CAIRN_MUST_CHECK cairn_err cairn_dir_make(int dir_fd, const char *name);
+/* The same without syncing, for who makes many and syncs them in the end. *made: it was not there. */
+CAIRN_MUST_CHECK cairn_err cairn_dir_add(int dir_fd, const char *name, bool *made);
 /* Removes an empty directory. CAIRN_NOT_FOUND; CAIRN_AGAIN (not logged) where it is not empty. */
 CAIRN_MUST_CHECK cairn_err cairn_dir_remove(int dir_fd, const char *name);
 

@@ -97,6 +97,10 @@ bool cairn_json_array_next(struct cairn_json_reader *reader);
 void cairn_json_read_string(struct cairn_json_reader *reader, char *out, size_t out_bytes);
 /* Reads a whole number from 0 to value_max, without sign, fraction or exponent. */
 uint64_t cairn_json_read_u64(struct cairn_json_reader *reader, uint64_t value_max);
+/* Reads a finite number as JSON writes them. */
+double cairn_json_read_double(struct cairn_json_reader *reader);
+/* Passes over null where it comes next; false, with nothing passed over, where it does not. */
+bool cairn_json_read_null(struct cairn_json_reader *reader);
 /* The length of the string that comes next, in bytes as written, without reading it; 0 where none
  * comes. */
 size_t cairn_json_peek_string_bytes(struct cairn_json_reader *reader);

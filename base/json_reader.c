@@ -2,7 +2,11 @@
  * failure stays. */
 #include "base/json.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
+
+enum { NUMBER_BYTES_MAX = 64 }; /* of a number with a fraction: twice what any writer needs */
 
 void
 cairn_json_reader_init(struct cairn_json_reader *reader, const void *text, size_t bytes_len)
@@ -256,6 +260,74 @@ cairn_json_read_u64(struct cairn_json_reader *reader, uint64_t value_max)
     else if (value > value_max)
         cairn_json_reader_fail(reader, "a number is too large");
     return reader->why ? 0 : value;
+}
+
+/* Passes over decimal digits; gives how many there were. */
+static size_t
+take_digits(struct cairn_json_reader *reader)
+{
+    size_t start = reader->at;
+
+    while (reader->at < reader->bytes_len && reader->text[reader->at] >= '0' &&
+           reader->text[reader->at] <= '9')
+        reader->at++;
+    return reader->at - start;
+}
+
+/* Passes over one of two characters where it comes next. */
+static bool
+take_either(struct cairn_json_reader *reader, char one, char other)
+{
+    if (reader->at == reader->bytes_len ||
+        (reader->text[reader->at] != one && reader->text[reader->at] != other))
+        return false;
+    reader->at++;
+    return true;
+}
+
+double
+cairn_json_read_double(struct cairn_json_reader *reader)
+{
+    char text[NUMBER_BYTES_MAX];
+    size_t start, digits;
+    bool well_formed;
+    double value;
+
+    (void)peek(reader);
+    if (reader->why)
+        return 0;
+    start = reader->at;
+    (void)take_either(reader, '-', '-');
+    digits = take_digits(reader);
+    well_formed = digits == 1 || (digits > 1 && reader->text[reader->at - digits] != '0');
+    if (take_either(reader, '.', '.'))
+        well_formed = take_digits(reader) > 0 && well_formed;
+    if (take_either(reader, 'e', 'E')) {
+        (void)take_either(reader, '+', '-');
+        well_formed = take_digits(reader) > 0 && well_formed;
+    }
+    if (!well_formed || reader->at - start >= sizeof(text)) {
+        cairn_json_reader_fail(reader, "a number should stand here");
+        return 0;
+    }
+    memcpy(text, reader->text + start, reader->at - start);
+    text[reader->at - start] = '\0';
+    value = strtod(text, NULL);
+    if (!isfinite(value)) {
+        cairn_json_reader_fail(reader, "a number is too large");
+        return 0;
+    }
+    return value;
+}
+
+bool
+cairn_json_read_null(struct cairn_json_reader *reader)
+{
+    if (peek(reader) != 'n' || reader->bytes_len - reader->at < 4 ||
+        memcmp(reader->text + reader->at, "null", 4) != 0)
+        return false;
+    reader->at += 4;
+    return true;
 }
 
 size_t

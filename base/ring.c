@@ -3,6 +3,7 @@
  *
  * Shared bytes, little-endian (the only machines we run on), each group on a cache line of its own:
  *     0  magic "CAIRNRNG"   8  version u32   12  record bytes u32   16  record count u32 (n)
+ *    24  the reader's wish u64
  *    64  head u64: the next position that a writer claims
  *   128  tail u64: the next position that the reader takes, for a reader that comes later
  *   192  dropped u64
@@ -28,7 +29,9 @@ struct cairn_ring_header {
     uint32_t version;
     uint32_t record_bytes;
     uint32_t record_count;
-    uint8_t unused[44];
+    uint32_t unused;
+    _Atomic uint64_t wish;
+    uint8_t room[32];
     _Alignas(64) _Atomic uint64_t head;
     _Alignas(64) _Atomic uint64_t tail;
     _Alignas(64) _Atomic uint64_t dropped;
@@ -249,4 +252,16 @@ uint64_t
 cairn_ring_dropped(const struct cairn_ring *ring)
 {
     return atomic_load_explicit(&ring->header->dropped, memory_order_relaxed);
+}
+
+void
+cairn_ring_set_wish(struct cairn_ring *ring, uint64_t wish)
+{
+    atomic_store_explicit(&ring->header->wish, wish, memory_order_relaxed);
+}
+
+uint64_t
+cairn_ring_wish(const struct cairn_ring *ring)
+{
+    return atomic_load_explicit(&ring->header->wish, memory_order_relaxed);
 }

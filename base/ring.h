@@ -6,7 +6,7 @@
  * read in the order in which they were written.
  *
  * Memory (little-endian, 64-byte aligned; the specification of the shared bytes is in ring.c): a
- * header with magic, version and record count; the writers' position; the reader's position; the
+ * header with magic, version, record count and the reader's wish; the writers' position; the reader's position; the
  * count of drops; one 64-bit turn per slot; the slots. Each side takes the record count once, at
  * open, checks it against the size of its own mapping, and indexes by its private copy: whatever
  * the other side writes later, nothing outside the mapping is touched. The mapping must not be able
@@ -78,5 +78,12 @@ bool cairn_ring_skip(struct cairn_ring *ring);
 
 /* Records dropped since the ring was formatted. Thread: any. */
 uint64_t cairn_ring_dropped(const struct cairn_ring *ring);
+
+/*
+ * A word that goes the other way: what the reader wishes of the writers, who look at it when they
+ * like. Its meaning is theirs; 0 in a new ring. Thread: any. Wait-free.
+ */
+void cairn_ring_set_wish(struct cairn_ring *ring, uint64_t wish);
+uint64_t cairn_ring_wish(const struct cairn_ring *ring);
 
 #endif

@@ -70,6 +70,12 @@ cairn_timing_write(struct cairn_timing *timing, const struct cairn_timing_record
     return cairn_ring_write(&timing->ring, record);
 }
 
+uint64_t
+cairn_timing_wanted_until_ns(const struct cairn_timing *timing)
+{
+    return cairn_ring_wish(&timing->ring);
+}
+
 void
 cairn_timing_close(struct cairn_timing *timing)
 {

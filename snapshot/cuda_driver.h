@@ -21,9 +21,11 @@ typedef uint64_t cu_pointer; /* CUdeviceptr: unsigned long long */
 
 enum {
     CU_SUCCESS = 0,
+    CU_OUT_OF_MEMORY = 2,
     CU_NOT_READY = 600,
     CU_ALREADY_REGISTERED = 712,
     CU_NOT_PERMITTED = 800,
+    CU_NOT_SUPPORTED = 801,
     CU_CAPTURE_IMPLICIT = 906, /* the default stream, while one that waits for it is captured */
     CU_CAPTURE_NONE = 0,       /* CUstreamCaptureStatus */
     CU_CAPTURE_MODE_RELAXED = 2,

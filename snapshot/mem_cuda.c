@@ -370,6 +370,21 @@ make_ring(struct cuda_mem *cuda)
     return CAIRN_OK;
 }
 
+/* What an operator can change about memory that the driver did not pin. */
+static const char *
+advice_on_pinning(cu_result result)
+{
+    switch (result) {
+    case CU_OUT_OF_MEMORY:
+        return "raise memlock (ulimit -l), or free memory on this node";
+    case CU_NOT_PERMITTED:
+    case CU_NOT_SUPPORTED:
+        return "let the container lock memory (memlock without limit, CAP_IPC_LOCK)";
+    default:
+        return "look up the driver's code: the device or its driver failed, not the limit on locked memory";
+    }
+}
+
 static cairn_err
 cuda_pin(struct cairn_mem *mem, void *host, size_t bytes)
 {
@@ -399,10 +414,11 @@ cuda_pin(struct cairn_mem *mem, void *host, size_t bytes)
             name = "unknown";
         say(cuda, CAIRN_LOG_WARN,
             "cuda: memory cannot be pinned device=%d bytes=%zu code=%d name=%s effect=\"%s\" "
-            "fix=\"raise memlock (ulimit -l)\"",
+            "fix=\"%s\"",
             cuda->device_index, bytes, result, name,
             err ? "no pinned buffer either: this device is not protected"
-                : "copies go through a small pinned buffer");
+                : "copies go through a small pinned buffer",
+            advice_on_pinning(result));
     }
     leave(cuda, &caller);
     return err;

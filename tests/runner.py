@@ -7,10 +7,11 @@ A suite is a list of programs. A cmocka program counts its own tests, a Python p
 counts as one: exit 0 passed, 77 skipped (its last line is the reason), else failed. A program that runs longer than its
 limit has failed. A program of real processes or real time (unit, asan, tsan, cluster, interop) that fails is run once more, alone: machines
 that run tests are often busy, and their deadlines are short. If it passes then it counts as passed, and is listed as unsteady with
-what it said the first time, so that nothing is hidden. The last line is `N passed, N failed` with `, N skipped` where there are any; the exit status is 1 when
+what it said the first time, so that nothing is hidden. Fuzzers run in the background of the suites that follow (fuzzing.py). The last line is `N passed, N failed` with `, N skipped` where there are any; the exit status is 1 when
 anything failed. Only the standard library is used.
 """
 import concurrent.futures
+import contextlib
 import glob
 import os
 import re
@@ -21,18 +22,21 @@ import sys
 import tempfile
 import time
 
+import fuzzing
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 JOBS = os.cpu_count() or 2
-ORDER = ["style", "unit", "fault", "gpu", "asan", "tsan", "fuzz", "sim", "cluster", "interop"]
+ORDER = ["style", "unit", "fault", "gpu", "fuzz", "asan", "tsan", "sim", "cluster", "interop"]
 # Programs with threads, run under ThreadSanitizer.
 THREADED = ["base/test_loop", "base/test_worker", "base/test_ring", "snapshot/test_capture",
-            "snapshot/test_spill", "client/test_client", "client/test_device", "client/test_fence", "client/test_restore", "tools/test_conversion"]
+            "snapshot/test_spill", "client/test_client", "client/test_trouble", "client/test_device", "client/test_fence", "client/test_restore",
+            "nccl/test_plugin", "tools/test_conversion"]
 # Of cluster and interop, where each program starts several processes of its own.
 CLUSTER_JOBS_MAX = 2
 LONGEST_FIRST = ["test_demo.py", "test_agent.py",
                  "test_torch.py", "test_fsdp1.py", "test_dcp.py", "test_torch_more.py", "test_torch_device.py", "test_convert_megatron_dist.py",
-                 "test_convert_deepspeed.py", "test_convert_megatron.py", "test_torch_bad_input.py"]
-FUZZ_SECONDS = int(os.environ.get("FUZZ_SECONDS", "8"))
+                 "test_convert_deepspeed.py", "test_convert_to_deepspeed.py", "test_convert_megatron.py", "test_torch_bad_input.py"]
+FUZZ_SECONDS = int(os.environ.get("FUZZ_SECONDS", "60"))  # of the processor, for each fuzzer
 
 
 class Result:
@@ -107,7 +111,8 @@ def again_alone(results, commands, limit_s, env=None):
     steady = []
     for result in results:
         if result.failed and result.name in commands:
-            second = run_program(result.name, commands[result.name], limit_s, env)
+            with quiet():
+                second = run_program(result.name, commands[result.name], limit_s, env)
             if not second.failed:
                 UNSTEADY.append(result)
                 print(f"unsteady {result.name}: failed, and passed when run again alone; the first time it said:", flush=True)
@@ -172,27 +177,40 @@ def suite_tsan():
     return run_binaries("tsan", "build/thread", "unit/*/test_*", ["SAN=thread"], env=env, limit_s=600, only=THREADED)
 
 
+FUZZING = None  # the fuzzers in the background
+
+
 def suite_fuzz():
-    """Each fuzzer runs for FUZZ_SECONDS on its corpus; a crash leaves its input in build/fuzz."""
-    clang = next((c for c in ("clang-14", "clang") if subprocess.call(["which", c], stdout=subprocess.DEVNULL) == 0), None)
+    """Builds the fuzzers and lets them run in the background, each for FUZZ_SECONDS on its corpus; collect_fuzzers says what they found."""
+    global FUZZING
+    clang = next((c for c in ("clang-14", "clang") if shutil.which(c)), None)
     if not clang:
         return [Result("fuzz", skipped=1, reasons=["clang is not installed (apt-get install clang-14 libclang-rt-14-dev)"])]
     build = "build/fuzz"
     status, output = make("fuzz-bins", [f"CC={clang}", "SAN=fuzzer-no-link,address,undefined", f"BUILD={build}"])
     if status != 0:
         return [Result("fuzz: build", failed=1, output=output)]
-
-    def one(source):
+    fuzzers = []
+    for source in sorted(glob.glob(os.path.join(ROOT, "tests", "fuzz", "fuzz_*.c"))):
         name = os.path.basename(source)[:-2]
         corpus = os.path.join(ROOT, build, "corpus", name)
         os.makedirs(corpus, exist_ok=True)
         seeds = os.path.join(ROOT, "tests", "fuzz", "corpus", name)
-        return run_program(f"fuzz: {name}", [f"{build}/tests/fuzz/{name}", f"-max_total_time={FUZZ_SECONDS}", "-verbosity=0",
-                                             "-timeout=20", f"-artifact_prefix={build}/{name}-", corpus,
-                                             *([seeds] if os.path.isdir(seeds) else [])], FUZZ_SECONDS + 120)
-    sources = sorted(glob.glob(os.path.join(ROOT, "tests", "fuzz", "fuzz_*.c")))
-    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
-        return list(pool.map(one, sources))
+        arguments = [f"-artifact_prefix={build}/{name}-", corpus, *([seeds] if os.path.isdir(seeds) else [])]
+        fuzzers.append(fuzzing.Fuzzer(name, f"{build}/tests/fuzz/{name}", arguments, FUZZ_SECONDS))
+    FUZZING = fuzzing.Fuzzing(fuzzers, ROOT, JOBS)
+    return []
+
+
+def collect_fuzzers():
+    """Waits for the fuzzers; a crash leaves its input in build/fuzz."""
+    return [Result(f"fuzz: {f.name}", passed=int(f.status == 0), failed=int(f.status != 0), output=f.output, seconds=f.cpu_s)
+            for f in FUZZING.collect()]
+
+
+def quiet():
+    """While something is measured, or has failed once already, nothing runs in the background."""
+    return FUZZING.paused() if FUZZING else contextlib.nullcontext()
 
 
 def suite_sim():
@@ -320,17 +338,44 @@ def suite_interop():
     alone = "interop: test_measures.py"  # it measures
     with concurrent.futures.ThreadPoolExecutor(min(JOBS, CLUSTER_JOBS_MAX)) as pool:
         results = list(pool.map(lambda n: run_program(n, commands[n], 900), [n for n in commands if n != alone]))
-    results.append(run_program(alone, commands[alone], 600))
+    with quiet():
+        results.append(run_program(alone, commands[alone], 600))
     results = again_alone(results, commands, 900)
     return results + [Result("interop", skipped=1, reasons=[reason]) for reason in (missing, no_oldest) if reason]
 
 
 def suite_lint():
-    sources = [f for d in ("base", "erasure", "transport", "snapshot", "client", "agent", "tools", "tools/convert")
+    sources = [f for d in ("base", "erasure", "transport", "snapshot", "client", "agent", "tools", "tools/convert", "bindings/nccl")
                for f in sorted(glob.glob(f"{ROOT}/{d}/*.c"))]
     return [run_program("lint: cppcheck", ["cppcheck", "-q", "--std=c11", "--error-exitcode=1", "--inline-suppr",
                                            "--enable=warning,portability", "-I.", "-Iinclude", "--suppress=missingIncludeSystem",
                                            *sources], 600)]
+
+
+def show(result):
+    mark = "FAIL" if result.failed else "ok"
+    print(f"{mark:4} {result.name}: {result.passed} passed, {result.failed} failed, {result.skipped} skipped"
+          f" ({result.seconds:.1f} s)", flush=True)
+    for reason in result.reasons:
+        print(f"     skipped: {reason}", flush=True)
+    if result.failed:
+        print(result.output[-6000:], flush=True)
+
+
+def run_suite(name, suite):
+    """Runs a suite, shows what it says, and returns it; with its time on the processors, for who looks where the time goes."""
+    begin, begin_cpu_s = time.monotonic(), cpu_seconds()
+    print(f"== {name}", flush=True)
+    results = suite()
+    for result in results:
+        show(result)
+    print(f"== {name} took {time.monotonic() - begin:.0f} s, and {cpu_seconds() - begin_cpu_s:.0f} s of the processors", flush=True)
+    return results
+
+
+def cpu_seconds():
+    """What the suites have used of the processors, without the fuzzers."""
+    return fuzzing.children_cpu_seconds() - (FUZZING.ended_cpu_seconds() if FUZZING else 0)
 
 
 def main(arguments):
@@ -338,23 +383,18 @@ def main(arguments):
     if names == ["all"]:
         names = ORDER
     results = []
-    for name in names:
-        suite = globals().get(f"suite_{name}")
-        if not suite:
-            print(f"runner: there is no suite {name}; there are {', '.join(ORDER)}, lint", file=sys.stderr)
-            return 64
-        begin = time.monotonic()
-        print(f"== {name}", flush=True)
-        for result in suite():
-            results.append(result)
-            mark = "FAIL" if result.failed else "ok"
-            print(f"{mark:4} {result.name}: {result.passed} passed, {result.failed} failed, {result.skipped} skipped"
-                  f" ({result.seconds:.1f} s)", flush=True)
-            for reason in result.reasons:
-                print(f"     skipped: {reason}", flush=True)
-            if result.failed:
-                print(result.output[-6000:], flush=True)
-        print(f"== {name} took {time.monotonic() - begin:.0f} s", flush=True)
+    try:
+        for name in names:
+            suite = globals().get(f"suite_{name}")
+            if not suite:
+                print(f"runner: there is no suite {name}; there are {', '.join(ORDER)}, lint", file=sys.stderr)
+                return 64
+            results += run_suite(name, suite)
+        if FUZZING:
+            results += run_suite("fuzzers, until all have ended", collect_fuzzers)
+    finally:
+        if FUZZING:
+            FUZZING.kill()
     passed, failed, skipped = (sum(getattr(r, k) for r in results) for k in ("passed", "failed", "skipped"))
     for result in UNSTEADY:
         print(f"unsteady: {result.name}", flush=True)

@@ -28,6 +28,7 @@ static const char about[] =
     "  restore    two of six nodes lost: CPU seconds per GiB rebuilt / decoding and moving alone\n"
     "  reshard    from one layout to another in memory / memcpy of the same bytes\n"
     "  convert    from the files of one layout to those of another / copying as many bytes\n"
+    "  timing     calls of NCCL's profiler plugin / functions that read the clock and copy the records\n"
     "  all        each of them in turn, one line per stage\n"
     "A ratio is value / floor. Numbers are medians over the rounds, which alternate with the floor's.";
 
@@ -44,7 +45,7 @@ static const struct stage {
     {"erasure", cairn_bench_erasure},
     {"transport", cairn_bench_transport}, {"protect", cairn_bench_protect},
     {"restore", cairn_bench_restore}, {"reshard", cairn_bench_reshard},
-    {"convert", cairn_bench_convert},
+    {"convert", cairn_bench_convert}, {"timing", cairn_bench_timing},
 };
 enum { STAGE_COUNT = sizeof stages / sizeof stages[0] };
 

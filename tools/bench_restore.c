@@ -5,7 +5,8 @@
  * The value is CPU seconds per GiB of rebuilt bytes (data and parity) over all agents, from the request to its
  * answer. The floor is decoding those bytes and moving what decoding needs, each alone in the same run: a stripe
  * with `lost` lost chunks is decoded where one of its k sources lies, so k - 1 chunks are read from others and
- * `lost` are written to others. The state that trainers then get back is compared byte by byte.
+ * `lost` are written to others. It is measured before each round and after the last, since the speed of a virtual
+ * machine's memory changes within a run. The state that trainers then get back is compared byte by byte.
  */
 #include "tools/bench.h"
 #include "tools/bench_cluster.h"
@@ -15,7 +16,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-enum { STATE_DEFAULT = 128 << 20, NODES_DEFAULT = 6, PARITY_DEFAULT = 2, ROUNDS_DEFAULT = 3 };
+enum { STATE_DEFAULT = 128 << 20, NODES_DEFAULT = 6, PARITY_DEFAULT = 2, ROUNDS_DEFAULT = 5 };
 static const uint64_t step_ns = 500000000; /* a trainer that fences at once skips what is not granted yet */
 static const double gib = 1073741824.0;
 
@@ -25,6 +26,13 @@ struct rounds {
     double bytes_per_s[CAIRN_BENCH_ROUNDS_MAX];
     double fill_s[CAIRN_BENCH_ROUNDS_MAX]; /* of the slowest trainer's restore */
     uint64_t rebuilt_bytes;
+};
+
+struct floors {
+    double decode[CAIRN_BENCH_ROUNDS_MAX + 1];
+    double check[CAIRN_BENCH_ROUNDS_MAX + 1];
+    double move[CAIRN_BENCH_ROUNDS_MAX + 1]; /* sender and receiver */
+    uint32_t count;
 };
 
 /* Nodes 1, 4, 7 … are lost. */
@@ -80,12 +88,29 @@ run_round(const struct cairn_bench_cluster_options *how, uint32_t round, struct 
     return err;
 }
 
+static cairn_err
+measure_floor(const struct cairn_bench_cluster_options *how, struct floors *floors)
+{
+    struct cairn_bench_floor floor;
+    cairn_err err = cairn_bench_floor_measure(how->nodes - how->parity, how->parity, how->parity, 3, &floor);
+
+    if (err)
+        return err;
+    floors->decode[floors->count] = floor.decode;
+    floors->check[floors->count] = floor.check;
+    floors->move[floors->count] = floor.transport_sender + floor.transport_receiver;
+    floors->count++;
+    return CAIRN_OK;
+}
+
 static void
 fill_report(const struct cairn_bench_cluster_options *how, struct rounds *rounds, uint32_t count,
-            const struct cairn_bench_floor *floor, struct cairn_bench_report *report)
+            struct floors *floors, struct cairn_bench_report *report)
 {
     uint32_t k = how->nodes - how->parity;
-    double move = floor->transport_sender + floor->transport_receiver;
+    double decode = cairn_bench_median(floors->decode, floors->count);
+    double check = cairn_bench_median(floors->check, floors->count);
+    double move = cairn_bench_median(floors->move, floors->count);
     double moved = (double)(k - 1 + how->parity) / how->parity; /* per rebuilt byte */
     struct cairn_bench_case value = {
         .unit = "CPU s/GiB",
@@ -97,7 +122,7 @@ fill_report(const struct cairn_bench_cluster_options *how, struct rounds *rounds
 
     value.value = cairn_bench_median(rounds->cpu_s_per_gib, count);
     value.cpu_seconds_per_gib = value.value;
-    value.floor = floor->decode + moved * move;
+    value.floor = decode + moved * move;
     (void)snprintf(value.name, sizeof value.name, "%" PRIu32 " of %" PRIu32 " nodes, %" PRIu32
                    "+%" PRIu32, how->parity, how->nodes, k, how->parity);
     cairn_bench_add(report, &value);
@@ -107,11 +132,11 @@ fill_report(const struct cairn_bench_cluster_options *how, struct rounds *rounds
                      cairn_bench_median(rounds->bytes_per_s, count) / 1e9);
     cairn_bench_note(report, "trainers_restore_seconds", cairn_bench_median(rounds->fill_s, count));
     cairn_bench_note(report, "moved_bytes_per_rebuilt_byte", moved);
-    cairn_bench_note(report, "floor_decode_s_per_gib", floor->decode);
+    cairn_bench_note(report, "floor_decode_s_per_gib", decode);
     cairn_bench_note(report, "floor_transport_s_per_gib", move);
-    cairn_bench_note(report, "floor_check_s_per_gib", floor->check);
+    cairn_bench_note(report, "floor_check_s_per_gib", check);
     cairn_bench_note(report, "ratio_with_one_check_of_each_moved_byte",
-                     value.value / (value.floor + moved * floor->check));
+                     value.value / (value.floor + moved * check));
 }
 
 cairn_err
@@ -124,7 +149,7 @@ cairn_bench_restore(const struct cairn_bench_options *options, struct cairn_benc
         .keep = options->keep};
     uint32_t k = how.nodes - how.parity, rounds = options->rounds ? options->rounds : ROUNDS_DEFAULT;
     static struct rounds results;
-    struct cairn_bench_floor before, after;
+    static struct floors floors;
     cairn_err err;
 
     report->stage = "restore";
@@ -133,17 +158,15 @@ cairn_bench_restore(const struct cairn_bench_options *options, struct cairn_benc
                       how.nodes, how.parity);
         return CAIRN_INVAL;
     }
-    err = cairn_bench_floor_measure(k, how.parity, how.parity, 3, &before);
-    for (uint32_t round = 0; !err && round < rounds; round++)
+    floors.count = 0;
+    err = measure_floor(&how, &floors);
+    for (uint32_t round = 0; !err && round < rounds; round++) {
         err = run_round(&how, round, &results);
-    if (!err)
-        err = cairn_bench_floor_measure(k, how.parity, how.parity, 3, &after);
+        if (!err)
+            err = measure_floor(&how, &floors);
+    }
     if (err)
         return err;
-    before.decode = (before.decode + after.decode) / 2;
-    before.check = (before.check + after.check) / 2;
-    before.transport_sender = (before.transport_sender + after.transport_sender) / 2;
-    before.transport_receiver = (before.transport_receiver + after.transport_receiver) / 2;
-    fill_report(&how, &results, rounds, &before, report);
+    fill_report(&how, &results, rounds, &floors, report);
     return CAIRN_OK;
 }

@@ -77,6 +77,35 @@ cairn_own_path(char *path, size_t path_bytes)
 }
 
 bool
+cairn_find_beside(const char *const places[CAIRN_PLACES_MAX], const char *name,
+                  char path[CAIRN_PLACED_PATH_BYTES])
+{
+    char executable[4096], *slash;
+
+    if (!cairn_own_path(executable, sizeof executable))
+        return false;
+    slash = strrchr(executable, '/');
+    if (!slash)
+        return false;
+    *slash = '\0';
+    for (size_t i = 0; i < CAIRN_PLACES_MAX && places[i]; i++) {
+        int length = snprintf(path, CAIRN_PLACED_PATH_BYTES, "%s%s%s", executable, places[i], name);
+
+        if (length > 0 && length < CAIRN_PLACED_PATH_BYTES && access(path, R_OK) == 0)
+            return true;
+    }
+    return false;
+}
+
+bool
+cairn_find_library(const char *name, char path[CAIRN_PLACED_PATH_BYTES])
+{
+    static const char *const places[CAIRN_PLACES_MAX] = {"/", "/lib/", "/../lib/"};
+
+    return cairn_find_beside(places, name, path);
+}
+
+bool
 cairn_absolute_path(const char *path, char *out, size_t out_bytes)
 {
     size_t used = 0;

@@ -24,6 +24,16 @@ void cairn_tool_error(const char *verb, const char *what, const char *why, const
  */
 bool cairn_own_path(char *path, size_t path_bytes);
 
+enum { CAIRN_PLACES_MAX = 4, CAIRN_PLACED_PATH_BYTES = 4096 + 64 };
+
+/* The first of these folders, relative to that of this program and ended by NULL where there are fewer, that has a file of this
+ * name. */
+bool cairn_find_beside(const char *const places[CAIRN_PLACES_MAX], const char *name,
+                       char path[CAIRN_PLACED_PATH_BYTES]);
+
+/* A library of ours: beside this program, or in the tree's or the installation's lib folder. */
+bool cairn_find_library(const char *name, char path[CAIRN_PLACED_PATH_BYTES]);
+
 /* A path from the root, resolved against the working directory as it is (links are kept); false
  * where it does not fit or is empty. */
 bool cairn_absolute_path(const char *path, char *out, size_t out_bytes);

@@ -1,6 +1,7 @@
 /* tools/fingerprint.c - `cairn fingerprint`: which state a checkpoint holds, whatever its format and
  * parallelism. */
 #include "tools/convert/fingerprints.h"
+#include "tools/convert/box.h"
 #include "tools/convert/verbs.h"
 #include "tools/convert/whole.h"
 #include "tools/verb.h"
@@ -55,11 +56,8 @@ measure(struct cairn_checkpoint *checkpoint, const struct cairn_whole *whole,
     (void)cairn_handles_destroy(handles); /* only read */
     for (uint32_t t = 0; t < count; t++) {
         const struct cairn_tensor *tensor = cairn_layout_tensor(whole->layout, t);
-        uint64_t bytes = cairn_dtype_bytes(tensor->dtype);
 
-        for (uint32_t d = 0; d < tensor->dims; d++)
-            bytes *= tensor->shape[d];
-        answer->bytes += bytes;
+        answer->bytes += cairn_tensor_bytes(tensor);
         answer->tensors += tensor->kind != CAIRN_OPAQUE;
         answer->blobs += tensor->kind == CAIRN_OPAQUE;
     }

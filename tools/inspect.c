@@ -1,5 +1,6 @@
 /* tools/inspect.c - `cairn inspect`: what a checkpoint is, from its metadata alone. */
 #include "snapshot/reshard_pieces.h"
+#include "tools/convert/box.h"
 #include "tools/convert/verbs.h"
 #include "tools/verb.h"
 
@@ -19,16 +20,6 @@ static const char about[] =
 static const char examples[] =
     "  cairn inspect ckpt/step-1000\n"
     "  cairn inspect ckpt/step-1000 -o json | jq '.tensors[] | select(.kind == \"optimizer\").name'\n";
-
-static uint64_t
-bytes_of(const struct cairn_tensor *tensor)
-{
-    uint64_t bytes = cairn_dtype_bytes(tensor->dtype);
-
-    for (uint32_t d = 0; d < tensor->dims; d++)
-        bytes *= tensor->shape[d];
-    return bytes;
-}
 
 /* A checkpoint, and what of it belongs to which tensor. */
 struct view {
@@ -74,7 +65,7 @@ print_summary(const struct cairn_checkpoint *checkpoint)
         const struct cairn_tensor *tensor = cairn_layout_tensor(checkpoint->layout, t);
 
         counts[tensor->kind]++;
-        bytes[tensor->kind] += bytes_of(tensor);
+        bytes[tensor->kind] += cairn_tensor_bytes(tensor);
     }
     for (uint32_t c = 0; c < checkpoint->container_count; c++)
         if (checkpoint->containers[c].path) {
@@ -112,7 +103,7 @@ print_tensors(const struct view *view)
 
         printf("%-9s %-8s %-20s %10s %6zu  %s", cairn_kind_name(tensor->kind),
                cairn_dtype_name(tensor->dtype), cairn_show_shape(tensor, shape, sizeof(shape)),
-               cairn_show_bytes(bytes_of(tensor), shown),
+               cairn_show_bytes(cairn_tensor_bytes(tensor), shown),
                view->table.begin[t + 1] - view->table.begin[t], tensor->name);
         if (of != UINT32_MAX)
             printf(" = %s", cairn_layout_tensor(checkpoint->layout, of)->name);
@@ -178,7 +169,7 @@ write_tensor(struct cairn_json_writer *writer, const struct view *view, uint32_t
     cairn_json_write_key(writer, "dtype");
     cairn_json_write_string(writer, cairn_dtype_name(tensor->dtype));
     write_numbers(writer, "shape", tensor->shape, tensor->dims);
-    write_field(writer, "bytes", bytes_of(tensor));
+    write_field(writer, "bytes", cairn_tensor_bytes(tensor));
     if (of != UINT32_MAX) {
         cairn_json_write_key(writer, "tied_to");
         cairn_json_write_string(writer, cairn_layout_tensor(checkpoint->layout, of)->name);

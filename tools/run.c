@@ -3,8 +3,8 @@
  *
  * Whatever goes wrong on our side is said, and the command runs: protection is never worth a
  * training run. The command gets CAIRN_AGENT, CAIRN_JOB, with --resume CAIRN_RESUME=1, the folder
- * on PYTHONPATH by which Python loads the binding (it acts when torch is imported), and
- * NCCL_PROFILER_PLUGIN where the plugin lies beside this program. Signals that ask us to end are
+ * on PYTHONPATH by which Python loads the binding (it acts when torch is imported), and where
+ * CAIRN_TIMING=1 asks for it NCCL_PROFILER_PLUGIN, with the user's own chained. Signals that ask us to end are
  * handed on; if we are killed, so is the command.
  *
  * A command none of whose processes ever attaches would train unprotected in silence, so that is
@@ -213,38 +213,27 @@ set(const char *name, const char *value)
                 strerror(errno));
 }
 
-enum { PLACES_MAX = 4, PLACED_PATH_BYTES = CAIRN_CONFIG_PATH_BYTES_MAX + 64 };
-
-/* The first of these folders, relative to that of this program, that has the file. */
-static bool
-find_beside(const char *const *places, const char *name, char path[PLACED_PATH_BYTES])
-{
-    char executable[CAIRN_CONFIG_PATH_BYTES_MAX], *slash;
-
-    if (!cairn_own_path(executable, sizeof executable))
-        return false;
-    slash = strrchr(executable, '/');
-    if (!slash)
-        return false;
-    *slash = '\0';
-    for (size_t i = 0; i < PLACES_MAX && places[i]; i++) {
-        snprintf(path, PLACED_PATH_BYTES, "%s%s%s", executable, places[i], name);
-        if (access(path, R_OK) == 0)
-            return true;
-    }
-    return false;
-}
-
-/* Beside the program, or in the tree's or the installation's lib folder. */
+/*
+ * NCCL's plugin, where CAIRN_TIMING=1 asks for timing. NCCL loads one alone, so the one that the user has named, or else NCCL's own default, is loaded by ours. "none" stays.
+ */
 static void
 set_plugin(void)
 {
-    static const char *const places[PLACES_MAX] = {"/", "/lib/", "/../lib/", "/../../lib/"};
-    char path[PLACED_PATH_BYTES];
+    const char *timing = getenv("CAIRN_TIMING"), *named = getenv("NCCL_PROFILER_PLUGIN");
+    char path[CAIRN_PLACED_PATH_BYTES];
 
-    if (!getenv("NCCL_PROFILER_PLUGIN") &&
-        find_beside(places, "libnccl-profiler-cairn.so", path))
-        set("NCCL_PROFILER_PLUGIN", path);
+    if (!timing || strcmp(timing, "1") != 0 || (named && strcmp(named, "none") == 0))
+        return;
+    if (!cairn_find_library("libnccl-profiler-cairn.so", path)) {
+        fprintf(stderr, "cairn run: CAIRN_TIMING=1, but libnccl-profiler-cairn.so is not installed beside this program: "
+                        "NCCL's collectives are not timed\n");
+        return;
+    }
+    if (named && strcmp(named, path) == 0)
+        return;
+    if (!getenv("CAIRN_NCCL_PROFILER_CHAIN"))
+        set("CAIRN_NCCL_PROFILER_CHAIN", named && named[0] ? named : "libnccl-profiler.so");
+    set("NCCL_PROFILER_PLUGIN", path);
 }
 
 /* Python runs the sitecustomize of our folder at its start; the folder is put before those that are there. False where it is
@@ -252,18 +241,17 @@ set_plugin(void)
 static bool
 set_python(void)
 {
-    static const char *const packages[PLACES_MAX] = {"/bindings/python/", "/../../bindings/python/",
+    static const char *const packages[CAIRN_PLACES_MAX] = {"/bindings/python/", "/../../bindings/python/",
                                                      "/../lib/cairn/python/"};
-    static const char *const libraries[PLACES_MAX] = {"/", "/lib/", "/../lib/"};
     static const char file[] = "/sitecustomize.py";
     const char *before = getenv("PYTHONPATH");
-    char path[PLACED_PATH_BYTES], *all;
+    char path[CAIRN_PLACED_PATH_BYTES], *all;
 
     if (cairn_own_path(path, sizeof path))
         set("CAIRN_COMMAND", path); /* what it asks for a snapshot with */
-    if (!getenv("CAIRN_LIBRARY") && find_beside(libraries, "libcairn.so", path))
+    if (!getenv("CAIRN_LIBRARY") && cairn_find_library("libcairn.so", path))
         set("CAIRN_LIBRARY", path);
-    if (!find_beside(packages, "cairn/autoload/sitecustomize.py", path))
+    if (!cairn_find_beside(packages, "cairn/autoload/sitecustomize.py", path))
         return false;
     path[strlen(path) - strlen(file)] = '\0';
     if (asprintf(&all, "%s%s%s", path, before && before[0] ? ":" : "", before ? before : "") < 0)
@@ -341,7 +329,7 @@ is_number(const char *text)
 }
 
 static const char about[] = "Starts a trainer with everything attached (CAIRN_AGENT, CAIRN_JOB, PyTorch's "
-                            "hooks, NCCL's profiler plugin). Where no agent\n"
+                            "hooks; with CAIRN_TIMING=1 NCCL's profiler plugin). Where no agent\n"
                             "answers on this node one is started with the embedded default: a "
                             "single node, without parity. With\n"
                             "--resume the newest restorable generation is made ready first. The "

@@ -32,6 +32,7 @@ struct cairn_verb {
 };
 
 int cairn_verb_agent(int argc, char **argv);
+int cairn_verb_assign(int argc, char **argv);
 int cairn_verb_bench(int argc, char **argv);
 int cairn_verb_convert(int argc, char **argv);
 int cairn_verb_demo(int argc, char **argv);
@@ -41,8 +42,10 @@ int cairn_verb_doctor(int argc, char **argv);
 int cairn_verb_fingerprint(int argc, char **argv);
 int cairn_verb_inspect(int argc, char **argv);
 int cairn_verb_keeper(int argc, char **argv);
+int cairn_verb_plan(int argc, char **argv);
 int cairn_verb_restore(int argc, char **argv);
 int cairn_verb_run(int argc, char **argv);
+int cairn_verb_simulate(int argc, char **argv);
 int cairn_verb_snapshot(int argc, char **argv);
 int cairn_verb_snapshots(int argc, char **argv);
 int cairn_verb_status(int argc, char **argv);

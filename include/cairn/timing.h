@@ -2,11 +2,12 @@
  * cairn/timing.h - timing records of collectives: what a source (hooks on torch.distributed, the
  * NCCL profiler plugin, a trainer itself) writes for a detector to read.
  *
- *   cairn_timing_open    a ring of records in shared memory, one per process
+ *   cairn_timing_open    a ring of records in shared memory, one per source and process
  *   cairn_timing_write   when a collective is entered, and when it has ended
  *   cairn_timing_close
  *
- * The ring is a memfd named "cairn-timing", sealed against changes of its size and laid out as
+ * A process has as many rings as sources: the hooks on torch.distributed and NCCL's plugin, each with
+ * its own names for communicators. A ring is a memfd named "cairn-timing", sealed against changes of its size and laid out as
  * base/ring.c says. Whoever knows the trainer's pid and runs as its user finds it among
  * /proc/PID/fd. Writing never waits, locks, allocates or makes a system call: when the ring is full
  * the new record is dropped and counted.
@@ -46,9 +47,18 @@ enum cairn_collective {
 enum { CAIRN_PEER_NONE = 0xffffffffu, CAIRN_COMM_RANKS_MAX = 0xffff };
 
 /*
- * One rank's part in one collective; 64 bytes, little-endian. It is written twice with the same
- * comm and seq: when entered, with end_ns 0, and when ended, whole. A source that cannot see the
- * end writes the first alone. Times are CLOCK_MONOTONIC of this machine, 0 where unknown.
+ * In place of an operation: a rank says which place it has in a communicator (`peer`), once, before
+ * it uses it. Where a source writes such records, and only there, the peers of send and recv are
+ * such places, and seq counts every operation of a communicator for itself, as NCCL does.
+ */
+enum { CAIRN_TIMING_MEMBER = 0x100 };
+
+/*
+ * One rank's part in one collective; 64 bytes, little-endian. It is written with the same comm, op
+ * and seq when it is entered, with end_ns 0; by a source that sees the device once more when it
+ * starts there, with start_ns; and when it has ended, whole. Each replaces the one before it. A
+ * source that cannot see the end, or did not look, writes the first alone. Of send and recv, which have
+ * no seq, the same enter_ns tells. Times are CLOCK_MONOTONIC of this machine, 0 where unknown.
  */
 struct cairn_timing_record {
     uint64_t comm;     /* a hash that names the communicator, equal on all its ranks */
@@ -60,8 +70,8 @@ struct cairn_timing_record {
     uint32_t rank;     /* global */
     uint32_t peer;     /* global, of send and recv; CAIRN_PEER_NONE */
     uint32_t step;     /* updates done by then, 0 where unknown */
-    uint16_t ranks;    /* of the communicator, CAIRN_COMM_RANKS_MAX for that or more */
-    uint16_t op;       /* enum cairn_collective */
+    uint16_t ranks;    /* of the communicator, CAIRN_COMM_RANKS_MAX for that or more, 0 where unknown */
+    uint16_t op;       /* enum cairn_collective, or CAIRN_TIMING_MEMBER */
 };
 
 struct cairn_timing;
@@ -75,6 +85,13 @@ CAIRN_MUST_CHECK cairn_err cairn_timing_open(uint32_t record_count, struct cairn
 
 /* Appends a record; false when it was dropped. Thread: any number of them at once. Wait-free. */
 bool cairn_timing_write(struct cairn_timing *timing, const struct cairn_timing_record *record);
+
+/*
+ * Until when (CLOCK_MONOTONIC) the reader wishes every operation to be seen in full, by a source that
+ * otherwise looks at the device only now and then; 0: it has no wish. The reader writes it into the
+ * ring (base/ring.h). Thread: any. Wait-free.
+ */
+uint64_t cairn_timing_wanted_until_ns(const struct cairn_timing *timing);
 
 /* Ends the ring: a reader that has it mapped keeps what was written. No write may be under way.
  * NULL is allowed. */

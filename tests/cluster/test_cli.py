@@ -510,6 +510,17 @@ class Run(unittest.TestCase):
         self.assertEqual((code, out), (0, "trained\n"))
         self.assertIn("WITHOUT protection", err)
 
+    def test_nccl_is_timed_where_that_is_asked_for(self):
+        show = ("sh", "-c", "echo ${NCCL_PROFILER_PLUGIN-unset} ${CAIRN_NCCL_PROFILER_CHAIN-unset}")
+        agent = ("--agent", os.path.join(self.runtime, "no-agent"))
+        plugin = os.path.join(os.path.dirname(os.path.realpath(CAIRN)), "libnccl-profiler-cairn.so")
+        for asked, expected in (({}, ["unset", "unset"]), ({"NCCL_PROFILER_PLUGIN": "other"}, ["other", "unset"]),
+                                ({"CAIRN_TIMING": "1"}, [plugin, "libnccl-profiler.so"]),
+                                ({"CAIRN_TIMING": "1", "NCCL_PROFILER_PLUGIN": "other"}, [plugin, "other"]),
+                                ({"CAIRN_TIMING": "1", "NCCL_PROFILER_PLUGIN": "none"}, ["none", "unset"])):
+            code, out, err = run("run", *agent, "--", *show, env={**self.env, **asked})
+            self.assertEqual((code, out.split()), (0, expected), err)
+
     def test_a_command_that_is_not_there(self):
         self.cluster.start()
         code, _, err = run("run", "--agent", self.cluster.socket(0), "--", "/nonexistent/train")

@@ -8,7 +8,7 @@
  *     bytes 3, 4   length of the optim_states' pickle
  *     then         the pickles of model_states, optim_states and the layer
  *
- * The pickles are put into archives as torch.save makes them, without checksums and with enough storages.
+ * The pickles are put into archives (archive.h).
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -17,15 +17,16 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "tests/fuzz/archive.h"
 #include "tools/convert/format.h"
 
-enum { STORAGES = 24, STORAGE_BYTES = 8192, HEAD_BYTES = 5, NAME_BYTES = 32 };
+enum { HEAD_BYTES = 5 };
 
 static const char *const files[] = {"mp_rank_00_model_states.pt",
                                     "zero_pp_rank_0_mp_rank_00_optim_states.pt",
                                     "layer_01-model_states.pt"};
 static const char *const model3 = "zero_pp_rank_0_mp_rank_00_model_states.pt";
-static char base[64];
+static char base[128];
 static int base_fd = -1;
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len);
@@ -45,87 +46,13 @@ require(bool condition)
         abort();
 }
 
-/* An archive that grows in memory, and its directory. */
-struct archive {
-    uint8_t bytes[(STORAGES + 2) * (STORAGE_BYTES + 128) + (1 << 16)];
-    size_t used;
-    uint8_t directory[(STORAGES + 2) * 128];
-    size_t directory_used;
-    uint16_t count;
-};
-
-static void
-put(uint8_t *to, size_t *used, uint64_t value, size_t value_bytes)
-{
-    for (size_t i = 0; i < value_bytes; i++)
-        to[(*used)++] = (uint8_t)(value >> (8 * i));
-}
-
-/* What local header and directory have in common: from the version to the lengths of name and extra. */
-static void
-put_common(uint8_t *to, size_t *used, size_t name_bytes, size_t bytes_len)
-{
-    put(to, used, 0, 2); /* version */
-    put(to, used, 0, 2); /* flags */
-    put(to, used, 0, 2); /* method: stored */
-    put(to, used, 0, 4); /* time */
-    put(to, used, 0, 4); /* checksum: none */
-    put(to, used, bytes_len, 4);
-    put(to, used, bytes_len, 4);
-    put(to, used, name_bytes, 2);
-    put(to, used, 0, 2);
-}
-
-static void
-add_entry(struct archive *archive, const char *name, const uint8_t *bytes, size_t bytes_len)
-{
-    size_t name_bytes = strlen(name), at = archive->used;
-
-    put(archive->bytes, &archive->used, 0x04034b50, 4);
-    put_common(archive->bytes, &archive->used, name_bytes, bytes_len);
-    memcpy(archive->bytes + archive->used, name, name_bytes);
-    archive->used += name_bytes;
-    if (bytes)
-        memcpy(archive->bytes + archive->used, bytes, bytes_len);
-    else
-        memset(archive->bytes + archive->used, 0, bytes_len);
-    archive->used += bytes_len;
-    put(archive->directory, &archive->directory_used, 0x02014b50, 4);
-    put(archive->directory, &archive->directory_used, 0, 2); /* made by */
-    put_common(archive->directory, &archive->directory_used, name_bytes, bytes_len);
-    put(archive->directory, &archive->directory_used, 0, 2); /* comment */
-    put(archive->directory, &archive->directory_used, 0, 8); /* disk, attributes */
-    put(archive->directory, &archive->directory_used, at, 4);
-    memcpy(archive->directory + archive->directory_used, name, name_bytes);
-    archive->directory_used += name_bytes;
-    archive->count++;
-}
-
 static void
 write_file(const char *name, const uint8_t *pickle, size_t pickle_bytes)
 {
-    static struct archive archive;
-    char entry[NAME_BYTES];
-    size_t directory_at;
+    static struct fuzz_archive archive;
     int fd;
 
-    archive.used = archive.directory_used = 0;
-    archive.count = 0;
-    add_entry(&archive, "a/data.pkl", pickle, pickle_bytes);
-    for (int i = 0; i < STORAGES; i++) {
-        (void)snprintf(entry, sizeof(entry), "a/data/%d", i);
-        add_entry(&archive, entry, NULL, STORAGE_BYTES);
-    }
-    directory_at = archive.used;
-    memcpy(archive.bytes + archive.used, archive.directory, archive.directory_used);
-    archive.used += archive.directory_used;
-    put(archive.bytes, &archive.used, 0x06054b50, 4);
-    put(archive.bytes, &archive.used, 0, 4); /* disks */
-    put(archive.bytes, &archive.used, archive.count, 2);
-    put(archive.bytes, &archive.used, archive.count, 2);
-    put(archive.bytes, &archive.used, archive.directory_used, 4);
-    put(archive.bytes, &archive.used, directory_at, 4);
-    put(archive.bytes, &archive.used, 0, 2);
+    fuzz_archive_make(&archive, pickle, pickle_bytes, FUZZ_STORAGE_BYTES_MAX);
     fd = openat(base_fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     require(fd >= 0 && write(fd, archive.bytes, archive.used) == (ssize_t)archive.used &&
             close(fd) == 0);
@@ -143,10 +70,13 @@ clean_up(void)
 static void
 set_up(void)
 {
+    const char *folder = getenv("TMPDIR"); /* removed by whoever set it, however this ends */
+
     if (base_fd >= 0)
         return;
     cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
-    (void)snprintf(base, sizeof(base), "/dev/shm/cairn-fuzz-XXXXXX");
+    (void)snprintf(base, sizeof(base), "%s/cairn-fuzz-XXXXXX",
+                   folder ? folder : "/dev/shm");
     require(mkdtemp(base) != NULL);
     base_fd = open(base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     require(base_fd >= 0 && atexit(clean_up) == 0);

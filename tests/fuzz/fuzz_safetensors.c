@@ -9,6 +9,15 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+/* Not by their bytes: behind the end of a name may be anything. */
+static bool
+are_equal(const struct cairn_safetensors_entry *a, const struct cairn_safetensors_entry *b)
+{
+    return strcmp(a->name, b->name) == 0 && a->dtype == b->dtype && a->kind == b->kind &&
+           a->dims == b->dims && memcmp(a->shape, b->shape, a->dims * sizeof(*a->shape)) == 0 &&
+           a->begin == b->begin && a->end == b->end;
+}
+
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -34,8 +43,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                       &complaint);
         CAIRN_ASSERT(err == CAIRN_OK && again.count == header.count);
         for (uint32_t i = 0; i < header.count; i++)
-            CAIRN_ASSERT(memcmp(&header.entries[i], &again.entries[i],
-                                sizeof(header.entries[i])) == 0);
+            CAIRN_ASSERT(are_equal(&header.entries[i], &again.entries[i]));
     }
     free(packed);
     cairn_safetensors_fini(&again);

@@ -12,6 +12,7 @@ Needs 20 GiB of free memory and a build (make). `make bench-peers` sees to every
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import os
 import pathlib
@@ -238,15 +239,24 @@ class Bench:
 
     # ---- starting ----
 
+    def installed_bindings(self) -> str:
+        """The binding as pip leaves it, with its bytecode: what is run from the tree may be compiled anew by each process."""
+        place = os.path.join(self.folder, "bindings")
+        shutil.copytree(os.path.join(BINDINGS, "cairn"), os.path.join(place, "cairn"))
+        compileall.compile_dir(place, quiet=1)
+        return place
+
     def startup(self) -> None:
         starts = []
         hooked: Dict[bool, List[float]] = {True: [], False: []}
-        hooks = {"PYTHONPATH": BINDINGS + "/cairn/autoload", "CAIRN_AGENT": self.cluster.socket(0)}
+        bindings = self.installed_bindings()
+        library = {"CAIRN_LIBRARY": str(ROOT / "lib" / "libcairn.so"), "CAIRN_AGENT": self.cluster.socket(0)}
+        hooks = {**library, "PYTHONPATH": bindings + "/cairn/autoload"}
         for _ in range(5):
             starts.append(
                 self.once(
                     [sys.executable, WORKER, "startup"],
-                    {"PYTHONPATH": BINDINGS, "CAIRN_AGENT": self.cluster.socket(0), "CAIRN_JOB": "cluster"},
+                    {**library, "PYTHONPATH": bindings, "CAIRN_JOB": "cluster"},
                 )
             )
         for _ in range(10):

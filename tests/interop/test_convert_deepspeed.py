@@ -24,6 +24,7 @@ from typing import Any
 
 import forking
 import pytest
+import safetensors.torch
 import torch
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -31,6 +32,7 @@ CAIRN = ROOT / "build" / "plain" / "cairn"
 PYTHON = ROOT / "build" / "venv-deepspeed" / "bin" / "python"
 TRAINER = ROOT / "tests" / "interop" / "deepspeed_trainer.py"
 PIPELINE = ROOT / "tests" / "interop" / "deepspeed_pipeline.py"
+TENSOR = ROOT / "tests" / "interop" / "deepspeed_tensor.py"
 
 # torch.load of DeepSpeed's files imports its classes
 sys.path += map(str, (ROOT / "build" / "venv-deepspeed" / "lib").glob("python3*/site-packages"))
@@ -41,7 +43,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import harness  # noqa: E402
 
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["deepspeed_trainer", "deepspeed_pipeline", "torch._dynamo", "torch._inductor.compile_fx",
+PROCESSES.set_forkserver_preload(["deepspeed_trainer", "deepspeed_pipeline", "deepspeed_tensor", "torch._dynamo", "torch._inductor.compile_fx",
                                   "deepspeed.runtime.zero.muon.muon_optimizer"])  # the latter are imported by each rank otherwise
 
 pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason="DeepSpeed is not installed in build/venv-deepspeed (see this file)")
@@ -248,6 +250,46 @@ def test_pipeline(tmp_path: pathlib.Path) -> None:
                 assert torch.equal(mine[used], theirs[used]) if mine.dim() else torch.equal(mine, theirs), path.name
     refused = cairn("convert", tmp_path / "a", tmp_path / "u", "--to", "deepspeed-universal")
     assert refused.returncode == 64 and "pipeline" in refused.stderr
+
+
+@pytest.mark.parametrize("stage, ranks", [(1, 2), (3, 4)])
+def test_tensor(tmp_path: pathlib.Path, stage: int, ranks: int) -> None:
+    """Two tensor-parallel ranks, of one or two data-parallel ones each: what is read is what DeepSpeed's own converter makes of them, and makes
+    a checkpoint without tensor parallelism."""
+    run_ranks(ranks, TENSOR, tmp_path / "a", stage)
+    (tag,) = [child for child in (tmp_path / "a").iterdir() if child.is_dir()]
+    own = subprocess.run([str(PYTHON), "-m", "deepspeed.checkpoint.ds_to_universal", "--input_folder", str(tag), "--output_folder",
+                          str(tmp_path / "own"), "--num_extract_workers", "1", "--num_merge_workers", "1"],
+                         env=dict(os.environ, DS_ACCELERATOR="cpu"), text=True, capture_output=True, timeout=600)
+    assert own.returncode == 0, own.stderr[-4000:]
+    convert(tmp_path / "a", tmp_path / "a.safetensors", "--to", "safetensors", "--drop", "*deepspeed/*")
+    found = safetensors.torch.load_file(tmp_path / "a.safetensors")
+    compared = 0
+    for path in (tmp_path / "own" / "zero").glob("*/*.pt"):
+        if path.stem in ("fp32", "exp_avg", "exp_avg_sq") and path.parent.name != "seen":  # a copy of a buffer
+            tensor = torch.load(path, weights_only=False)["param"]
+            assert torch.equal(tensor, found[f"{path.stem}.{path.parent.name}"].reshape(tensor.shape)), path
+            compared += 1
+    assert compared == 3 * 8
+    for name in ("up.weight", "down.weight", "lm_head.weight", "norm.bias"):
+        assert torch.equal(found[name].bfloat16(), found[f"fp32.{name}"].bfloat16()), name
+    refused = cairn("convert", tmp_path / "a", tmp_path / "b", "--to", "deepspeed", "--dp", 3)
+    assert refused.returncode == 64 and "tensor parallelism" in refused.stderr, refused.stderr
+    groups = [{"params": [name[5:] for name in found if name.startswith("fp32.")], "lr": 0.01}]
+    (tmp_path / "job.json").write_text(json.dumps({"param_groups": groups}))
+    convert(tmp_path / "a", tmp_path / "b", "--to", "deepspeed", "--dp", 3, "--zero", 2, "--job", tmp_path / "job.json", "--drop",
+            "*deepspeed/*", "--dtype", "BF16")
+    from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+
+    weights = get_fp32_state_dict_from_zero_checkpoint(str(tmp_path / "b"))
+    for name in groups[0]["params"]:
+        assert torch.equal(weights[name], found[f"fp32.{name}"]), name
+    path = tag / ("zero_pp_rank_0_mp_rank_01_model_states.pt" if stage == 3 else "mp_rank_01_model_states.pt")
+    state = torch.load(path, weights_only=False)
+    state["universal_checkpoint_info"]["parameter_with_sub_params"] = [{"patterns": ["^up.weight$"], "shape": [2, -1], "partition_dim": 0}]
+    torch.save(state, path)
+    refused = cairn("convert", tmp_path / "a", tmp_path / "c", "--to", "torch")
+    assert refused.returncode == 65 and "up.weight" in refused.stderr and "several parameters in one" in refused.stderr, refused.stderr
 
 
 def test_broken(tmp_path: pathlib.Path) -> None:

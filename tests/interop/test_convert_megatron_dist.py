@@ -29,6 +29,9 @@ if not PYTHON.exists():
 
 DENSE = {"tp": 2, "pp": 2, "ep": 1, "dp": 1, "kind": "dense", "padded": 104, "bucket": 2000}
 MIXED = {"tp": 1, "pp": 2, "ep": 2, "dp": 2, "kind": "moe tied", "bucket": 4000}
+# Of a buffer with several buckets Megatron-Core 0.16.1 itself saves wrong masters as fully_reshardable: its other encodings are
+# right.
+HALF = {"tp": 2, "pp": 1, "ep": 1, "dp": 1, "kind": "half", "padded": 104, "bucket": 2000}
 APART = {"tp": 1, "pp": 1, "ep": 1, "dp": 2, "kind": "moe"}
 PLAIN = {"tp": 2, "pp": 1, "ep": 1, "dp": 1, "kind": "plain"}
 
@@ -64,9 +67,10 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
 @pytest.fixture(scope="module")
 def checkpoints(worker: Worker, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("megatron")
-    both = {"": "fully_reshardable", "_buckets": "dp_reshardable"}
+    both = {"": "fully_reshardable", "_buckets": "dp_reshardable", "_ranks": "torch"}
     for name, job in (("dense", DENSE), ("mixed", MIXED)):
         worker.ask(op="save", job=job, out={str(folder / f"{name}{end}"): encoding for end, encoding in both.items()})
+    worker.ask(op="save", job=HALF, out={str(folder / "half_buckets"): "dp_reshardable", str(folder / "half_ranks"): "torch"})
     worker.ask(op="save", job=APART, out={str(folder / "apart"): "fully_reshardable"}, options={"singleton_local_shards": True})
     worker.ask(op="save", job=PLAIN, out={str(folder / "plain"): "none"}, options={"non_homogeneous_layers": True})
     return folder
@@ -147,6 +151,37 @@ def test_logical(checkpoints: pathlib.Path, tmp_path: pathlib.Path) -> None:
         cairn("convert", checkpoints / name, tmp_path / f"{name}.safetensors", "--to", "safetensors")
         loaded = load_file(tmp_path / f"{name}.safetensors")
         assert [key for key in reference if key not in loaded or not same_tensor(reference[key], loaded[key])] == []
+
+
+def test_ranks(worker: Worker, checkpoints: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Between Megatron-LM's own files and distributed checkpoints, with the optimizer: models and optimizers that loaded them
+    with Megatron-Core's own loaders hold the same, settings included."""
+
+    def made(name: str, end: str, to: str, job: dict[str, Any]) -> str:
+        target = tmp_path / f"{name}{end}_{to}_{job['tp']}_{job['ep']}"
+        cairn("convert", checkpoints / f"{name}{end}", target, "--to", to, "--tp", job["tp"], "--pp", job["pp"], "--ep",
+              job["ep"])
+        return str(target)
+
+    four = {"tp": 4, "pp": 1, "ep": 1, "dp": 1, "kind": "dense", "padded": 112, "bucket": 2000}
+    one = {"tp": 1, "pp": 2, "ep": 1, "dp": 1, "kind": "moe tied", "bucket": 4000}
+    for job, left, right in [
+            (four, str(checkpoints / "dense"), made("dense", "_ranks", "megatron-dist", four)),
+            (HALF, str(checkpoints / "half_ranks"), made("half", "_buckets", "megatron", HALF)),
+            (MIXED, str(checkpoints / "mixed_ranks"), made("mixed", "", "megatron", MIXED)),
+            (one, made("mixed", "_ranks", "megatron", one), made("mixed", "", "megatron-dist", one))]:
+        answer = worker.ask(op="alike", job=job, one=left, other=right)
+        assert answer["tensors"] > 100 and answer["differences"] == []
+    cairn("convert", tmp_path / "dense_ranks_megatron-dist_4_1", tmp_path / "back", "--to", "megatron", "--tp", 2, "--pp", 2)
+    said = cairn("diff", checkpoints / "dense_ranks", tmp_path / "back", "--bits", status=1).stdout.splitlines()[:-1]
+    assert [line for line in said if "megatron/" not in line] == []
+    for path in (checkpoints / "dense_ranks").glob("*/*/model_optim_rng.pt"):
+        ours = torch.load(tmp_path / "back" / path.relative_to(checkpoints / "dense_ranks"), weights_only=False)
+        theirs = torch.load(path, weights_only=False)
+        assert {key: ours[key] for key in theirs if key not in ("args", "model", "rng_state")} == {
+            key: value for key, value in theirs.items() if key not in ("args", "model", "rng_state")}
+        assert {**vars(ours["args"]), "rank": 0} == {**vars(theirs["args"]), "rank": 0}
+        same(ours["rng_state"], theirs["rng_state"])
 
 
 def same_tensor(one: Any, other: Any) -> bool:

@@ -1,9 +1,6 @@
 /*
  * tools/convert/checkpoint.c - a checkpoint that was read: opening it by asking the table of
- * formats, and what readers call to say what is where.
- *
- * Every piece is held against the size of its container here, so that no format can make the
- * executor read past a file's end by what a header claims.
+ * formats, its containers, and what it has beside tensors and their pieces (checkpoint_pieces.c).
  */
 #include "tools/convert/format.h"
 
@@ -109,6 +106,14 @@ append_container(struct cairn_checkpoint *checkpoint, const struct cairn_contain
     return CAIRN_OK;
 }
 
+const char *
+cairn_checkpoint_container_name(const struct cairn_checkpoint *checkpoint, uint32_t container)
+{
+    const char *path = checkpoint->containers[container].path;
+
+    return !path ? "(memory)" : path[0] ? path : checkpoint->place.path;
+}
+
 cairn_err
 cairn_checkpoint_add_file(struct cairn_checkpoint *checkpoint, const char *path,
                           uint32_t *container, struct cairn_complaint *complaint)
@@ -143,191 +148,7 @@ cairn_checkpoint_add_file(struct cairn_checkpoint *checkpoint, const char *path,
                : CAIRN_OK;
 }
 
-/* ---- tensors and pieces ---- */
-
-static cairn_err
-add_slice(struct cairn_layout *layout, const char *name, enum cairn_dtype dtype,
-          enum cairn_kind kind, uint32_t dims, const uint64_t *shape, const char **why)
-{
-    struct cairn_slice slice = {
-        .name = name, .dtype = dtype, .kind = kind, .dims = dims, .replica_count = 1};
-
-    for (uint32_t d = 0; d < dims; d++)
-        slice.shape[d] = slice.extent[d] = shape[d];
-    /* An empty flat range: the tensor alone. [1, 1) of a tensor without elements does not exist,
-     * but its whole box is empty as it is. */
-    for (uint32_t d = 0; d < dims; d++)
-        if (shape[d] == 0)
-            return cairn_layout_add(layout, 0, &slice, 0, 0, 0, why);
-    return cairn_layout_add(layout, 0, &slice, 1, 1, 0, why);
-}
-
-cairn_err
-cairn_checkpoint_add_tensor(struct cairn_checkpoint *checkpoint, const char *name,
-                            enum cairn_dtype dtype, enum cairn_kind kind, uint32_t dims,
-                            const uint64_t *shape, uint32_t *tensor,
-                            struct cairn_complaint *complaint)
-{
-    const char *why = "";
-    cairn_err err;
-
-    if (dims > CAIRN_DIMS_MAX)
-        return cairn_complain(complaint, CAIRN_CORRUPT,
-                              "%s: tensor %.300s has %" PRIu32 " dimensions; at most %d are known",
-                              checkpoint->place.path, name, dims, CAIRN_DIMS_MAX);
-    if (cairn_layout_tensor_count(checkpoint->layout) >= CAIRN_CONVERT_TENSORS_MAX)
-        return cairn_complain(complaint, CAIRN_CORRUPT, "%s: more than %d tensors",
-                              checkpoint->place.path, CAIRN_CONVERT_TENSORS_MAX);
-    err = add_slice(checkpoint->layout, name, dtype, kind, dims, shape, &why);
-    if (err == CAIRN_INVAL)
-        return cairn_complain(complaint, CAIRN_CORRUPT, "%s: tensor %.300s: %s",
-                              checkpoint->place.path, name, why);
-    if (err)
-        return cairn_complain(complaint, err, "%s: no memory for %" PRIu32 " tensors",
-                              checkpoint->place.path,
-                              cairn_layout_tensor_count(checkpoint->layout));
-    *tensor = cairn_layout_tensor_find(checkpoint->layout, name);
-    return CAIRN_OK;
-}
-
-/* Fills start, extent and strides of a piece that is a box of `known`; row-major where strides is
- * NULL. False: the box is empty. */
-static bool
-make_piece(const struct cairn_tensor *known, uint32_t tensor, uint32_t container,
-           const uint64_t *start, const uint64_t *extent, uint64_t offset_bytes,
-           const uint64_t *stride_bytes, struct cairn_piece *piece)
-{
-    uint64_t stride = cairn_dtype_bytes(known->dtype);
-
-    memset(piece, 0, sizeof(*piece));
-    piece->tensor = tensor;
-    piece->container = container;
-    piece->offset_bytes = offset_bytes;
-    for (uint32_t d = known->dims; d-- > 0;) {
-        piece->start[d] = start ? start[d] : 0;
-        piece->extent[d] = extent ? extent[d] : known->shape[d];
-        piece->stride_bytes[d] = stride_bytes ? stride_bytes[d] : stride;
-        if (piece->extent[d] == 0)
-            return false;
-        if (__builtin_mul_overflow(stride, piece->extent[d], &stride))
-            stride = UINT64_MAX; /* such a box leaves its tensor, which the layout says */
-    }
-    return true;
-}
-
-/* Where a piece ends in its container; the layout has taken it, so nothing overflows. */
-static uint64_t
-piece_end(const struct cairn_tensor *known, const struct cairn_piece *piece)
-{
-    uint64_t end = piece->offset_bytes + cairn_dtype_bytes(known->dtype);
-
-    for (uint32_t d = 0; d < known->dims; d++)
-        end += (piece->extent[d] - 1) * piece->stride_bytes[d];
-    return end;
-}
-
-static const char *
-container_name(const struct cairn_checkpoint *checkpoint, uint32_t container)
-{
-    const char *path = checkpoint->containers[container].path;
-
-    return !path ? "(memory)" : path[0] ? path : checkpoint->place.path;
-}
-
-/* What may be said of any piece, after the layout took it from `first` on. */
-static cairn_err
-check_pieces(const struct cairn_checkpoint *checkpoint, size_t first,
-             struct cairn_complaint *complaint)
-{
-    size_t count = cairn_layout_piece_count(checkpoint->layout);
-
-    if (count > CAIRN_CONVERT_PIECES_MAX)
-        return cairn_complain(complaint, CAIRN_CORRUPT, "%s: more than %d pieces of tensors",
-                              checkpoint->place.path, CAIRN_CONVERT_PIECES_MAX);
-    for (size_t i = first; i < count; i++) {
-        const struct cairn_piece *piece = cairn_layout_piece(checkpoint->layout, i);
-        const struct cairn_tensor *known = cairn_layout_tensor(checkpoint->layout, piece->tensor);
-        const struct cairn_container *container = &checkpoint->containers[piece->container];
-
-        if (piece_end(known, piece) > container->bytes)
-            return cairn_complain(
-                complaint, CAIRN_CORRUPT,
-                "%s: tensor %s ends at byte %" PRIu64 " and the file has %" PRIu64
-                "; it is truncated, take another copy",
-                container_name(checkpoint, piece->container), known->name, piece_end(known, piece),
-                container->bytes);
-    }
-    return CAIRN_OK;
-}
-
-cairn_err
-cairn_checkpoint_add_box(struct cairn_checkpoint *checkpoint, uint32_t tensor, uint32_t container,
-                         const uint64_t *start, const uint64_t *extent, uint64_t offset_bytes,
-                         const uint64_t *stride_bytes, struct cairn_complaint *complaint)
-{
-    size_t first = cairn_layout_piece_count(checkpoint->layout);
-    const struct cairn_tensor *known;
-    struct cairn_piece piece;
-    cairn_err err;
-
-    if (tensor >= cairn_layout_tensor_count(checkpoint->layout) ||
-        container >= checkpoint->container_count)
-        return cairn_complain(complaint, CAIRN_INTERNAL, "%s: a piece of nothing",
-                              checkpoint->place.path);
-    known = cairn_layout_tensor(checkpoint->layout, tensor);
-    if (!make_piece(known, tensor, container, start, extent, offset_bytes, stride_bytes, &piece))
-        return CAIRN_OK;
-    err = cairn_layout_add_piece(checkpoint->layout, &piece);
-    if (err == CAIRN_INVAL)
-        return cairn_complain(complaint, CAIRN_CORRUPT,
-                              "%s: a part of tensor %s is outside of its shape, or of any file",
-                              container_name(checkpoint, container), known->name);
-    if (err)
-        return cairn_complain(complaint, err, "%s: no memory for %zu pieces of tensors",
-                              checkpoint->place.path, first);
-    return check_pieces(checkpoint, first, complaint);
-}
-
-cairn_err
-cairn_checkpoint_add_flat(struct cairn_checkpoint *checkpoint, uint32_t tensor, uint32_t container,
-                          const uint64_t *start, const uint64_t *extent, uint64_t flat_begin,
-                          uint64_t flat_end, uint64_t offset_bytes,
-                          struct cairn_complaint *complaint)
-{
-    size_t first = cairn_layout_piece_count(checkpoint->layout);
-    struct cairn_tensor known;
-    struct cairn_slice slice = {.replica_count = 1};
-    const char *why = "";
-    cairn_err err;
-
-    if (tensor >= cairn_layout_tensor_count(checkpoint->layout) ||
-        container >= checkpoint->container_count)
-        return cairn_complain(complaint, CAIRN_INTERNAL, "%s: a piece of nothing",
-                              checkpoint->place.path);
-    if (flat_begin == flat_end)
-        return CAIRN_OK;
-    known = *cairn_layout_tensor(checkpoint->layout, tensor);
-    slice.name = known.name;
-    slice.dtype = known.dtype;
-    slice.kind = known.kind;
-    slice.dims = known.dims;
-    memcpy(slice.shape, known.shape, sizeof(slice.shape));
-    for (uint32_t d = 0; d < known.dims; d++) {
-        slice.offset[d] = start ? start[d] : 0;
-        slice.extent[d] = extent ? extent[d] : known.shape[d];
-    }
-    err = cairn_layout_add(checkpoint->layout, container, &slice, flat_begin, flat_end,
-                           offset_bytes, &why);
-    if (err == CAIRN_INVAL)
-        return cairn_complain(complaint, CAIRN_CORRUPT,
-                              "%s: elements %" PRIu64 " to %" PRIu64 " of tensor %s: %s",
-                              container_name(checkpoint, container), flat_begin, flat_end,
-                              known.name, why);
-    if (err)
-        return cairn_complain(complaint, err, "%s: no memory for %zu pieces of tensors",
-                              checkpoint->place.path, first);
-    return check_pieces(checkpoint, first, complaint);
-}
+/* ---- opaque state, aliases, checksums, warnings ---- */
 
 cairn_err
 cairn_checkpoint_add_opaque(struct cairn_checkpoint *checkpoint, const char *name,
@@ -423,7 +244,7 @@ cairn_checkpoint_add_sums(struct cairn_checkpoint *checkpoint, uint32_t containe
         return cairn_complain(complaint, CAIRN_CORRUPT,
                               "%s has %" PRIu64 " bytes and should have %" PRIu64
                               "; it is truncated, take another copy",
-                              container_name(checkpoint, container),
+                              cairn_checkpoint_container_name(checkpoint, container),
                               checkpoint->containers[container].bytes, offset_bytes + bytes);
     if (checkpoint->sum_count == checkpoint->sum_room) {
         struct cairn_source_sum *grown =

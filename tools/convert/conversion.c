@@ -16,25 +16,14 @@
 #include "base/clock.h"
 #include "base/crc.h"
 #include "base/file.h"
+#include "tools/convert/box.h"
 #include "tools/convert/memory_limit.h"
 #include "tools/convert/drop.h"
 #include "tools/convert/equals.h"
-#include "tools/convert/fingerprints.h"
-#include "tools/convert/tally.h"
-#include "tools/convert/target.h"
+#include "tools/convert/proof.h"
 #include "tools/convert/writing.h"
 
 enum { REPORT_BYTES = 700 };
-
-static uint64_t
-bytes_of(const struct cairn_tensor *tensor)
-{
-    uint64_t bytes = cairn_dtype_bytes(tensor->dtype);
-
-    for (uint32_t d = 0; d < tensor->dims; d++)
-        bytes *= tensor->shape[d];
-    return bytes;
-}
 
 /* ---- planning ---- */
 
@@ -50,7 +39,7 @@ count_tensors(struct cairn_conversion *conversion)
         report->buffers += tensor->kind == CAIRN_BUFFER;
         report->optimizer += tensor->kind == CAIRN_OPTIMIZER;
         report->opaque += tensor->kind == CAIRN_OPAQUE;
-        report->source_bytes += bytes_of(tensor);
+        report->source_bytes += cairn_tensor_bytes(tensor);
     }
     report->aliases = conversion->source.alias_count;
     report->replica_bytes = conversion->whole.replica_bytes;
@@ -184,9 +173,12 @@ cairn_conversion_open(const struct cairn_conversion_options *options, struct cai
         if (!err)
             err = check_memory(out, complaint);
     }
+    if (!err && options->to->prepare)
+        err = options->to->prepare(&out->source, &options->output, complaint);
     if (!err)
         err = cairn_whole_init(&out->source, &out->whole, complaint);
     if (!err) {
+        out->whole.map = options->map;
         count_tensors(out);
         out->output.format = options->to;
         err = options->to->plan(&out->source, &options->output, &out->output, complaint);
@@ -290,165 +282,6 @@ check_unchanged(const struct cairn_conversion *conversion, struct cairn_complain
     return err;
 }
 
-/* A checkpoint that is the part files, for reading them again. Its layout is the output's own. */
-static cairn_err
-open_written(const struct cairn_conversion *conversion, const struct cairn_target *target,
-             struct cairn_checkpoint *out, struct cairn_complaint *complaint)
-{
-    char name[2048];
-    cairn_err err;
-
-    *out = (struct cairn_checkpoint){.place.dir_fd = -1};
-    err = cairn_place_open(cairn_target_directory(target), &out->place, complaint);
-    for (uint32_t f = 0; !err && f < conversion->output.file_count; f++) {
-        uint32_t container;
-
-        err = cairn_target_part_name(target, f, name, sizeof(name));
-        if (!err)
-            err = cairn_checkpoint_add_file(out, name, &container, complaint);
-    }
-    return err;
-}
-
-struct proof {
-    struct cairn_fingerprint *source; /* [tensors of the output] */
-    struct cairn_fingerprint *target;
-    bool *left_out_source; /* [tensors of whole.layout] */
-    bool *left_out_target; /* [tensors of the output] */
-    struct cairn_fingerprint *all; /* [tensors of whole.layout]: scratch of the source's */
-};
-
-static void
-proof_fini(struct proof *proof)
-{
-    free(proof->source);
-    free(proof->target);
-    free(proof->left_out_source);
-    free(proof->left_out_target);
-    free(proof->all);
-}
-
-static cairn_err
-proof_init(const struct cairn_conversion *conversion, struct proof *proof)
-{
-    size_t targets = cairn_layout_tensor_count(conversion->output.layout);
-    size_t sources = cairn_layout_tensor_count(conversion->whole.layout);
-
-    proof->source = calloc(targets + 1, sizeof(*proof->source));
-    proof->target = calloc(targets + 1, sizeof(*proof->target));
-    proof->left_out_source = calloc(sources + 1, sizeof(*proof->left_out_source));
-    proof->left_out_target = calloc(targets + 1, sizeof(*proof->left_out_target));
-    proof->all = calloc(sources + 1, sizeof(*proof->all));
-    return proof->source && proof->target && proof->left_out_source && proof->left_out_target &&
-                   proof->all
-               ? CAIRN_OK
-               : CAIRN_NOMEM;
-}
-
-/* Reads what the tally left out again, on both sides. */
-static cairn_err
-read_left_out(struct cairn_conversion *conversion, const struct cairn_target *target,
-              struct cairn_handles *handles, struct proof *proof,
-              struct cairn_complaint *complaint)
-{
-    struct cairn_fingerprints_options options = {
-        .thread_count = conversion->report.thread_count,
-        .memory_limit_bytes = conversion->options->memory_limit_bytes,
-        .wanted = proof->left_out_source};
-    const struct cairn_layout *output = conversion->output.layout;
-    struct cairn_checkpoint written = {.place.dir_fd = -1};
-    struct cairn_handles *written_handles = NULL;
-    cairn_err err;
-
-    err = cairn_fingerprints_read(&conversion->source, conversion->whole.layout, handles, &options,
-                                  proof->all, complaint);
-    if (!err)
-        err = open_written(conversion, target, &written, complaint);
-    if (!err)
-        err = cairn_handles_create(written.container_count, cairn_execute_open, &written,
-                                   &written_handles);
-    options.wanted = proof->left_out_target;
-    if (!err)
-        err = cairn_fingerprints_read(&written, output, written_handles, &options, proof->target,
-                                      complaint);
-    for (uint32_t t = 0; !err && t < cairn_layout_tensor_count(output); t++)
-        if (proof->left_out_target[t])
-            proof->source[t] = proof->all[cairn_layout_tensor_find(
-                conversion->whole.layout, cairn_layout_tensor(output, t)->name)];
-    (void)cairn_handles_destroy(written_handles); /* only read */
-    cairn_checkpoint_close(&written);
-    return err;
-}
-
-/* Compares the fingerprints of each tensor, and makes the digests. */
-static cairn_err
-conclude(struct cairn_conversion *conversion, const struct proof *proof,
-         struct cairn_complaint *complaint)
-{
-    struct cairn_conversion_report *report = &conversion->report;
-    const struct cairn_layout *output = conversion->output.layout;
-    cairn_err err;
-
-    for (uint32_t t = 0; t < cairn_layout_tensor_count(output); t++) {
-        const struct cairn_tensor *tensor = cairn_layout_tensor(output, t);
-        uint32_t from = cairn_layout_tensor_find(conversion->whole.layout, tensor->name);
-        bool cast =
-            cairn_layout_tensor(conversion->whole.layout, from)->dtype != tensor->dtype;
-
-        if (!cast && !cairn_fingerprint_equal(proof->source[t], proof->target[t]))
-            return cairn_complain(complaint, CAIRN_INTERNAL,
-                                  "tensor %s has another fingerprint in the target than in the "
-                                  "source: a defect, or memory or a disk that changes bytes; "
-                                  "nothing was made final",
-                                  tensor->name);
-        report->proved += !cast;
-    }
-    /* The source's digest is over the same tensors with the source's dtypes: regions.layout has
-     * them.
-     */
-    err = cairn_fingerprints_digest(conversion->regions.layout, proof->source,
-                                    report->source_state, report->source_opaque);
-    if (!err)
-        err = cairn_fingerprints_digest(output, proof->target, report->target_state,
-                                        report->target_opaque);
-    return err;
-}
-
-static cairn_err
-prove(struct cairn_conversion *conversion, const struct cairn_tally *tally,
-      const struct cairn_target *target, struct cairn_handles *handles,
-      struct cairn_complaint *complaint)
-{
-    const struct cairn_layout *output = conversion->output.layout;
-    struct proof proof = {0};
-    bool left_out = false;
-    cairn_err err;
-
-    err = proof_init(conversion, &proof);
-    for (uint32_t t = 0; !err && t < cairn_layout_tensor_count(output); t++) {
-        const struct cairn_tensor *tensor = cairn_layout_tensor(output, t);
-        uint32_t from = cairn_layout_tensor_find(conversion->whole.layout, tensor->name);
-        uint64_t counted = 0;
-
-        if (cairn_tally_left_out(tally, t)) {
-            proof.left_out_source[from] = proof.left_out_target[t] = left_out = true;
-            continue;
-        }
-        cairn_tally_result(tally, t, &proof.source[t], &proof.target[t], &counted);
-        if (counted != bytes_of(cairn_layout_tensor(conversion->whole.layout, from)))
-            err = cairn_complain(complaint, CAIRN_INTERNAL,
-                                 "of tensor %s %" PRIu64 " bytes were written: a defect, please "
-                                 "report it; nothing was made final",
-                                 tensor->name, counted);
-    }
-    if (!err && left_out)
-        err = read_left_out(conversion, target, handles, &proof, complaint);
-    if (!err)
-        err = conclude(conversion, &proof, complaint);
-    proof_fini(&proof);
-    return err;
-}
-
 /* Writes the literals that `finish` added. */
 static cairn_err
 finish(struct cairn_conversion *conversion, struct cairn_target *target,
@@ -464,17 +297,6 @@ finish(struct cairn_conversion *conversion, struct cairn_target *target,
                                  output->literals[i].offset_bytes, output->literals[i].bytes,
                                  (size_t)output->literals[i].bytes_len, complaint);
     return err;
-}
-
-/* What a map makes of one number per parameter looks like replicas to those who compare. */
-static void
-explain_parts(struct cairn_complaint *complaint)
-{
-    size_t used = strlen(complaint->text);
-
-    (void)snprintf(complaint->text + used, sizeof(complaint->text) - used,
-                   ". Where the map makes one parameter of several, the optimizer's numbers for "
-                   "them (their steps) must be the same, or be left out with --drop");
 }
 
 cairn_err
@@ -503,15 +325,11 @@ cairn_conversion_run(struct cairn_conversion *conversion, struct cairn_complaint
         err = cairn_whole_compare(&conversion->source, &conversion->whole, handles,
                                   conversion->options->memory_limit_bytes,
                                   conversion->report.thread_count, complaint);
-    if (err == CAIRN_CORRUPT && conversion->options->map)
-        explain_parts(complaint);
     if (!err)
         err = cairn_equals_check(conversion, handles, complaint);
     if (!err)
         err = cairn_tally_create(conversion->whole.layout, &conversion->output,
                                  &conversion->regions, &tally);
-    if (!err)
-        err = cairn_target_create(target, complaint);
     if (!err)
         err = cairn_writing_create(conversion, target, tally, &writing);
     if (!err)
@@ -525,11 +343,13 @@ cairn_conversion_run(struct cairn_conversion *conversion, struct cairn_complaint
         err = cairn_execute(&execution, complaint);
     }
     if (!err)
+        err = cairn_target_create(target, complaint);
+    if (!err)
         err = cairn_source_sums_check(sums, &conversion->source, handles, complaint);
     if (!err) {
         conversion->report.resumed = cairn_target_resumed(target);
         conversion->report.kept_bytes = cairn_writing_kept_bytes(writing);
-        err = prove(conversion, tally, target, handles, complaint);
+        err = cairn_prove(conversion, tally, target, handles, complaint);
     }
     if (!err)
         err = check_unchanged(conversion, complaint);

@@ -37,9 +37,11 @@ bool cairn_dcp_default_path(const struct cairn_checkpoint *checkpoint, uint32_t 
 
 /* ---- items: dcp_items.c ---- */
 
-/* Something that lies in the checkpoint's files, with where it belongs. */
+/* Something that lies in the checkpoint's files, with where it belongs. What it points to is in the
+ * metadata's `kept`. */
 struct cairn_dcp_wanted {
     struct cairn_dcp_item item;
+    const uint64_t *box; /* of a tensor's chunk: start[dims], extent[dims] */
     uint32_t entry;
     uint32_t chunk; /* of a tensor */
 };
@@ -52,7 +54,7 @@ struct cairn_dcp_wants {
 /* Adds the items of a tensor's chunks that are not empty, or of a bytes object. CAIRN_NOMEM, and
  * the errors of cairn_dcp_find_item. */
 CAIRN_MUST_CHECK cairn_err cairn_dcp_want_entry(const struct cairn_checkpoint *checkpoint,
-                                                const struct cairn_dcp_metadata *metadata,
+                                                struct cairn_dcp_metadata *metadata,
                                                 uint32_t entry, struct cairn_dcp_wants *wants,
                                                 struct cairn_complaint *complaint);
 

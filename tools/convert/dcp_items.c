@@ -52,16 +52,48 @@ cairn_dcp_wants_sort(struct cairn_dcp_wants *wants)
         qsort(wants->items, wants->count, sizeof(*wants->items), compare_wanted);
 }
 
-static cairn_err
-add_wanted(const struct cairn_dcp_metadata *metadata, uint32_t entry, uint32_t chunk,
-           const uint64_t *start, struct cairn_dcp_wants *wants, struct cairn_complaint *complaint)
+/* What outlives the tree: the name of a file, once for all items that follow one another. */
+static const struct cairn_pickle_node *
+keep_path(struct cairn_pickle *kept, const struct cairn_dcp_wants *wants,
+          const struct cairn_pickle_node *path)
 {
-    struct cairn_dcp_wanted wanted = {.entry = entry, .chunk = chunk};
+    uint8_t *copy;
+
+    if (wants->count > 0 && compare_paths(wants->items[wants->count - 1].item.path, path) == 0)
+        return wants->items[wants->count - 1].item.path;
+    copy = cairn_pickle_alloc(kept, (uint64_t)path->count + 1);
+    if (!copy)
+        return NULL;
+    memcpy(copy, path->bytes, path->count);
+    return cairn_pickle_borrow(kept, CAIRN_PICKLE_TEXT, copy, path->count);
+}
+
+/* start and extent: NULL for a bytes object. */
+static cairn_err
+add_wanted(struct cairn_dcp_metadata *metadata, uint32_t index, uint32_t chunk,
+           const uint64_t *start, const uint64_t *extent, struct cairn_dcp_wants *wants,
+           struct cairn_complaint *complaint)
+{
+    const struct cairn_dcp_entry *entry = &metadata->entries[index];
+    struct cairn_dcp_wanted wanted = {.entry = index, .chunk = chunk};
     cairn_err err;
 
-    err = cairn_dcp_find_item(metadata, &metadata->entries[entry], start, &wanted.item, complaint);
+    err = cairn_dcp_find_item(metadata, entry, start, &wanted.item, complaint);
     if (err)
         return err;
+    wanted.item.path = keep_path(&metadata->kept, wants, wanted.item.path);
+    if (start) {
+        size_t half_bytes = entry->dims * sizeof(*start);
+        uint64_t *box = cairn_pickle_alloc(&metadata->kept, 2 * half_bytes);
+
+        if (box) {
+            memcpy(box, start, half_bytes);
+            memcpy(box + entry->dims, extent, half_bytes);
+        }
+        wanted.box = box;
+    }
+    if (!wanted.item.path || (start && !wanted.box))
+        return CAIRN_NOMEM;
     if (wants->count == wants->room) {
         size_t room = wants->room ? 2 * wants->room : 256;
         struct cairn_dcp_wanted *grown = realloc(wants->items, room * sizeof(*grown));
@@ -77,15 +109,15 @@ add_wanted(const struct cairn_dcp_metadata *metadata, uint32_t entry, uint32_t c
 
 cairn_err
 cairn_dcp_want_entry(const struct cairn_checkpoint *checkpoint,
-                     const struct cairn_dcp_metadata *metadata, uint32_t index,
+                     struct cairn_dcp_metadata *metadata, uint32_t index,
                      struct cairn_dcp_wants *wants, struct cairn_complaint *complaint)
 {
     const struct cairn_dcp_entry *entry = &metadata->entries[index];
     uint64_t start[CAIRN_DIMS_MAX], extent[CAIRN_DIMS_MAX];
     cairn_err err = CAIRN_OK;
 
-    if (!entry->chunks)
-        return add_wanted(metadata, index, 0, NULL, wants, complaint);
+    if (!entry->tensor)
+        return add_wanted(metadata, index, 0, NULL, NULL, wants, complaint);
     for (uint32_t i = 0; i < entry->chunks->count && !err; i++) {
         bool empty = false;
 
@@ -96,7 +128,7 @@ cairn_dcp_want_entry(const struct cairn_checkpoint *checkpoint,
         for (uint32_t d = 0; d < entry->dims; d++)
             empty = empty || extent[d] == 0;
         if (!empty)
-            err = add_wanted(metadata, index, i, start, wants, complaint);
+            err = add_wanted(metadata, index, i, start, extent, wants, complaint);
     }
     return err;
 }
@@ -178,8 +210,9 @@ cairn_dcp_open_chunk(const struct cairn_checkpoint *checkpoint,
                               "damaged, or was saved with another serialization: take another copy",
                               checkpoint->place.path, where);
     found = file.tensor_count == 1 ? &file.tensors[0] : NULL;
-    if (!cairn_dcp_chunk_box(entry, wanted->chunk, chunk->start, chunk->extent) || !found ||
-        found->node != file.root || found->view.dtype->dtype != entry->dtype ||
+    memcpy(chunk->start, wanted->box, entry->dims * sizeof(*wanted->box));
+    memcpy(chunk->extent, wanted->box + entry->dims, entry->dims * sizeof(*wanted->box));
+    if (!found || found->node != file.root || found->view.dtype->dtype != entry->dtype ||
         found->view.dims != entry->dims ||
         !same_extents(found->view.shape, chunk->extent, entry->dims) || found->view.conjugate ||
         found->view.negate) {

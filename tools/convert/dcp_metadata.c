@@ -182,6 +182,7 @@ read_tensor(const struct cairn_pickle_node *value, const char *where,
     const struct cairn_pickle_node *size = cairn_pickle_attribute(value, "size");
     const struct cairn_torch_dtype *dtype;
 
+    entry->tensor = true;
     entry->chunks = cairn_pickle_attribute(value, "chunks");
     dtype = read_properties(cairn_pickle_attribute(value, "properties"));
     if (!dtype || !entry->chunks || entry->chunks->kind != CAIRN_PICKLE_LIST)
@@ -203,18 +204,18 @@ read_tensor(const struct cairn_pickle_node *value, const char *where,
 
 /* The keys of planner_data: texts, and numbers of lists. NULL where they are anything else. */
 static const struct cairn_state_key *
-read_keys(struct cairn_pickle *pickle, const struct cairn_pickle_node *path)
+read_keys(struct cairn_pickle *kept, const struct cairn_pickle_node *path)
 {
     struct cairn_state_key *keys;
 
     if (!path || path->kind != CAIRN_PICKLE_TUPLE || path->count == 0 ||
         path->count > CAIRN_STATE_KEYS_MAX)
         return NULL;
-    keys = cairn_pickle_alloc(pickle, path->count * sizeof(*keys));
+    keys = cairn_pickle_alloc(kept, path->count * sizeof(*keys));
     for (uint32_t i = 0; keys && i < path->count; i++) {
         const struct cairn_pickle_node *key = path->items[i];
         size_t room = key->kind == CAIRN_PICKLE_TEXT ? (size_t)key->count + 1 : 24;
-        char *text = cairn_pickle_alloc(pickle, room);
+        char *text = cairn_pickle_alloc(kept, room);
         uint64_t number;
 
         if (!text)
@@ -234,24 +235,27 @@ read_entry(struct cairn_dcp_metadata *metadata, const struct cairn_pickle_node *
            const char *where, struct cairn_complaint *complaint)
 {
     struct cairn_dcp_entry *entry = &metadata->entries[metadata->entry_count];
-    struct cairn_state_key *only;
+    struct cairn_state_key *only = NULL;
     char *name;
 
-    name = cairn_pickle_alloc(&metadata->pickle, (uint64_t)key->count + 1);
-    only = cairn_pickle_alloc(&metadata->pickle, sizeof(*only));
-    if (!name || !only)
+    name = cairn_pickle_alloc(&metadata->kept, (uint64_t)key->count + 1);
+    if (!name)
         return cairn_complain(complaint, CAIRN_NOMEM, "%s: no memory for its names", where);
     memset(entry, 0, sizeof(*entry));
     if (!cairn_pickle_copy_text(key, name, (size_t)key->count + 1))
         return cairn_complain(complaint, CAIRN_CORRUPT,
                               "%s: a name of state_dict_metadata is no UTF-8 text", where);
-    *only = (struct cairn_state_key){name, false};
     entry->name = name;
-    entry->keys = read_keys(&metadata->pickle, path);
+    entry->keys = read_keys(&metadata->kept, path);
     entry->keys_said = entry->keys != NULL;
     entry->key_count = entry->keys ? path->count : 1;
-    if (!entry->keys)
+    if (!entry->keys) {
+        only = cairn_pickle_alloc(&metadata->kept, sizeof(*only));
+        if (!only)
+            return cairn_complain(complaint, CAIRN_NOMEM, "%s: no memory for its names", where);
+        *only = (struct cairn_state_key){name, false};
         entry->keys = only;
+    }
     metadata->entry_count++;
     if (cairn_pickle_is_call(value, METADATA_MODULE, "BytesStorageMetadata"))
         return CAIRN_OK;
@@ -425,6 +429,7 @@ cairn_dcp_metadata_parse(uint8_t *bytes, size_t bytes_len, const char *where,
     memset(out, 0, sizeof(*out));
     cairn_pickle_init(&metadata.pickle, (uint64_t)CAIRN_PICKLE_ARENA_FACTOR *
                                             ((uint64_t)bytes_len + 4096));
+    cairn_pickle_init(&metadata.kept, metadata.pickle.limit_bytes);
     err = cairn_pickle_read(&metadata.pickle, where, bytes, bytes_len, &root, &taken_bytes);
     if (!err && !cairn_pickle_is_call(root, METADATA_MODULE, "Metadata") &&
         !cairn_pickle_is_call(root, MCORE_MODULE, "MCoreMetadata"))
@@ -449,11 +454,24 @@ cairn_dcp_metadata_parse(uint8_t *bytes, size_t bytes_len, const char *where,
 }
 
 void
-cairn_dcp_metadata_fini(struct cairn_dcp_metadata *metadata)
+cairn_dcp_metadata_forget_tree(struct cairn_dcp_metadata *metadata)
 {
+    for (uint32_t i = 0; i < metadata->entry_count; i++)
+        metadata->entries[i].chunks = NULL;
     cairn_pickle_fini(&metadata->pickle);
     free(metadata->bytes);
-    free(metadata->entries);
     free(metadata->slots);
+    metadata->bytes = NULL;
+    metadata->slots = NULL;
+    metadata->slot_count = 0;
+    metadata->mcore_data = NULL;
+}
+
+void
+cairn_dcp_metadata_fini(struct cairn_dcp_metadata *metadata)
+{
+    cairn_dcp_metadata_forget_tree(metadata);
+    cairn_pickle_fini(&metadata->kept);
+    free(metadata->entries);
     memset(metadata, 0, sizeof(*metadata));
 }

@@ -11,6 +11,9 @@
  *
  * A chunk is an item: one archive of torch.save at [offset, offset + length) of a file. Nothing
  * here opens a file of the checkpoint.
+ *
+ * The tree takes several times the memory of the file. Names, keys and whatever a reader copies into
+ * `kept` stay when the tree is forgotten, which one does before it lays out what the tree said.
  */
 #ifndef CAIRN_TOOLS_CONVERT_DCP_METADATA_H
 #define CAIRN_TOOLS_CONVERT_DCP_METADATA_H
@@ -19,13 +22,14 @@
 #include "tools/convert/pickle.h"
 #include "tools/convert/state_names.h"
 
-/* A tensor or a bytes object. Strings and nodes are the metadata's. */
+/* A tensor or a bytes object. Strings are in `kept`, nodes in the tree. */
 struct cairn_dcp_entry {
     const char *name;                       /* as the state dict was flattened: "model.0.weight" */
     const struct cairn_state_key *keys;     /* [key_count]: what leads to it in the state dict */
     uint32_t key_count;
     bool keys_said; /* false: the one key is the name */
-    const struct cairn_pickle_node *chunks; /* list; NULL: a bytes object */
+    bool tensor;    /* false: a bytes object */
+    const struct cairn_pickle_node *chunks; /* list; NULL: a bytes object, or forgotten */
     enum cairn_dtype dtype;
     uint32_t dims;
     uint64_t shape[CAIRN_DIMS_MAX];
@@ -41,7 +45,8 @@ struct cairn_dcp_slot;
 
 /* All zero is the empty value. */
 struct cairn_dcp_metadata {
-    struct cairn_pickle pickle;
+    struct cairn_pickle pickle;      /* the tree */
+    struct cairn_pickle kept;        /* what outlives it */
     uint8_t *bytes;                  /* owned: strings of the tree lie in it */
     struct cairn_dcp_entry *entries; /* in the order of the state dict, where that is known */
     uint32_t entry_count;
@@ -61,6 +66,10 @@ CAIRN_MUST_CHECK cairn_err cairn_dcp_metadata_parse(uint8_t *bytes, size_t bytes
                                                     struct cairn_dcp_metadata *out,
                                                     struct cairn_complaint *complaint);
 void cairn_dcp_metadata_fini(struct cairn_dcp_metadata *metadata);
+
+/* Frees the tree and the table of storage_data: what is left are the entries without chunks, and
+ * what is in `kept`. */
+void cairn_dcp_metadata_forget_tree(struct cairn_dcp_metadata *metadata);
 
 /* The keys of an entry as a path. */
 struct cairn_state_path cairn_dcp_entry_path(const struct cairn_dcp_entry *entry);

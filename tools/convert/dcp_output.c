@@ -202,6 +202,7 @@ cairn_dcp_output_part(struct cairn_dcp_output *dcp, const struct cairn_dcp_part 
 {
     const struct cairn_tensor *known = cairn_layout_tensor(dcp->source->layout, part->tensor);
     uint32_t dims = known->dims, ahead = part->ahead, target, rank = 0;
+    uint64_t row_bytes = cairn_dtype_bytes(cairn_output_dtype(dcp->options, known)), least;
     uint64_t start[CAIRN_DIMS_MAX] = {0}, extent[CAIRN_DIMS_MAX] = {0};
     uint64_t box_start[CAIRN_DIMS_MAX] = {0}, box_extent[CAIRN_DIMS_MAX];
     uint64_t end, rows;
@@ -227,7 +228,14 @@ cairn_dcp_output_part(struct cairn_dcp_output *dcp, const struct cairn_dcp_part 
         return add_chunk(dcp, 0, target, start, extent, dims + ahead, box_start, box_extent);
     end = part->from + extent[0];
     rows = (extent[0] + dcp->rank_count - 1) / dcp->rank_count;
-    for (start[0] = part->from; start[0] < end && !err; rank++) {
+    for (uint32_t d = 1; d < dims; d++)
+        row_bytes *= extent[d];
+    least = (dcp->chunk_bytes_min + row_bytes - 1) / row_bytes;
+    if (rows < least) {
+        rows = least;
+        rank = dcp->next_rank++ % dcp->rank_count;
+    }
+    for (start[0] = part->from; start[0] < end && !err; rank = (rank + 1) % dcp->rank_count) {
         extent[0] = end - start[0] < rows ? end - start[0] : rows;
         box_start[ahead] = start[0] - part->from;
         box_extent[ahead] = extent[0];

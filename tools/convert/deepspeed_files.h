@@ -7,7 +7,8 @@
  *     layer_<number>-model_states.pt                          a layer of a pipeline's module
  *
  * "pp_rank" is the data-parallel rank, a number without leading zeros: names do not sort as ranks do. A
- * part is what model parallelism makes of the module: a stage of a pipeline; 0 without it.
+ * part is what model parallelism makes of the module: a stage of a pipeline, or a rank's share of tensor
+ * parallelism; 0 without it.
  */
 #ifndef CAIRN_TOOLS_CONVERT_DEEPSPEED_FILES_H
 #define CAIRN_TOOLS_CONVERT_DEEPSPEED_FILES_H

@@ -89,7 +89,8 @@ ends_with(const char *text, const char *end)
            strcmp(text + bytes - end_bytes, end) == 0;
 }
 
-/* The tied parameter that a tensor of a layer is; NULL where there is none, or no file may say which. */
+/* The tied parameter that a tensor of a layer is; NULL where there is none, or no file may say which.
+ * Each layer that shares it has a file with a copy, and the copies are held against each other. */
 static cairn_err
 find_tied(const struct cairn_checkpoint *checkpoint, const struct cairn_torch_source *source,
           const char *key, const struct cairn_torch_tensor *tensor, const char **found,
@@ -102,8 +103,7 @@ find_tied(const struct cairn_checkpoint *checkpoint, const struct cairn_torch_so
 
         if (strncmp(known->name, MASTER TIED, strlen(MASTER TIED)) != 0 || !ends_with(name, key) ||
             known->dims != tensor->view.dims ||
-            memcmp(known->shape, tensor->view.shape, known->dims * sizeof(*known->shape)) != 0 ||
-            cairn_layout_tensor_find(checkpoint->layout, name) != UINT32_MAX)
+            memcmp(known->shape, tensor->view.shape, known->dims * sizeof(*known->shape)) != 0)
             continue;
         if (*found)
             return cairn_complain(complaint, CAIRN_VERSION,
@@ -174,6 +174,26 @@ read_layer(struct cairn_checkpoint *checkpoint, const char *path, uint32_t numbe
     return err;
 }
 
+/* Layers without parameters have no file, so that a number which is left out says nothing: the optimizer
+ * says what should be there. */
+static cairn_err
+check_whole(const struct cairn_checkpoint *checkpoint, const char *path,
+            struct cairn_complaint *complaint)
+{
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(checkpoint->layout); i++) {
+        const char *name = cairn_layout_tensor(checkpoint->layout, i)->name;
+
+        if (strncmp(name, MASTER, strlen(MASTER)) == 0 &&
+            cairn_layout_tensor_find(checkpoint->layout, name + strlen(MASTER)) == UINT32_MAX)
+            return cairn_complain(complaint, CAIRN_CORRUPT,
+                                  "%s: the optimizer has state of %s, which is in no layer's file beside "
+                                  "%s; copy the layer_…-model_states.pt that is missing from the node "
+                                  "that wrote it",
+                                  checkpoint->place.path, name + strlen(MASTER), path);
+    }
+    return CAIRN_OK;
+}
+
 cairn_err
 cairn_deepspeed_layers_read(struct cairn_checkpoint *checkpoint, char *const *paths,
                             const uint32_t *numbers, uint32_t count, uint32_t part_count,
@@ -189,5 +209,5 @@ cairn_deepspeed_layers_read(struct cairn_checkpoint *checkpoint, char *const *pa
     for (uint32_t i = 0; i < count && !err; i++)
         err = read_layer(checkpoint, paths[i], numbers[i], &buffers, complaint);
     names_fini(&buffers);
-    return err;
+    return err || count == 0 ? err : check_whole(checkpoint, paths[0], complaint);
 }

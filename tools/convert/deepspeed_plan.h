@@ -8,8 +8,8 @@
 /* Opaque state: what stands before "zero_pp_rank" in names of optim_states files. */
 #define CAIRN_DEEPSPEED_PREFIX "deepspeed/optim_prefix"
 
-/* As `plan`, `finish` and `release` of struct cairn_format. CAIRN_INVAL where the checkpoint did not come
- * from DeepSpeed: its groups of parameters are known to nobody else. */
+/* As `plan`, `finish` and `release` of struct cairn_format. CAIRN_INVAL where the checkpoint has neither
+ * come from DeepSpeed nor been prepared (deepspeed_make.h). */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_plan(const struct cairn_checkpoint *checkpoint,
                                                 const struct cairn_output_options *options,
                                                 struct cairn_output *output,

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/convert/box.h"
 #include "tools/convert/memory_limit.h"
 #include "tools/convert/cast.h"
 #include "tools/convert/clip.h"
@@ -224,16 +225,6 @@ compare_elements(struct comparing *comparing, uint32_t place, const uint8_t *lef
     (void)pthread_mutex_unlock(&comparing->lock);
 }
 
-static uint64_t
-bytes_of(const struct cairn_tensor *tensor)
-{
-    uint64_t bytes = cairn_dtype_bytes(tensor->dtype);
-
-    for (uint32_t d = 0; d < tensor->dims; d++)
-        bytes *= tensor->shape[d];
-    return bytes;
-}
-
 /* Tiles begin at multiples of 64 KiB and tensors at multiples of 16 bytes, so no element is cut. */
 static cairn_err
 take_tile(void *context, const struct cairn_tile *tile, struct cairn_complaint *complaint)
@@ -259,7 +250,7 @@ take_tile(void *context, const struct cairn_tile *tile, struct cairn_complaint *
         const struct cairn_tensor *tensor = cairn_layout_tensor(comparing->sides[0].layout,
                                                                 comparing->differences[low].left);
         size_t element = cairn_dtype_bytes(tensor->dtype);
-        uint64_t base = comparing->base[low], end = base + bytes_of(tensor);
+        uint64_t base = comparing->base[low], end = base + cairn_tensor_bytes(tensor);
         uint64_t from = base > tile->begin ? base : tile->begin;
         uint64_t to = end < tile->end ? end : tile->end;
 
@@ -308,13 +299,13 @@ match(struct comparing *comparing, struct cairn_difference *out, size_t *out_cou
             out[(*out_count)++] = difference;
             continue;
         }
-        end = comparing->base[comparing->count] + bytes_of(a);
+        end = comparing->base[comparing->count] + cairn_tensor_bytes(a);
         comparing->differences[comparing->count++] = difference;
         comparing->base[comparing->count] =
             (end + BASE_ALIGN_BYTES - 1) / BASE_ALIGN_BYTES * BASE_ALIGN_BYTES;
         if (end > INT64_MAX / 2)
             return CAIRN_INVAL;
-        comparing->total_bytes += bytes_of(a);
+        comparing->total_bytes += cairn_tensor_bytes(a);
     }
     for (uint32_t t = 0; t < cairn_layout_tensor_count(right); t++)
         if (cairn_layout_tensor_find(left, cairn_layout_tensor(right, t)->name) == UINT32_MAX)

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "tools/convert/dcp.h"
 #include "tools/convert/dcp_index.h"
 #include "tools/convert/param_groups.h"
@@ -87,7 +88,7 @@ add_tensor(struct reading *reading, uint32_t index, const char *name, enum cairn
 static bool
 is_carried(const struct cairn_dcp_entry *entry)
 {
-    return entry->chunks && entry->keys_said && entry->key_count == 2 && !entry->keys[1].number &&
+    return entry->tensor && entry->keys_said && entry->key_count == 2 && !entry->keys[1].number &&
            strcmp(entry->keys[0].text, CAIRN_DCP_CARRIED) == 0 && entry->dtype == CAIRN_U8 &&
            entry->dims == 1;
 }
@@ -106,7 +107,7 @@ name_tensors(struct reading *reading, bool moments, uint32_t *model_count)
         const struct cairn_dcp_entry *entry = &metadata->entries[i];
         struct cairn_state_path path = cairn_dcp_entry_path(entry);
 
-        if (!entry->chunks)
+        if (!entry->tensor)
             continue;
         if (!cairn_state_classify(&reading->roots, &path, &place))
             return cairn_complain(reading->complaint, CAIRN_CORRUPT,
@@ -165,7 +166,7 @@ note_groups(struct reading *reading)
             place.class != CAIRN_STATE_GROUP)
             continue;
         err = note_group(reading, i, &place);
-        if (!err && metadata->entries[i].chunks)
+        if (!err && metadata->entries[i].tensor)
             reading->values[i].tensor = reading->named[i].name;
     }
     return err;
@@ -218,7 +219,7 @@ read_item(struct reading *reading, struct cairn_dcp_source *source,
                                   reading->complaint);
     if (err)
         return err;
-    if (entry->chunks)
+    if (entry->tensor)
         return cairn_dcp_add_chunk(reading->checkpoint, source, entry, wanted,
                                    reading->named[wanted->entry].tensor, reading->complaint);
     if (reading->grouped[wanted->entry] && !groups_again) {
@@ -249,7 +250,7 @@ read_items(struct reading *reading, bool groups_again)
         uint32_t entry = reading->wants.items[i].entry;
 
         if (!groups_again ||
-            (reading->grouped[entry] && !reading->metadata.entries[entry].chunks))
+            (reading->grouped[entry] && !reading->metadata.entries[entry].tensor))
             err = read_item(reading, &source, &reading->wants.items[i], groups_again);
     }
     cairn_dcp_source_close(&source);
@@ -387,19 +388,21 @@ read_all(struct reading *reading)
     if (!reading->named || !reading->values || !reading->grouped)
         return CAIRN_NOMEM;
     for (uint32_t i = 0; i < metadata->entry_count; i++)
-        if (metadata->entries[i].chunks) {
+        if (metadata->entries[i].tensor) {
             struct cairn_state_path path = cairn_dcp_entry_path(&metadata->entries[i]);
 
             cairn_state_roots_see(&reading->roots, &path);
         }
-    err = name_tensors(reading, false, &model_count);
+    for (uint32_t i = 0; i < metadata->entry_count && !err; i++)
+        err = cairn_dcp_want_entry(reading->checkpoint, &reading->metadata, i, &reading->wants,
+                                   reading->complaint);
+    cairn_dcp_metadata_forget_tree(&reading->metadata); /* before the layout needs the memory */
+    if (!err)
+        err = name_tensors(reading, false, &model_count);
     if (!err)
         err = name_tensors(reading, true, &model_count);
     if (!err)
         err = note_groups(reading);
-    for (uint32_t i = 0; i < metadata->entry_count && !err; i++)
-        err = cairn_dcp_want_entry(reading->checkpoint, metadata, i, &reading->wants,
-                                   reading->complaint);
     if (err)
         return err;
     cairn_dcp_wants_sort(&reading->wants);
@@ -437,16 +440,17 @@ static cairn_err
 read_checkpoint(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
 {
     struct reading reading = {.checkpoint = checkpoint, .complaint = complaint};
+    char path[CAIRN_FILE_PATH_BYTES_MAX];
     uint8_t *bytes = NULL;
     size_t bytes_len = 0;
     cairn_err err;
 
+    (void)snprintf(path, sizeof(path), "%s/" CAIRN_DCP_METADATA, checkpoint->place.path);
     err = cairn_place_load(&checkpoint->place, CAIRN_DCP_METADATA,
                            CAIRN_CONVERT_METADATA_BYTES_MAX, &bytes, &bytes_len, complaint);
     if (err)
         return err;
-    err = cairn_dcp_metadata_parse(bytes, bytes_len, CAIRN_DCP_METADATA, &reading.metadata,
-                                   complaint);
+    err = cairn_dcp_metadata_parse(bytes, bytes_len, path, &reading.metadata, complaint);
     if (err)
         return err;
     (void)snprintf(checkpoint->framework, sizeof(checkpoint->framework),

@@ -7,7 +7,8 @@
  *
  * The place is the directory with `latest`, or one of the folders. What the files hold is
  * deepspeed_state.h's, where parameters lie in flat buffers deepspeed_groups.h's, and how files are laid
- * out for another number of ranks deepspeed_plan.c's. Written with the ZeRO stage that the source had.
+ * out for another number of ranks deepspeed_plan.c's. Written with the ZeRO stage that the source had, or,
+ * where it did not come from DeepSpeed, with what deepspeed_make.h makes of it.
  */
 #include "tools/convert/deepspeed_plan.h"
 
@@ -18,7 +19,7 @@
 
 #include "base/file.h"
 #include "tools/convert/deepspeed_files.h"
-#include "tools/convert/deepspeed_state.h"
+#include "tools/convert/deepspeed_make.h"
 
 static bool
 probe(const struct cairn_place *place)
@@ -28,9 +29,12 @@ probe(const struct cairn_place *place)
     char **names = NULL;
     size_t count = 0;
     bool found = false;
+    cairn_err err = place->name ? CAIRN_NOT_FOUND
+                                : cairn_deepspeed_folder(place, "latest", folder, &unsaid);
 
-    if (place->name || cairn_deepspeed_folder(place, "latest", folder, &unsaid) != CAIRN_OK ||
-        cairn_place_list(place, folder, &names, &count, &unsaid) != CAIRN_OK)
+    if (err == CAIRN_CORRUPT) /* nobody else has such a file: reading says what is wrong with it */
+        return true;
+    if (err != CAIRN_OK || cairn_place_list(place, folder, &names, &count, &unsaid) != CAIRN_OK)
         return false;
     for (size_t i = 0; i < count && !found; i++)
         found = cairn_deepspeed_is_model(names[i]);
@@ -125,6 +129,7 @@ const struct cairn_format cairn_format_deepspeed = {
     .writes = true,
     .probe = probe,
     .read = read_all,
+    .prepare = cairn_deepspeed_prepare,
     .plan = cairn_deepspeed_plan,
     .finish = cairn_deepspeed_finish,
     .release = cairn_deepspeed_release,

@@ -29,9 +29,13 @@ probe(const struct cairn_place *place)
 {
     struct cairn_complaint unsaid = {{0}};
     char folder[CAIRN_NAME_BYTES_MAX], path[CAIRN_FILE_PATH_BYTES_MAX];
+    cairn_err err = place->name
+                        ? CAIRN_NOT_FOUND
+                        : cairn_deepspeed_folder(place, "latest_universal", folder, &unsaid);
 
-    return !place->name &&
-           cairn_deepspeed_folder(place, "latest_universal", folder, &unsaid) == CAIRN_OK &&
+    if (err == CAIRN_CORRUPT) /* nobody else has such a file: reading says what is wrong with it */
+        return true;
+    return err == CAIRN_OK &&
            cairn_deepspeed_path(folder, "zero/optimizer_state.pt", path, sizeof(path)) == CAIRN_OK &&
            cairn_place_has_file(place, path);
 }
@@ -148,30 +152,45 @@ read_key(struct cairn_ds_universal_reading *reading, uint32_t group,
     return err;
 }
 
-/* The keys are those of the first parameter; a file that another one lacks is complained about. */
+/* A file of state in a parameter's folder. The keys are those of the first parameter; what another one
+ * lacks is complained about when it is read, what only another one has is here. */
 static cairn_err
-learn_keys(struct cairn_ds_universal_reading *reading, const char *directory)
+see_key(struct cairn_ds_universal_reading *reading, const char *directory, const char *name)
+{
+    size_t bytes = strlen(name);
+
+    if (bytes <= 3 || strcmp(name + bytes - 3, ".pt") != 0)
+        return CAIRN_OK;
+    bytes -= 3;
+    if (bytes >= CAIRN_DEEPSPEED_KEY_BYTES_MAX || memchr(name, '.', bytes) ||
+        (!reading->keys_known && reading->key_count == CAIRN_DEEPSPEED_KEYS_MAX))
+        return cairn_complain(reading->complaint, CAIRN_CORRUPT,
+                              "%s/%s/%s: no state of an optimizer has such a name, or so many",
+                              reading->checkpoint->place.path, directory, name);
+    for (uint32_t k = 0; k < reading->key_count; k++)
+        if (strlen(reading->keys[k]) == bytes && memcmp(reading->keys[k], name, bytes) == 0)
+            return CAIRN_OK;
+    if (reading->keys_known)
+        return cairn_complain(reading->complaint, CAIRN_CORRUPT,
+                              "%s/%s/%s is there, and %s has no such file; take another copy of "
+                              "that folder",
+                              reading->checkpoint->place.path, directory, name,
+                              reading->state.groups.parameters[0].path);
+    memcpy(reading->keys[reading->key_count], name, bytes);
+    reading->keys[reading->key_count++][bytes] = '\0';
+    return CAIRN_OK;
+}
+
+static cairn_err
+see_keys(struct cairn_ds_universal_reading *reading, const char *directory)
 {
     char **names = NULL;
     size_t count = 0;
     cairn_err err = cairn_place_list(&reading->checkpoint->place, directory, &names, &count,
                                      reading->complaint);
 
-    for (size_t i = 0; i < count && !err; i++) {
-        size_t bytes = strlen(names[i]);
-
-        if (bytes <= 3 || strcmp(names[i] + bytes - 3, ".pt") != 0)
-            continue;
-        if (bytes - 3 >= CAIRN_DEEPSPEED_KEY_BYTES_MAX || memchr(names[i], '.', bytes - 3) ||
-            reading->key_count == CAIRN_DEEPSPEED_KEYS_MAX) {
-            err = cairn_complain(reading->complaint, CAIRN_CORRUPT,
-                                 "%s/%s/%s: no state of an optimizer has such a name, or so many",
-                                 reading->checkpoint->place.path, directory, names[i]);
-            break;
-        }
-        memcpy(reading->keys[reading->key_count], names[i], bytes - 3);
-        reading->keys[reading->key_count++][bytes - 3] = '\0';
-    }
+    for (size_t i = 0; i < count && !err; i++)
+        err = see_key(reading, directory, names[i]);
     reading->keys_known = true;
     if (names)
         cairn_dir_list_free(names, count);
@@ -196,8 +215,8 @@ read_parameters(struct cairn_ds_universal_reading *reading)
                                       "%s: %s is no name that a directory may have",
                                       reading->checkpoint->place.path, within);
             err = cairn_deepspeed_path(reading->folder, within, directory, sizeof(directory));
-            if (!err && !reading->keys_known)
-                err = learn_keys(reading, directory);
+            if (!err)
+                err = see_keys(reading, directory);
             for (uint32_t k = 0; k < reading->key_count && !err; k++)
                 err = read_key(reading, g, parameter, reading->keys[k]);
             if (err)

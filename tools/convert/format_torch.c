@@ -1,11 +1,6 @@
 /*
  * tools/convert/format_torch.c - one file of torch.save: a state dict, or a dict of them with an
  * optimizer's and whatever else beside.
- *
- * An optimizer of torch knows its parameters by number. Their names are in "param_names" of its
- * groups where it was made with names; else, where there is one group, they are those of the model
- * in order, if as many are left without buffers and each moment has the shape of its parameter.
- * Otherwise the numbers stay, and a warning says so.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,9 +10,9 @@
 #include "base/file.h"
 #include "tools/convert/param_groups.h"
 #include "tools/convert/pickle_write.h"
-#include "tools/convert/torch_state.h"
+#include "tools/convert/torch_reading.h"
 
-enum { OPTIMIZER_PARAMETERS_MAX = 1 << 22, NODE_NONE = 0 };
+enum { NODE_NONE = 0 };
 
 #define TREE_BYTES_MAX ((uint64_t)1 << 32)
 
@@ -38,23 +33,9 @@ probe(const struct cairn_place *place)
 
 /* ---- reading ---- */
 
-struct reading {
-    struct cairn_checkpoint *checkpoint;
-    struct cairn_torch_file file;
-    struct cairn_torch_leaves leaves;
-    struct cairn_state_roots roots;
-    uint32_t container;
-    uint32_t *tensor_of;  /* [nodes]: 1 + index of the file's tensor that a node is */
-    uint32_t *layout_of;  /* [file's tensors]: 1 + index in the layout, once it has one */
-    uint32_t *last_in;    /* [file's storages]: 1 + the last tensor in it that is in the layout */
-    uint32_t *before;     /* [file's tensors]: 1 + the one before it in its storage */
-    char **parameters;    /* [parameter_count]: names by number, NULL: not known */
-    uint32_t parameter_count;
-    struct cairn_complaint *complaint;
-};
-
-static const struct cairn_torch_tensor *
-tensor_at(const struct reading *reading, const struct cairn_pickle_node *node, uint32_t *index)
+const struct cairn_torch_tensor *
+cairn_torch_reading_tensor(const struct cairn_torch_reading *reading,
+                           const struct cairn_pickle_node *node, uint32_t *index)
 {
     uint32_t found = reading->tensor_of[node->index];
 
@@ -73,7 +54,7 @@ is_floating(enum cairn_dtype dtype)
 
 /* A tensor of the layout that is the same view of the same bytes, and of the same kind. */
 static uint32_t
-find_tied(const struct reading *reading, uint32_t index, enum cairn_kind kind)
+find_tied(const struct cairn_torch_reading *reading, uint32_t index, enum cairn_kind kind)
 {
     const struct cairn_torch_tensor *tensor = &reading->file.tensors[index];
 
@@ -92,7 +73,8 @@ find_tied(const struct reading *reading, uint32_t index, enum cairn_kind kind)
 }
 
 static cairn_err
-add_tensor(struct reading *reading, uint32_t index, const char *name, enum cairn_kind kind)
+add_tensor(struct cairn_torch_reading *reading, uint32_t index, const char *name,
+           enum cairn_kind kind)
 {
     struct cairn_checkpoint *checkpoint = reading->checkpoint;
     const struct cairn_torch_tensor *tensor = &reading->file.tensors[index];
@@ -132,7 +114,8 @@ add_tensor(struct reading *reading, uint32_t index, const char *name, enum cairn
 
 /* A second name of a tensor that the tree holds twice. */
 static cairn_err
-add_second_name(struct reading *reading, const struct cairn_pickle_node *node, const char *name)
+add_second_name(struct cairn_torch_reading *reading, const struct cairn_pickle_node *node,
+                const char *name)
 {
     const struct cairn_checkpoint *checkpoint = reading->checkpoint;
     char first[CAIRN_NAME_BYTES_MAX];
@@ -148,173 +131,18 @@ add_second_name(struct reading *reading, const struct cairn_pickle_node *node, c
 
 /* A tensor's node says its name from here on. */
 static cairn_err
-put_name(struct reading *reading, const struct cairn_pickle_node *node, const char *name)
+put_name(struct cairn_torch_reading *reading, const struct cairn_pickle_node *node,
+         const char *name)
 {
     reading->tensor_of[node->index] = NODE_NONE;
     return cairn_pickle_replace(&reading->file.tree, node,
                                 cairn_pickle_tensor(&reading->file.tree, name));
 }
 
-/* ---- the optimizer's parameters ---- */
-
-static bool
-is_running_statistic(const char *name)
-{
-    const char *dot = strrchr(name, '.');
-    const char *last = dot ? dot + 1 : name;
-
-    return strcmp(last, "running_mean") == 0 || strcmp(last, "running_var") == 0;
-}
-
-static cairn_err
-set_parameter(struct reading *reading, uint64_t number, const char *name)
-{
-    if (number >= reading->parameter_count)
-        return CAIRN_OK;
-    free(reading->parameters[number]);
-    reading->parameters[number] = strdup(name);
-    return reading->parameters[number] ? CAIRN_OK : CAIRN_NOMEM;
-}
-
-/* Names that the optimizer itself kept. */
-static cairn_err
-take_kept_names(struct reading *reading, const struct cairn_pickle_node *groups, bool *known)
-{
-    cairn_err err = CAIRN_OK;
-
-    *known = groups->count > 0;
-    for (uint32_t g = 0; g < groups->count && !err; g++) {
-        const struct cairn_pickle_node *numbers = cairn_pickle_get(groups->items[g], "params");
-        const struct cairn_pickle_node *names = cairn_pickle_get(groups->items[g], "param_names");
-        char name[CAIRN_STATE_NAME_BYTES_MAX];
-        uint64_t number;
-
-        if (!numbers || !names || names->kind != CAIRN_PICKLE_LIST ||
-            names->count != numbers->count) {
-            *known = false;
-            break;
-        }
-        for (uint32_t i = 0; i < names->count && !err; i++) {
-            *known = *known && cairn_pickle_u64(numbers->items[i], &number) &&
-                     cairn_pickle_copy_text(names->items[i], name, sizeof(name));
-            if (!*known)
-                break;
-            cairn_state_unwrap(name);
-            err = set_parameter(reading, number, name);
-        }
-    }
-    return err;
-}
-
-/* The names of the model's parameters in order, where there are just as many. */
-static cairn_err
-take_model_names(struct reading *reading, bool *known)
-{
-    const struct cairn_layout *layout = reading->checkpoint->layout;
-    uint32_t found = 0;
-    cairn_err err = CAIRN_OK;
-
-    for (uint32_t i = 0; i < cairn_layout_tensor_count(layout) && !err; i++) {
-        const struct cairn_tensor *tensor = cairn_layout_tensor(layout, i);
-        bool tied = false;
-
-        for (uint32_t a = 0; a < reading->checkpoint->alias_count; a++)
-            tied = tied || reading->checkpoint->aliases[a].tensor == i;
-        if (tensor->kind != CAIRN_PARAM || tied || is_running_statistic(tensor->name))
-            continue;
-        err = set_parameter(reading, found++, tensor->name);
-    }
-    *known = found == reading->parameter_count;
-    return err;
-}
-
-/* Whether every moment that is no scalar has its parameter's shape. */
-static bool
-shapes_fit(const struct reading *reading)
-{
-    const struct cairn_layout *layout = reading->checkpoint->layout;
-    struct cairn_state_place place;
-
-    for (uint32_t i = 0; i < reading->leaves.count; i++) {
-        struct cairn_state_path path = cairn_torch_leaf_path(&reading->leaves.leaves[i]);
-        const struct cairn_torch_tensor *moment;
-        const struct cairn_tensor *parameter;
-        uint32_t index, known;
-        char *end;
-        unsigned long number;
-
-        moment = tensor_at(reading, reading->leaves.leaves[i].node, &index);
-        if (!moment || moment->view.dims == 0 ||
-            !cairn_state_classify(&reading->roots, &path, &place) ||
-            place.class != CAIRN_STATE_MOMENT)
-            continue;
-        number = strtoul(place.parameter, &end, 10);
-        if (*end != '\0' || number >= reading->parameter_count)
-            return false;
-        known = cairn_layout_tensor_find(layout, reading->parameters[number]);
-        if (known == UINT32_MAX)
-            return false;
-        parameter = cairn_layout_tensor(layout, known);
-        if (parameter->dims != moment->view.dims ||
-            memcmp(parameter->shape, moment->view.shape,
-                   parameter->dims * sizeof(*parameter->shape)) != 0)
-            return false;
-    }
-    return true;
-}
-
-static void
-forget_parameters(struct reading *reading)
-{
-    for (uint32_t i = 0; i < reading->parameter_count; i++)
-        free(reading->parameters[i]);
-    free(reading->parameters);
-    reading->parameters = NULL;
-    reading->parameter_count = 0;
-}
-
-static cairn_err
-name_parameters(struct reading *reading, const struct cairn_pickle_node *groups)
-{
-    uint64_t count = 0, number;
-    bool known = false, numbered = true;
-    cairn_err err;
-
-    for (uint32_t g = 0; g < groups->count; g++) {
-        const struct cairn_pickle_node *members = cairn_pickle_get(groups->items[g], "params");
-
-        if (!members || members->kind != CAIRN_PICKLE_LIST)
-            return CAIRN_OK;
-        count += members->count;
-        for (uint32_t i = 0; i < members->count; i++)
-            numbered = numbered && cairn_pickle_u64(members->items[i], &number);
-    }
-    if (!numbered || count == 0 || count > OPTIMIZER_PARAMETERS_MAX)
-        return CAIRN_OK; /* they have names, or are none */
-    reading->parameters = calloc((size_t)count, sizeof(*reading->parameters));
-    if (!reading->parameters)
-        return CAIRN_NOMEM;
-    reading->parameter_count = (uint32_t)count;
-    err = take_kept_names(reading, groups, &known);
-    if (!err && !known && groups->count == 1)
-        err = take_model_names(reading, &known);
-    for (uint32_t i = 0; i < count; i++)
-        known = known && reading->parameters[i];
-    if (!err && known && shapes_fit(reading))
-        return CAIRN_OK;
-    forget_parameters(reading);
-    return err ? err
-               : cairn_checkpoint_warn(reading->checkpoint,
-                                       "the optimizer knows its parameters by number, and which "
-                                       "they are cannot be told for sure%s; its state keeps the "
-                                       "numbers",
-                                       groups->count > 1 ? ", since it has several groups" : "");
-}
-
 /* ---- parameter groups ---- */
 
 static cairn_err
-gather_group(struct reading *reading, const struct cairn_torch_leaf *leaf,
+gather_group(struct cairn_torch_reading *reading, const struct cairn_torch_leaf *leaf,
              struct cairn_group_value *value)
 {
     struct cairn_state_path path = cairn_torch_leaf_path(leaf);
@@ -340,7 +168,7 @@ gather_group(struct reading *reading, const struct cairn_torch_leaf *leaf,
 
 /* Makes the groups one opaque state, and lets the tree name it in their place. */
 static cairn_err
-pack_groups(struct reading *reading, struct cairn_torch_leaf *list)
+pack_groups(struct cairn_torch_reading *reading, struct cairn_torch_leaf *list)
 {
     uint32_t first = (uint32_t)(list - reading->leaves.leaves) + 1;
     size_t count = list->group_end - first;
@@ -375,7 +203,7 @@ pack_groups(struct reading *reading, struct cairn_torch_leaf *list)
 /* ---- leaves ---- */
 
 static cairn_err
-name_tensors(struct reading *reading, bool moments)
+name_tensors(struct cairn_torch_reading *reading, bool moments)
 {
     char name[2 * CAIRN_STATE_NAME_BYTES_MAX + 2];
     struct cairn_state_place place;
@@ -391,7 +219,7 @@ name_tensors(struct reading *reading, bool moments)
 
         if (!leaf->node)
             continue;
-        tensor = leaf->groups ? NULL : tensor_at(reading, leaf->node, &index);
+        tensor = leaf->groups ? NULL : cairn_torch_reading_tensor(reading, leaf->node, &index);
         second = leaf->groups || tensor ? NULL : cairn_pickle_tensor_name(leaf->node);
         if (!tensor && !second)
             continue;
@@ -438,7 +266,7 @@ name_tensors(struct reading *reading, bool moments)
 
 /* Tensors that are deeper than leaves: in tuples, sets and objects. */
 static cairn_err
-name_hidden(struct reading *reading)
+name_hidden(struct cairn_torch_reading *reading)
 {
     cairn_err err = CAIRN_OK;
 
@@ -455,7 +283,7 @@ name_hidden(struct reading *reading)
 }
 
 static cairn_err
-add_objects(struct reading *reading)
+add_objects(struct cairn_torch_reading *reading)
 {
     char name[CAIRN_STATE_NAME_BYTES_MAX];
     cairn_err err = CAIRN_OK;
@@ -490,7 +318,7 @@ add_objects(struct reading *reading)
 /* ---- the whole ---- */
 
 static cairn_err
-read_leaves(struct reading *reading)
+read_leaves(struct cairn_torch_reading *reading)
 {
     struct cairn_state_path optimizer;
     uint8_t *bytes = NULL;
@@ -513,7 +341,7 @@ read_leaves(struct reading *reading)
         struct cairn_state_path path = cairn_torch_leaf_path(&reading->leaves.leaves[i]);
         uint32_t index;
 
-        if (tensor_at(reading, reading->leaves.leaves[i].node, &index))
+        if (cairn_torch_reading_tensor(reading, reading->leaves.leaves[i].node, &index))
             cairn_state_roots_see(&reading->roots, &path);
     }
     if (!err)
@@ -528,7 +356,7 @@ read_leaves(struct reading *reading)
             ours = strcmp(leaf->keys[k].text, optimizer.keys[k].text) == 0;
         if (!ours)
             continue;
-        err = name_parameters(reading, leaf->node);
+        err = cairn_torch_reading_name_parameters(reading, leaf->node);
         if (!err)
             err = pack_groups(reading, leaf);
         break;
@@ -551,7 +379,7 @@ read_leaves(struct reading *reading)
 static cairn_err
 read_file(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
 {
-    struct reading reading = {.checkpoint = checkpoint, .complaint = complaint};
+    struct cairn_torch_reading reading = {.checkpoint = checkpoint, .complaint = complaint};
     int fd = -1;
     cairn_err err;
 
@@ -578,7 +406,7 @@ read_file(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint
         err = read_leaves(&reading);
     }
     (void)cairn_file_close(fd); /* only read; -1 is allowed */
-    forget_parameters(&reading);
+    cairn_torch_reading_forget_parameters(&reading);
     cairn_torch_leaves_fini(&reading.leaves);
     cairn_torch_close(&reading.file);
     free(reading.tensor_of);

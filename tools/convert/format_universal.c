@@ -13,6 +13,7 @@
 
 #include "base/limits.h"
 #include "snapshot/universal.h"
+#include "tools/convert/box.h"
 
 enum { REPORT_BYTES = 512 };
 
@@ -102,11 +103,8 @@ plan_files(const struct cairn_checkpoint *checkpoint, const struct cairn_output_
 
     for (uint32_t t = 0; t < cairn_layout_tensor_count(tensors); t++) {
         const struct cairn_tensor *tensor = cairn_layout_tensor(tensors, t);
-        uint64_t bytes = cairn_dtype_bytes(tensor->dtype);
 
-        for (uint32_t d = 0; d < tensor->dims; d++)
-            bytes *= tensor->shape[d];
-        total += bytes;
+        total += cairn_tensor_bytes(tensor);
     }
     count = total / most < CAIRN_NODES_MAX - 1 ? (uint32_t)(total / most) + 1 : CAIRN_NODES_MAX;
     for (uint32_t w = 0; w < count; w++)

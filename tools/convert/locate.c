@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "snapshot/reshard_pieces.h"
+#include "tools/convert/box.h"
 
 enum { RUN_BYTES_MIN = 64 };
 
@@ -36,16 +37,6 @@ unit_bytes(const struct cairn_tensor *tensor, const struct cairn_piece *piece)
             break;
     }
     return unit;
-}
-
-static uint64_t
-end_of(const struct cairn_tensor *tensor, const struct cairn_piece *piece)
-{
-    uint64_t end = piece->offset_bytes + cairn_dtype_bytes(tensor->dtype);
-
-    for (uint32_t d = 0; d < tensor->dims; d++)
-        end += (piece->extent[d] - 1) * piece->stride_bytes[d];
-    return end;
 }
 
 /* Dimensions of more than one step, longest stride first; returns how many. */
@@ -126,7 +117,7 @@ index_tensor(struct cairn_locator *locator, const struct cairn_piece_table *tabl
     for (size_t i = begin; i < end; i++) {
         struct entry *entry = &locator->entries[i];
 
-        entry->reach = end_of(tensor, entry->piece);
+        entry->reach = cairn_box_end(tensor, entry->piece);
         if (i > begin && entry[-1].piece->container == entry->piece->container &&
             entry[-1].reach > entry->reach)
             entry->reach = entry[-1].reach;

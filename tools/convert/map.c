@@ -1,6 +1,6 @@
 /*
- * tools/convert/map.c - see map.h: loading a map, finding the direction, taking the source's
- * tensors one after the other.
+ * tools/convert/map.c - see map.h: finding the direction, taking the source's tensors one after the
+ * other.
  *
  * Aliases come last, so that what they are an alias of is there already and they can stay one.
  */
@@ -11,52 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/convert/box.h"
 #include "tools/convert/dcp.h"
 #include "tools/convert/map_stage.h"
 #include "tools/convert/param_groups.h"
 #include "tools/convert/torch_state.h"
 
 enum { LIST_BYTES_MAX = 400, UNKNOWN_SHOWN_MAX = 5 };
-
-/* ---- loading ---- */
-
-static cairn_err
-load_file(const char *path, struct cairn_map **out, struct cairn_complaint *complaint)
-{
-    char all[LIST_BYTES_MAX] = "";
-    struct cairn_place place = {.dir_fd = -1};
-    uint8_t *bytes = NULL;
-    size_t used = 0, bytes_len = 0;
-    struct cairn_complaint silent = {""};
-    cairn_err err;
-
-    err = cairn_place_open(path, &place, &silent);
-    if (err || !place.name) {
-        for (uint32_t i = 0; cairn_map_preset_name(i); i++)
-            used += (size_t)snprintf(all + used, sizeof(all) - used, "%s%s", i ? ", " : "",
-                                     cairn_map_preset_name(i));
-        cairn_place_close(&place);
-        return cairn_complain(complaint, err ? err : CAIRN_NOT_FOUND,
-                              "%s is neither a file nor one of the maps that are built in: %s",
-                              path, all);
-    }
-    err = cairn_place_load(&place, "", CAIRN_MAP_BYTES_MAX, &bytes, &bytes_len, complaint);
-    cairn_place_close(&place);
-    if (!err)
-        err = cairn_map_parse(path, (const char *)bytes, bytes_len, out, complaint);
-    free(bytes);
-    return err;
-}
-
-static cairn_err
-load(const char *map, struct cairn_map **out, struct cairn_complaint *complaint)
-{
-    size_t text_bytes = 0;
-    const char *text = cairn_map_preset(map, &text_bytes);
-
-    return text ? cairn_map_parse(map, text, text_bytes, out, complaint)
-                : load_file(map, out, complaint);
-}
 
 /* ---- names of the source ---- */
 
@@ -209,13 +170,7 @@ cairn_map_target_add(struct cairn_map_stage *stage, const char *name,
                      const struct cairn_tensor *like, uint32_t dims, const uint64_t *shape,
                      uint32_t alias_of)
 {
-    struct cairn_slice slice = {.name = name,
-                                .dtype = like->dtype,
-                                .kind = like->kind,
-                                .dims = dims,
-                                .replica_count = 1};
     uint32_t index = cairn_layout_tensor_count(stage->to);
-    bool empty = false;
     cairn_err err;
 
     if (cairn_layout_tensor_find(stage->to, name) != UINT32_MAX)
@@ -223,13 +178,10 @@ cairn_map_target_add(struct cairn_map_stage *stage, const char *name,
                               "%s: two tensors would be called %s, of which %s is the second; "
                               "leave one out with --drop",
                               stage->checkpoint->place.path, name, like->name);
-    for (uint32_t d = 0; d < dims; d++) {
-        slice.shape[d] = slice.extent[d] = shape[d];
-        empty = empty || shape[d] == 0;
-    }
     err = reserve(stage, index + 1);
     if (!err)
-        err = cairn_layout_add(stage->to, 0, &slice, !empty, !empty, 0, NULL);
+        err = cairn_box_add_tensor(stage->to, name, like->dtype, like->kind, dims, shape, &index,
+                                   NULL);
     if (!err)
         stage->piece_first[index] = cairn_layout_piece_count(stage->to);
     for (size_t i = 0; !err && alias_of == UINT32_MAX && i < stage->scratch.count; i++) {
@@ -489,7 +441,7 @@ cairn_checkpoint_map(struct cairn_checkpoint *checkpoint, const char *map, const
     struct cairn_map *loaded = NULL;
     cairn_err err;
 
-    err = load(map, &loaded, complaint);
+    err = cairn_map_load(map, &loaded, complaint);
     if (!err)
         err = cairn_checkpoint_map_by(checkpoint, loaded, sets, set_count, report, complaint);
     cairn_map_destroy(loaded);

@@ -157,6 +157,11 @@ struct cairn_map {
 CAIRN_MUST_CHECK cairn_err cairn_map_parse(const char *file, const char *text, size_t text_bytes,
                                            struct cairn_map **out,
                                            struct cairn_complaint *complaint);
+
+/* The same of a map by what the user calls it: a preset's name, or a file's. CAIRN_NOT_FOUND,
+ * CAIRN_DENIED, the errors of reading. */
+CAIRN_MUST_CHECK cairn_err cairn_map_load(const char *map, struct cairn_map **out,
+                                          struct cairn_complaint *complaint);
 void cairn_map_destroy(struct cairn_map *map); /* NULL is allowed */
 
 /* The index of a symbol, UINT32_MAX where there is none. */

@@ -225,8 +225,9 @@ say_unknown(const struct cairn_map *map, const struct cairn_map_rule *rule,
     show_dim(map, &shape->pattern->dim[d], expression);
     return cairn_complain(complaint, CAIRN_INVAL,
                           "%s: %" PRIu64 " should be %s (%s, line %" PRIu32
-                          "), and the size of %s is not known: neither config.json nor arguments "
-                          "in the checkpoint say it; say --set %s=N",
+                          "), and the size of %s is not known: no arguments in the checkpoint say "
+                          "it, and no config.json in its directory (beside a single file none is "
+                          "looked for); say --set %s=N",
                           shape->name, shape->shape[d], expression, rule->file, rule->line,
                           map->symbols[symbol].name, map->symbols[symbol].name);
 }

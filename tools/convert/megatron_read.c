@@ -120,6 +120,23 @@ find_sizes(struct reading *reading, const char *first)
     return CAIRN_OK;
 }
 
+/* Without args, what an earlier conversion noted. */
+static void
+take_sizes(const struct cairn_pickle_node *root, struct cairn_parallelism *sizes)
+{
+    const struct cairn_pickle_node *said = cairn_pickle_get(root, CAIRN_MEGATRON_SIZES);
+    const struct {
+        const char *key;
+        uint32_t *size;
+    } all[] = {{"tp", &sizes->tp}, {"pp", &sizes->pp}, {"ep", &sizes->ep}, {"etp", &sizes->etp}};
+    uint64_t size;
+
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        if (*all[i].size == 0 && cairn_pickle_u64(cairn_pickle_get(said, all[i].key), &size) &&
+            size <= CAIRN_CONVERT_CONTAINERS_MAX)
+            *all[i].size = (uint32_t)size;
+}
+
 /* The chunks of a stage: "model", or "model0" and on. */
 static uint32_t
 count_chunks(const struct cairn_pickle_node *root)
@@ -274,6 +291,8 @@ open_first(struct reading *reading)
     if (!cairn_pickle_pairs(root))
         return refuse(reading, CAIRN_CORRUPT, reading->paths[0], "it is no dict");
     cairn_megatron_args_read(cairn_pickle_get(root, "args"), &reading->state.args);
+    if (!reading->state.args.known)
+        take_sizes(root, &reading->state.args.sizes);
     reading->checkpoint->step_known =
         cairn_pickle_u64(cairn_pickle_get(root, "iteration"), &reading->checkpoint->step);
     if (cairn_pickle_get(root, "checkpoint_version")) {

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/convert/megatron_join.h"
 #include "tools/convert/megatron_plain.h"
 #include "tools/convert/pickle_read.h"
 
@@ -150,6 +151,17 @@ add_found(struct cairn_megatron_target *target, const struct found *found, const
     return err ? err : add_extra(target, found, next);
 }
 
+/* Where a parameter stands in its layer: a norm that is a module of its own, before the layer that
+ * its name in a distributed checkpoint speaks of. */
+static uint32_t
+order_of(const char *name, bool local)
+{
+    char plain[CAIRN_NAME_BYTES_MAX];
+
+    return cairn_megatron_order_of(
+        local && cairn_megatron_norm_rename(name, false, plain, sizeof(plain)) ? plain : name);
+}
+
 /* Keys of a checkpoint that Megatron-LM did not save. */
 static cairn_err
 make_keys(struct cairn_megatron_target *target)
@@ -162,7 +174,8 @@ make_keys(struct cairn_megatron_target *target)
 
     if (!found)
         return CAIRN_NOMEM;
-    for (uint32_t i = 0; i < count; i++) {
+    err = cairn_megatron_args_spec(target->checkpoint, &local, target->complaint);
+    for (uint32_t i = 0; i < count && !err; i++) {
         const struct cairn_tensor *tensor = cairn_layout_tensor(layout, i);
         const struct cairn_megatron_rule *rule = cairn_megatron_rule_of(tensor->name);
         struct cairn_megatron_name name;
@@ -178,12 +191,11 @@ make_keys(struct cairn_megatron_target *target)
                                     : strncmp(tensor->name, "embedding.", 10) == 0 ? 'B'
                                                                                    : 'A',
                            .layer = name.layer,
-                           .order = cairn_megatron_order_of(tensor->name),
+                           .order = order_of(tensor->name, local),
                            .shared = strstr(tensor->name, ".shared_experts.") != NULL,
                            .name = tensor->name};
     }
     qsort(found, found_count, sizeof(*found), by_place);
-    err = cairn_megatron_args_spec(target->checkpoint, &local, target->complaint);
     for (uint32_t i = 0; i < found_count && !err; i++)
         err = add_found(target, &found[i], i + 1 < found_count ? found[i + 1].name : NULL, local);
     free(found);
@@ -384,15 +396,18 @@ load_common(struct cairn_megatron_target *target)
     cairn_err err;
 
     cairn_megatron_args_read(NULL, &target->args);
-    if (tensor == UINT32_MAX) {
+    if (tensor == UINT32_MAX)
+        err = cairn_megatron_join(target);
+    else
+        err = cairn_checkpoint_load_opaque(target->checkpoint, CAIRN_MEGATRON_COMMON,
+                                           CAIRN_CONVERT_METADATA_BYTES_MAX, &target->common,
+                                           &target->common_bytes, target->complaint);
+    if (err)
+        return err;
+    if (!target->common) {
         target->has_optim = false;
         return find_sizes(target);
     }
-    err = cairn_checkpoint_load_opaque(target->checkpoint, CAIRN_MEGATRON_COMMON,
-                                       CAIRN_CONVERT_METADATA_BYTES_MAX, &target->common,
-                                       &target->common_bytes, target->complaint);
-    if (err)
-        return err;
     cairn_pickle_init(&tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
     err = cairn_pickle_read(&tree, CAIRN_MEGATRON_COMMON, target->common, target->common_bytes,
                             &root, &taken);
@@ -400,6 +415,10 @@ load_common(struct cairn_megatron_target *target)
         cairn_megatron_args_read(cairn_pickle_get(root, "args"), &target->args);
     if (!err) /* without the optimizer's groups Megatron-LM loads none of its tensors */
         target->has_optim = target->has_optim && cairn_pickle_get(root, "optimizer") != NULL;
+    if (target->joined) /* another optimizer's state has no place in distrib_optim.pt: it is carried */
+        target->has_optim =
+            target->has_optim &&
+            cairn_megatron_target_find(target, "exp_avg_sq." CAIRN_MEGATRON_EMBEDDING) != UINT32_MAX;
     if (err)
         err = refuse(target, CAIRN_MEGATRON_COMMON " is damaged");
     if (!err)

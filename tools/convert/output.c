@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/convert/box.h"
+
 /* Makes room for one more element of a table. */
 static cairn_err
 grow(void *table, uint32_t count, uint32_t *room, size_t element_bytes)
@@ -169,26 +171,15 @@ cairn_err
 cairn_output_add_tensor(struct cairn_output *output, const struct cairn_output_options *options,
                         const struct cairn_tensor *tensor, uint32_t *index)
 {
-    struct cairn_slice slice = {.name = tensor->name,
-                                .dtype = cairn_output_dtype(options, tensor),
-                                .kind = tensor->kind,
-                                .dims = tensor->dims,
-                                .replica_count = 1};
-    bool empty = false;
     cairn_err err = CAIRN_OK;
 
-    for (uint32_t d = 0; d < tensor->dims; d++) {
-        slice.shape[d] = slice.extent[d] = tensor->shape[d];
-        empty = empty || tensor->shape[d] == 0;
-    }
     if (!output->layout)
         err = cairn_layout_create(&output->layout);
-    if (!err) /* the tensor alone: an empty range, or a box that is empty as it is */
-        err = cairn_layout_add(output->layout, 0, &slice, !empty, !empty, 0, NULL);
-    if (err)
-        return err == CAIRN_INVAL ? CAIRN_INTERNAL : err;
-    *index = cairn_layout_tensor_find(output->layout, tensor->name);
-    return CAIRN_OK;
+    if (!err)
+        err = cairn_box_add_tensor(output->layout, tensor->name,
+                                   cairn_output_dtype(options, tensor), tensor->kind, tensor->dims,
+                                   tensor->shape, index, NULL);
+    return err == CAIRN_INVAL ? CAIRN_INTERNAL : err;
 }
 
 cairn_err
@@ -196,26 +187,15 @@ cairn_output_add_box(struct cairn_output *output, uint32_t tensor, uint32_t file
                      const uint64_t *start, const uint64_t *extent, uint64_t offset_bytes,
                      const uint64_t *stride_bytes)
 {
-    struct cairn_piece piece = {
-        .tensor = tensor, .container = file, .offset_bytes = offset_bytes};
-    const struct cairn_tensor *known;
-    uint64_t stride;
+    struct cairn_piece piece;
     cairn_err err;
 
     if (!output->layout || tensor >= cairn_layout_tensor_count(output->layout) ||
         file >= output->file_count)
         return CAIRN_INTERNAL;
-    known = cairn_layout_tensor(output->layout, tensor);
-    stride = cairn_dtype_bytes(known->dtype);
-    for (uint32_t d = known->dims; d-- > 0;) {
-        piece.start[d] = start ? start[d] : 0;
-        piece.extent[d] = extent ? extent[d] : known->shape[d];
-        piece.stride_bytes[d] = stride_bytes ? stride_bytes[d] : stride;
-        if (piece.extent[d] == 0)
-            return CAIRN_OK;
-        if (__builtin_mul_overflow(stride, piece.extent[d], &stride))
-            return CAIRN_INTERNAL;
-    }
+    if (!cairn_box_make(cairn_layout_tensor(output->layout, tensor), tensor, file, start, extent,
+                        offset_bytes, stride_bytes, &piece))
+        return CAIRN_OK;
     err = cairn_layout_add_piece(output->layout, &piece);
     return err == CAIRN_INVAL ? CAIRN_INTERNAL : err;
 }
@@ -225,8 +205,6 @@ cairn_output_add_flat(struct cairn_output *output, uint32_t tensor, uint32_t fil
                       const uint64_t *start, const uint64_t *extent, uint64_t flat_begin,
                       uint64_t flat_end, uint64_t offset_bytes)
 {
-    struct cairn_slice slice = {.replica_count = 1};
-    struct cairn_tensor known;
     cairn_err err;
 
     if (!output->layout || tensor >= cairn_layout_tensor_count(output->layout) ||
@@ -234,16 +212,7 @@ cairn_output_add_flat(struct cairn_output *output, uint32_t tensor, uint32_t fil
         return CAIRN_INTERNAL;
     if (flat_begin == flat_end)
         return CAIRN_OK;
-    known = *cairn_layout_tensor(output->layout, tensor);
-    slice.name = known.name;
-    slice.dtype = known.dtype;
-    slice.kind = known.kind;
-    slice.dims = known.dims;
-    memcpy(slice.shape, known.shape, sizeof(slice.shape));
-    for (uint32_t d = 0; d < known.dims; d++) {
-        slice.offset[d] = start ? start[d] : 0;
-        slice.extent[d] = extent ? extent[d] : known.shape[d];
-    }
-    err = cairn_layout_add(output->layout, file, &slice, flat_begin, flat_end, offset_bytes, NULL);
+    err = cairn_box_add_flat(output->layout, tensor, file, start, extent, flat_begin, flat_end,
+                             offset_bytes, NULL);
     return err == CAIRN_INVAL ? CAIRN_INTERNAL : err;
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/convert/box.h"
 #include "tools/convert/cast.h"
 
 void
@@ -56,9 +57,7 @@ list_entries(const struct cairn_output *output, const struct cairn_layout *sourc
             found == UINT32_MAX ? to->dtype : cairn_layout_tensor(source, found)->dtype;
         uint64_t bytes = cairn_dtype_bytes(to->dtype);
 
-        entries[i] = (struct entry){.piece = piece, .end = piece->offset_bytes + bytes};
-        for (uint32_t d = 0; d < to->dims; d++)
-            entries[i].end += (piece->extent[d] - 1) * piece->stride_bytes[d];
+        entries[i] = (struct entry){.piece = piece, .end = cairn_box_end(to, piece)};
         if (from == to->dtype)
             continue;
         if (!cairn_cast_knows(from, to->dtype))
@@ -170,20 +169,12 @@ scale_layout(const struct cairn_output *output, const struct cairn_layout *sourc
     for (uint32_t t = 0; !err && t < tensor_count; t++) {
         const struct cairn_tensor *tensor = cairn_layout_tensor(output->layout, t);
         uint32_t found = cairn_layout_tensor_find(source, tensor->name);
-        struct cairn_slice slice = {.name = tensor->name,
-                                    .dtype = tensor->dtype,
-                                    .kind = tensor->kind,
-                                    .dims = tensor->dims,
-                                    .replica_count = 1};
-        bool empty = false;
+        enum cairn_dtype dtype = found == UINT32_MAX ? tensor->dtype
+                                                     : cairn_layout_tensor(source, found)->dtype;
+        uint32_t index;
 
-        if (found != UINT32_MAX)
-            slice.dtype = cairn_layout_tensor(source, found)->dtype;
-        for (uint32_t d = 0; d < tensor->dims; d++) {
-            slice.shape[d] = slice.extent[d] = tensor->shape[d];
-            empty = empty || tensor->shape[d] == 0;
-        }
-        err = cairn_layout_add(regions->owned, 0, &slice, !empty, !empty, 0, NULL);
+        err = cairn_box_add_tensor(regions->owned, tensor->name, dtype, tensor->kind, tensor->dims,
+                                   tensor->shape, &index, NULL);
     }
     for (size_t i = 0; !err && i < count; i++) {
         struct cairn_piece piece = *entries[i].piece;

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "tools/convert/box.h"
 #include "tools/convert/locate.h"
 
 struct sums {
@@ -74,16 +75,6 @@ cairn_tally_destroy(struct cairn_tally *tally)
     free(tally);
 }
 
-static uint64_t
-total_bytes(const struct cairn_tensor *tensor)
-{
-    uint64_t bytes = cairn_dtype_bytes(tensor->dtype);
-
-    for (uint32_t d = 0; d < tensor->dims; d++)
-        bytes *= tensor->shape[d];
-    return bytes;
-}
-
 /* What of one tensor is in one tile. */
 struct visit {
     struct cairn_tally *tally;
@@ -104,9 +95,9 @@ visit_begin(struct visit *visit, uint32_t tensor)
     visit->bytes = 0;
     cairn_fingerprint_walk_init(
         &visit->source,
-        total_bytes(cairn_layout_tensor(tally->source, tally->source_tensor[tensor])));
+        cairn_tensor_bytes(cairn_layout_tensor(tally->source, tally->source_tensor[tensor])));
     cairn_fingerprint_walk_init(&visit->target,
-                                total_bytes(cairn_layout_tensor(tally->target, tensor)));
+                                cairn_tensor_bytes(cairn_layout_tensor(tally->target, tensor)));
 }
 
 static void

@@ -1,5 +1,5 @@
 /* tools/convert/target.c - see target.h. */
-#include "tools/convert/target.h"
+#include "tools/convert/target_inner.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,32 +13,14 @@
 
 #include "base/file.h"
 
-#define PART_SUFFIX ".cairn-part"
-#define JOURNAL_SUFFIX ".cairn-journal"
-
 enum {
-    NAME_BYTES_MAX = 1280,
     /* Of one pwrite: longer ones make the page cache take large folios, which a virtual machine has
      * to fetch from its host; 8 MiB at a time is 4 to 10 times slower (measured on ext4). */
     WRITE_BYTES = 256 * 1024
 };
 
-struct cairn_target {
-    const struct cairn_output *output;
-    char *directory;
-    char *name; /* of the single file in the directory, NULL: the output's own paths */
-    int dir_fd;
-    mode_t mask;  /* of the process, which the output's permissions follow */
-    bool made;    /* the directory was made here */
-    bool created; /* part files may be there */
-    bool resumed;
-    struct cairn_journal *journal;
-    struct cairn_handles *handles;
-};
-
-/* The final name of a file below dir_fd. */
-static const char *
-final_name(const struct cairn_target *target, uint32_t file)
+const char *
+cairn_target_final_name(const struct cairn_target *target, uint32_t file)
 {
     return target->name ? target->name : target->output->files[file].path;
 }
@@ -47,7 +29,16 @@ cairn_err
 cairn_target_part_name(const struct cairn_target *target, uint32_t file, char *name,
                        size_t name_bytes)
 {
-    int used = snprintf(name, name_bytes, "%s" PART_SUFFIX, final_name(target, file));
+    int used =
+        snprintf(name, name_bytes, "%s.cairn-part", cairn_target_final_name(target, file));
+
+    return used > 0 && (size_t)used < name_bytes ? CAIRN_OK : CAIRN_INVAL;
+}
+
+cairn_err
+cairn_target_journal_name(const struct cairn_target *target, char *name, size_t name_bytes)
+{
+    int used = snprintf(name, name_bytes, "%s.cairn-journal", target->name ? target->name : "");
 
     return used > 0 && (size_t)used < name_bytes ? CAIRN_OK : CAIRN_INVAL;
 }
@@ -74,10 +65,9 @@ cairn_target_journal(struct cairn_target *target)
 static void
 forget(struct cairn_target *target)
 {
-    char journal[NAME_BYTES_MAX];
+    char journal[CAIRN_TARGET_NAME_BYTES_MAX];
 
-    if (snprintf(journal, sizeof(journal), "%s" JOURNAL_SUFFIX, target->name ? target->name : "") <
-        (int)sizeof(journal))
+    if (cairn_target_journal_name(target, journal, sizeof(journal)) == CAIRN_OK)
         (void)!unlinkat(target->dir_fd, journal, 0);
     if (target->made)
         (void)!rmdir(target->directory);
@@ -95,22 +85,73 @@ cairn_target_close(struct cairn_target *target)
     (void)cairn_file_close(target->dir_fd); /* -1 is allowed; a directory has nothing to lose */
     free(target->directory);
     free(target->name);
+    free(target->sized);
     free(target);
 }
 
+/* ---- part files ---- */
+
+cairn_err
+cairn_target_make_directories(const struct cairn_target *target, const char *name)
+{
+    char path[CAIRN_TARGET_NAME_BYTES_MAX];
+    bool made;
+    cairn_err err = CAIRN_OK;
+
+    for (const char *slash = strchr(name, '/'); slash && !err; slash = strchr(slash + 1, '/')) {
+        if ((size_t)(slash - name) >= sizeof(path))
+            return CAIRN_INVAL;
+        memcpy(path, name, (size_t)(slash - name));
+        path[slash - name] = '\0';
+        err = cairn_dir_add(target->dir_fd, path, &made);
+        if (!err && made)
+            cairn_file_share(target->dir_fd, path, true, target->mask);
+    }
+    return err;
+}
+
+static cairn_err
+size_part(const struct cairn_target *target, uint32_t file, int fd,
+          struct cairn_complaint *complaint)
+{
+    uint64_t bytes = target->output->files[file].bytes;
+    cairn_err err = cairn_file_reserve(fd, bytes);
+
+    if (!err)
+        err = cairn_file_resize(fd, bytes);
+    return err ? cairn_complain(complaint, err, "%s/%s cannot be made %" PRIu64 " bytes long: %s",
+                                target->directory, cairn_target_final_name(target, file), bytes,
+                                cairn_err_text(err))
+               : CAIRN_OK;
+}
+
+/* Opens a part file. Who does so first makes it: while one thread makes a file, another writes, so
+ * that the disk is at work from the first tile on. */
 static cairn_err
 open_part(void *context, uint32_t file, int *fd, struct cairn_complaint *complaint)
 {
     struct cairn_target *target = context;
-    char name[NAME_BYTES_MAX];
+    char name[CAIRN_TARGET_NAME_BYTES_MAX];
     cairn_err err;
 
+    target->created = true;
     err = cairn_target_part_name(target, file, name, sizeof(name));
+    if (!err && !target->sized[file])
+        err = cairn_target_make_directories(target, name);
     if (!err)
         err = cairn_file_open(target->dir_fd, name, CAIRN_FILE_UPDATE, fd);
-    return err ? cairn_complain(complaint, err, "%s/%s cannot be opened: %s", target->directory,
-                                name, cairn_err_text(err))
-               : CAIRN_OK;
+    if (err)
+        return cairn_complain(complaint, err, "%s/%s cannot be opened: %s", target->directory,
+                              name, cairn_err_text(err));
+    if (target->sized[file])
+        return CAIRN_OK;
+    err = size_part(target, file, *fd, complaint);
+    target->sized[file] = !err;
+    if (err) {
+        (void)cairn_file_close(*fd); /* nothing was written to it */
+        *fd = -1;
+    }
+    return err;
 }
 
 /* ---- opening ---- */
@@ -190,7 +231,7 @@ check_room(const struct cairn_target *target, struct cairn_complaint *complaint)
     uint64_t wanted = 0, there = 0, room;
     struct statvfs disk;
     struct stat part;
-    char name[NAME_BYTES_MAX];
+    char name[CAIRN_TARGET_NAME_BYTES_MAX];
 
     for (uint32_t f = 0; f < target->output->file_count; f++) {
         wanted += target->output->files[f].bytes;
@@ -215,7 +256,7 @@ cairn_target_open(const char *path, const struct cairn_output *output, bool sing
                   struct cairn_complaint *complaint)
 {
     struct cairn_target *target = calloc(1, sizeof(*target));
-    char journal[NAME_BYTES_MAX];
+    char journal[CAIRN_TARGET_NAME_BYTES_MAX];
     cairn_err err;
 
     if (!target)
@@ -226,8 +267,7 @@ cairn_target_open(const char *path, const struct cairn_output *output, bool sing
     err = split_path(target, path, single_file);
     if (!err)
         err = open_directory(target, complaint);
-    if (!err && snprintf(journal, sizeof(journal), "%s" JOURNAL_SUFFIX,
-                         target->name ? target->name : "") >= (int)sizeof(journal))
+    if (!err && cairn_target_journal_name(target, journal, sizeof(journal)) != CAIRN_OK)
         err = cairn_complain(complaint, CAIRN_INVAL, "the name of %s is too long", path);
     if (!err)
         err = check_free(target, journal, complaint);
@@ -236,6 +276,8 @@ cairn_target_open(const char *path, const struct cairn_output *output, bool sing
     if (!err)
         err = cairn_journal_open(target->dir_fd, journal, digest, &target->journal,
                                  &target->resumed, complaint);
+    if (!err && !(target->sized = calloc((size_t)output->file_count + 1, sizeof(bool))))
+        err = CAIRN_NOMEM;
     if (!err)
         err = cairn_handles_create(output->file_count, open_part, target, &target->handles);
     if (err) {
@@ -246,62 +288,21 @@ cairn_target_open(const char *path, const struct cairn_output *output, bool sing
     return CAIRN_OK;
 }
 
-/* ---- files ---- */
-
-static bool
-in_same_directory(const char *a, const char *b)
-{
-    const char *end = strrchr(a, '/'), *other = strrchr(b, '/');
-    size_t bytes = end ? (size_t)(end - a) : 0;
-
-    return bytes == (other ? (size_t)(other - b) : 0) && memcmp(a, b, bytes) == 0;
-}
-
-/* Makes the directories that a name goes through. */
-static cairn_err
-make_directories(const struct cairn_target *target, const char *name)
-{
-    char path[NAME_BYTES_MAX];
-    cairn_err err = CAIRN_OK;
-
-    for (const char *slash = strchr(name, '/'); slash && !err; slash = strchr(slash + 1, '/')) {
-        if ((size_t)(slash - name) >= sizeof(path))
-            return CAIRN_INVAL;
-        memcpy(path, name, (size_t)(slash - name));
-        path[slash - name] = '\0';
-        err = cairn_dir_make(target->dir_fd, path);
-        if (!err)
-            cairn_file_share(target->dir_fd, path, true, target->mask);
-    }
-    return err;
-}
+/* ---- writing ---- */
 
 cairn_err
 cairn_target_create(struct cairn_target *target, struct cairn_complaint *complaint)
 {
     cairn_err err = CAIRN_OK;
 
-    target->created = true;
     for (uint32_t f = 0; !err && f < target->output->file_count; f++) {
-        uint64_t bytes = target->output->files[f].bytes;
         int fd = -1;
 
-        if (f == 0 || !in_same_directory(final_name(target, f), final_name(target, f - 1)))
-            err = make_directories(target, final_name(target, f));
-        if (err)
-            break;
+        if (target->sized[f])
+            continue;
         err = cairn_handles_acquire(target->handles, f, &fd, complaint);
-        if (err)
-            break;
-        err = cairn_file_reserve(fd, bytes);
         if (!err)
-            err = cairn_file_resize(fd, bytes);
-        cairn_handles_release(target->handles, f);
-        if (err)
-            (void)cairn_complain(complaint, err,
-                                 "%s/%s cannot be made %" PRIu64 " bytes long: %s",
-                                 target->directory, final_name(target, f), bytes,
-                                 cairn_err_text(err));
+            cairn_handles_release(target->handles, f);
     }
     return err ? cairn_complain(complaint, err, "%s: %s", target->directory, cairn_err_text(err))
                : CAIRN_OK;
@@ -320,7 +321,7 @@ cairn_target_read(struct cairn_target *target, uint32_t file, uint64_t at, void 
     err = cairn_file_read_at(fd, at, bytes, bytes_len, got);
     cairn_handles_release(target->handles, file);
     return err ? cairn_complain(complaint, err, "%s/%s cannot be read at byte %" PRIu64 ": %s",
-                                target->directory, final_name(target, file), at,
+                                target->directory, cairn_target_final_name(target, file), at,
                                 cairn_err_text(err))
                : CAIRN_OK;
 }
@@ -338,126 +339,13 @@ cairn_target_write(struct cairn_target *target, uint32_t file, uint64_t at, cons
     for (size_t done = 0; !err && done < bytes_len; done += WRITE_BYTES)
         err = cairn_file_write_at(fd, at + done, (const uint8_t *)bytes + done,
                                   bytes_len - done < WRITE_BYTES ? bytes_len - done : WRITE_BYTES);
-    cairn_file_start_sync(fd, at, bytes_len); /* or all waits for the commit */
+    if (bytes_len >= WRITE_BYTES)
+        cairn_file_start_sync(fd, at, bytes_len); /* or all waits for the commit */
     cairn_handles_release(target->handles, file);
     return err ? cairn_complain(complaint, err,
                                 "%s/%s cannot be written at byte %" PRIu64
                                 ": %s. What is written stays: the same command goes on from there",
-                                target->directory, final_name(target, file), at,
-                                cairn_err_text(err))
-               : CAIRN_OK;
-}
-
-/* ---- commit ---- */
-
-static cairn_err
-sync_part(struct cairn_target *target, uint32_t file, struct cairn_complaint *complaint)
-{
-    cairn_err err;
-    int fd = -1;
-
-    err = cairn_handles_acquire(target->handles, file, &fd, complaint);
-    if (err)
-        return err;
-    err = cairn_file_sync(fd);
-    cairn_handles_release(target->handles, file);
-    return err ? cairn_complain(complaint, err, "%s/%s cannot be made durable: %s",
-                                target->directory, final_name(target, file), cairn_err_text(err))
-               : CAIRN_OK;
-}
-
-/* Syncs the directory that a name is in. */
-static cairn_err
-sync_directory_of(const struct cairn_target *target, const char *name)
-{
-    const char *slash = strrchr(name, '/');
-    char path[NAME_BYTES_MAX] = ".";
-    cairn_err err;
-    int fd = -1;
-
-    if (slash) {
-        if ((size_t)(slash - name) >= sizeof(path))
-            return CAIRN_INVAL;
-        memcpy(path, name, (size_t)(slash - name));
-        path[slash - name] = '\0';
-    }
-    err = cairn_file_open(target->dir_fd, path, CAIRN_FILE_DIRECTORY, &fd);
-    if (!err)
-        err = cairn_file_sync(fd);
-    (void)cairn_file_close(fd); /* a directory has nothing to lose */
-    return err;
-}
-
-/* Gives all part files their names. */
-static cairn_err
-rename_parts(struct cairn_target *target, struct cairn_complaint *complaint)
-{
-    char part[NAME_BYTES_MAX];
-    cairn_err err = CAIRN_OK;
-
-    for (uint32_t f = 0; !err && f < target->output->file_count; f++) {
-        const char *name = final_name(target, f);
-
-        err = cairn_target_part_name(target, f, part, sizeof(part));
-        if (!err)
-            cairn_file_share(target->dir_fd, part, false, target->mask);
-        if (!err)
-            err = cairn_file_rename(target->dir_fd, part, name);
-        if (!err && (f + 1 == target->output->file_count ||
-                     !in_same_directory(name, final_name(target, f + 1))))
-            err = sync_directory_of(target, name);
-        if (err)
-            (void)cairn_complain(complaint, err, "%s/%s cannot be given its name: %s",
-                                 target->directory, name, cairn_err_text(err));
-    }
-    return err;
-}
-
-static cairn_err
-save_smalls(struct cairn_target *target, struct cairn_complaint *complaint)
-{
-    cairn_err err = CAIRN_OK;
-
-    for (uint32_t i = 0; !err && i < target->output->small_count; i++) {
-        const struct cairn_output_small *small = &target->output->smalls[i];
-
-        err = make_directories(target, small->path);
-        if (!err)
-            err = cairn_file_save(target->dir_fd, small->path, small->bytes, small->bytes_len);
-        if (!err)
-            cairn_file_share(target->dir_fd, small->path, false, target->mask);
-        if (!err && strchr(small->path, '/')) /* cairn_file_save syncs dir_fd alone */
-            err = sync_directory_of(target, small->path);
-        if (err)
-            (void)cairn_complain(complaint, err, "%s/%s cannot be written: %s", target->directory,
-                                 small->path, cairn_err_text(err));
-    }
-    return err;
-}
-
-cairn_err
-cairn_target_commit(struct cairn_target *target, struct cairn_complaint *complaint)
-{
-    char journal[NAME_BYTES_MAX];
-    cairn_err err = CAIRN_OK;
-
-    for (uint32_t f = 0; !err && f < target->output->file_count; f++)
-        err = sync_part(target, f, complaint);
-    if (!err) { /* contents before names, names before the marker */
-        err = cairn_handles_destroy(target->handles);
-        target->handles = NULL;
-        if (err)
-            (void)cairn_complain(complaint, err, "%s: a file cannot be closed: %s",
-                                 target->directory, cairn_err_text(err));
-    }
-    if (!err)
-        err = rename_parts(target, complaint);
-    if (!err)
-        err = save_smalls(target, complaint);
-    if (!err && snprintf(journal, sizeof(journal), "%s" JOURNAL_SUFFIX,
-                         target->name ? target->name : "") < (int)sizeof(journal))
-        err = cairn_file_unlink(target->dir_fd, journal);
-    return err ? cairn_complain(complaint, err, "%s cannot be finished: %s", target->directory,
+                                target->directory, cairn_target_final_name(target, file), at,
                                 cairn_err_text(err))
                : CAIRN_OK;
 }

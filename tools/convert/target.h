@@ -32,7 +32,7 @@ void cairn_target_close(struct cairn_target *target); /* NULL is allowed; files 
 bool cairn_target_resumed(const struct cairn_target *target);
 struct cairn_journal *cairn_target_journal(struct cairn_target *target);
 
-/* Makes the part files with their sizes. Errors as open. */
+/* Makes the part files that no write has made. Errors as open. */
 CAIRN_MUST_CHECK cairn_err cairn_target_create(struct cairn_target *target,
                                                struct cairn_complaint *complaint);
 

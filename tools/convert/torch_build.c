@@ -1,8 +1,5 @@
 /*
- * tools/convert/torch_build.c - lays out one file of torch.save.
- *
- * A source that came from such a file keeps its tree (torch_state.h), and gets it back where all
- * that the tree names is still there and nothing else is. Otherwise the tree is made anew:
+ * tools/convert/torch_build.c - makes the tree of a file of torch.save for a source that has none:
  *
  *   weights alone   OrderedDict of names
  *   with more       {"model": OrderedDict, "optimizer": {"state": {number: {key: tensor}},
@@ -11,49 +8,15 @@
  * and what PyTorch would not understand lies as bytes under "cairn". Parameters are numbered in the
  * order of the groups, or where there are none, in that of the model.
  */
-#include "tools/convert/torch_state.h"
+#include "tools/convert/torch_building.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/convert/dcp_names.h"
 #include "tools/convert/param_groups.h"
 #include "tools/convert/pickle_read.h"
-#include "tools/convert/torch_refs.h"
-
-#define TREE_BYTES_MAX ((uint64_t)1 << 32)
-
-/* What is kept between plan and finish. */
-struct state {
-    struct cairn_torch_plan plan;
-    uint32_t *sums; /* [plan.storage_count]; UINT32_MAX where a storage is empty */
-};
-
-struct building {
-    const struct cairn_checkpoint *source;
-    const struct cairn_output_options *options;
-    struct cairn_pickle tree;
-    struct cairn_torch_builder builder;
-    struct cairn_dcp_names names; /* where a distributed checkpoint had things */
-    bool *used;        /* [tensors]: the tree has it */
-    uint32_t *numbers; /* [tensors]: 1 + a parameter's number in the optimizer */
-    uint32_t number_count;
-    struct cairn_complaint *complaint;
-};
-
-void
-cairn_torch_format_release(void *kept)
-{
-    struct state *state = kept;
-
-    if (!state)
-        return;
-    cairn_torch_plan_fini(&state->plan);
-    free(state->sums);
-    free(state);
-}
 
 /* ---- opaque state as nodes ---- */
 
@@ -67,7 +30,8 @@ ends_in_pickle(const char *name)
 
 /* The bytes of opaque state, in the arena. */
 static cairn_err
-load_opaque(struct building *building, const char *name, uint8_t **bytes, size_t *bytes_len)
+load_opaque(struct cairn_torch_building *building, const char *name, uint8_t **bytes,
+            size_t *bytes_len)
 {
     uint8_t *loaded = NULL;
     cairn_err err = cairn_checkpoint_load_opaque(building->source, name,
@@ -83,8 +47,9 @@ load_opaque(struct building *building, const char *name, uint8_t **bytes, size_t
     return *bytes ? CAIRN_OK : CAIRN_NOMEM;
 }
 
-static cairn_err
-read_opaque(struct building *building, const char *name, struct cairn_pickle_node **node)
+cairn_err
+cairn_torch_building_read(struct cairn_torch_building *building, const char *name,
+                          struct cairn_pickle_node **node)
 {
     size_t bytes_len = 0, taken_bytes = 0;
     uint8_t *bytes = NULL;
@@ -98,15 +63,15 @@ read_opaque(struct building *building, const char *name, struct cairn_pickle_nod
 /* ---- parameter groups ---- */
 
 static void
-number_parameter(struct building *building, uint32_t tensor)
+number_parameter(struct cairn_torch_building *building, uint32_t tensor)
 {
     if (building->numbers[tensor] == 0)
         building->numbers[tensor] = ++building->number_count;
 }
 
-/* The groups with numbers where they have names, counted as torch does: through all groups. */
-static cairn_err
-number_groups(struct building *building, struct cairn_pickle_node *list)
+cairn_err
+cairn_torch_building_number_groups(struct cairn_torch_building *building,
+                                   struct cairn_pickle_node *list)
 {
     struct cairn_pickle *tree = &building->tree;
     uint32_t position = 0;
@@ -135,101 +100,10 @@ number_groups(struct building *building, struct cairn_pickle_node *list)
     return cairn_pickle_done(tree);
 }
 
-/* ---- the source's own tree ---- */
-
-static cairn_err
-put_opaque(void *context, const struct cairn_pickle_node *node)
-{
-    struct building *building = context;
-    const struct cairn_pickle_node *id = node->items[0];
-    struct cairn_pickle_node *read = NULL;
-    char name[CAIRN_NAME_BYTES_MAX];
-    uint32_t tensor;
-    cairn_err err;
-
-    if (id->kind != CAIRN_PICKLE_TUPLE || id->count != 2 ||
-        !cairn_pickle_copy_text(id->items[1], name, sizeof(name)))
-        return CAIRN_NOT_FOUND;
-    tensor = cairn_layout_tensor_find(building->source->layout, name);
-    if (tensor == UINT32_MAX)
-        return CAIRN_NOT_FOUND;
-    building->used[tensor] = true;
-    if (!cairn_pickle_is_text(id->items[0], "opaque"))
-        return CAIRN_OK; /* a tensor */
-    err = read_opaque(building, name, &read);
-    if (!err && strcmp(name, CAIRN_PARAM_GROUPS_NAME) == 0)
-        err = number_groups(building, read);
-    return err ? err : cairn_pickle_replace(&building->tree, node, read);
-}
-
-static cairn_err
-note_tensor(void *context, const struct cairn_pickle_node *node)
-{
-    struct building *building = context;
-    char name[CAIRN_NAME_BYTES_MAX];
-    uint32_t tensor = UINT32_MAX;
-
-    if (cairn_pickle_copy_text(cairn_pickle_tensor_name(node), name, sizeof(name)))
-        tensor = cairn_layout_tensor_find(building->source->layout, name);
-    if (tensor == UINT32_MAX)
-        return CAIRN_NOT_FOUND;
-    building->used[tensor] = true;
-    return CAIRN_OK;
-}
-
-/* Tensors call OrderedDict too, and torch.save writes the name of a class once: so they get the
- * node of the first state dict that has one. */
-static void
-share_class(struct building *building, struct cairn_pickle_node *root)
-{
-    const struct cairn_pickle_node *pairs = cairn_pickle_pairs(root);
-
-    if (cairn_pickle_is_call(root, "collections", "OrderedDict")) {
-        building->builder.ordered_dict = root->object->callable;
-        return;
-    }
-    for (uint32_t i = 0; pairs && i < pairs->count; i++)
-        if (cairn_pickle_is_call(pairs->items[2 * i + 1], "collections", "OrderedDict")) {
-            building->builder.ordered_dict = pairs->items[2 * i + 1]->object->callable;
-            return;
-        }
-}
-
-/* *root stays NULL where the kept tree does not fit what is there. */
-static cairn_err
-restore_tree(struct building *building, struct cairn_pickle_node **root)
-{
-    const struct cairn_layout *layout = building->source->layout;
-    uint32_t tree = cairn_layout_tensor_find(layout, CAIRN_TORCH_TREE);
-    struct cairn_pickle_node *kept = NULL;
-    cairn_err err;
-
-    if (tree == UINT32_MAX)
-        return CAIRN_OK;
-    err = read_opaque(building, CAIRN_TORCH_TREE, &kept);
-    if (!err)
-        err = cairn_torch_visit_persistent(&building->tree, kept, put_opaque, building);
-    if (!err) /* tensors within objects */
-        err = cairn_torch_visit_persistent(&building->tree, kept, note_tensor, building);
-    building->used[tree] = true;
-    for (uint32_t i = 0; i < building->source->alias_count && !err; i++)
-        building->used[building->source->aliases[i].tensor] = true;
-    for (uint32_t i = 0; i < cairn_layout_tensor_count(layout) && !err; i++)
-        if (!building->used[i])
-            err = CAIRN_NOT_FOUND;
-    if (err == CAIRN_NOMEM || err == CAIRN_IO)
-        return err;
-    if (!err) {
-        share_class(building, kept);
-        *root = kept;
-    }
-    return CAIRN_OK;
-}
-
 /* ---- a tree of its own ---- */
 
 static struct cairn_pickle_node *
-tensor_node(struct building *building, uint32_t tensor)
+tensor_node(struct cairn_torch_building *building, uint32_t tensor)
 {
     building->used[tensor] = true;
     return cairn_pickle_tensor(&building->tree,
@@ -238,7 +112,7 @@ tensor_node(struct building *building, uint32_t tensor)
 
 /* The dict at a key, made where there is none; NULL where something else is there. */
 static struct cairn_pickle_node *
-dict_at(struct building *building, struct cairn_pickle_node *dict, const char *key)
+dict_at(struct cairn_torch_building *building, struct cairn_pickle_node *dict, const char *key)
 {
     struct cairn_pickle_node *found = cairn_pickle_get(dict, key);
 
@@ -251,7 +125,7 @@ dict_at(struct building *building, struct cairn_pickle_node *dict, const char *k
 
 /* Puts a node under the keys of a path; false where something else is in the way. */
 static bool
-put_at(struct building *building, struct cairn_pickle_node *root,
+put_at(struct cairn_torch_building *building, struct cairn_pickle_node *root,
        const struct cairn_state_path *path, struct cairn_pickle_node *node)
 {
     struct cairn_pickle_node *dict = root;
@@ -293,7 +167,7 @@ comes_with_object(const struct cairn_layout *layout, const struct cairn_tensor *
 /* Whether a distributed checkpoint had a buffer beside the model. Where it had the parameters under
  * names of its own too, nothing tells the two apart. */
 static bool
-is_beside_model(const struct building *building, const struct cairn_tensor *tensor,
+is_beside_model(const struct cairn_torch_building *building, const struct cairn_tensor *tensor,
                 bool model_renamed)
 {
     if (tensor->kind != CAIRN_BUFFER)
@@ -303,7 +177,7 @@ is_beside_model(const struct building *building, const struct cairn_tensor *tens
 }
 
 static struct cairn_pickle_node *
-build_model(struct building *building)
+build_model(struct cairn_torch_building *building)
 {
     const struct cairn_layout *layout = building->source->layout;
     struct cairn_pickle_node *model = cairn_torch_ordered_dict(&building->builder);
@@ -344,7 +218,7 @@ compare_moments(const void *left, const void *right)
 }
 
 static cairn_err
-list_moments(struct building *building, struct moment **out, uint32_t *count)
+list_moments(struct cairn_torch_building *building, struct moment **out, uint32_t *count)
 {
     const struct cairn_layout *layout = building->source->layout;
     uint32_t total = cairn_layout_tensor_count(layout), found = 0, key_bytes, parameter;
@@ -368,7 +242,7 @@ list_moments(struct building *building, struct moment **out, uint32_t *count)
 
 /* One group of all, for a source that says nothing of groups. */
 static struct cairn_pickle_node *
-build_groups(struct building *building)
+build_groups(struct cairn_torch_building *building)
 {
     struct cairn_pickle *tree = &building->tree;
     struct cairn_pickle_node *list = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
@@ -383,7 +257,7 @@ build_groups(struct building *building)
 }
 
 static cairn_err
-build_optimizer(struct building *building, struct cairn_pickle_node *root)
+build_optimizer(struct cairn_torch_building *building, struct cairn_pickle_node *root)
 {
     const struct cairn_layout *layout = building->source->layout;
     struct cairn_pickle *tree = &building->tree;
@@ -394,9 +268,9 @@ build_optimizer(struct building *building, struct cairn_pickle_node *root)
     cairn_err err = CAIRN_OK;
 
     if (groups_index != UINT32_MAX) {
-        err = read_opaque(building, CAIRN_PARAM_GROUPS_NAME, &groups);
+        err = cairn_torch_building_read(building, CAIRN_PARAM_GROUPS_NAME, &groups);
         if (!err)
-            err = number_groups(building, groups);
+            err = cairn_torch_building_number_groups(building, groups);
         if (err)
             return err;
         building->used[groups_index] = true;
@@ -441,7 +315,7 @@ done:
 
 /* What is neither of the model nor of the optimizer. */
 static cairn_err
-build_rest(struct building *building, struct cairn_pickle_node *root)
+build_rest(struct cairn_torch_building *building, struct cairn_pickle_node *root)
 {
     const struct cairn_layout *layout = building->source->layout;
     struct cairn_pickle *tree = &building->tree;
@@ -460,7 +334,7 @@ build_rest(struct building *building, struct cairn_pickle_node *root)
             continue;
         building->used[i] = true;
         if (!opaque || (ends_in_pickle(tensor->name) && !strchr(tensor->name, '/'))) {
-            err = opaque ? read_opaque(building, tensor->name, &node) : CAIRN_OK;
+            err = opaque ? cairn_torch_building_read(building, tensor->name, &node) : CAIRN_OK;
             if (err == CAIRN_NOMEM || err == CAIRN_IO)
                 return err;
             if (!opaque)
@@ -484,8 +358,8 @@ build_rest(struct building *building, struct cairn_pickle_node *root)
     return cairn_pickle_done(tree);
 }
 
-static cairn_err
-build_tree(struct building *building, struct cairn_pickle_node **root)
+cairn_err
+cairn_torch_building_make(struct cairn_torch_building *building, struct cairn_pickle_node **root)
 {
     const struct cairn_layout *layout = building->source->layout;
     uint32_t kept = cairn_layout_tensor_find(layout, CAIRN_TORCH_TREE);
@@ -505,125 +379,4 @@ build_tree(struct building *building, struct cairn_pickle_node **root)
     cairn_pickle_put(&building->tree, *root, cairn_pickle_text(&building->tree, "model"), model);
     err = build_optimizer(building, *root);
     return err ? err : build_rest(building, *root);
-}
-
-/* ---- laying out ---- */
-
-static cairn_err
-place_storages(struct building *building, const struct cairn_torch_refs *refs,
-               struct state *state, struct cairn_output *output, uint32_t file)
-{
-    const struct cairn_layout *layout = building->source->layout;
-    cairn_err err = CAIRN_OK;
-
-    state->sums = calloc((size_t)refs->count + 1, sizeof(*state->sums));
-    if (!state->sums)
-        return CAIRN_NOMEM;
-    for (uint32_t i = 0; i < refs->count && !err; i++) {
-        const struct cairn_zip_planned *entry = cairn_torch_plan_storage_at(&state->plan, i);
-        uint32_t target;
-
-        state->sums[i] = UINT32_MAX;
-        err = cairn_output_add_tensor(output, building->options,
-                                      cairn_layout_tensor(layout, refs->tensors[i]), &target);
-        if (!err)
-            err = cairn_output_add_box(output, target, file, NULL, NULL, entry->at, NULL);
-        if (!err && entry->bytes > 0)
-            err = cairn_output_add_sum(output, file, CAIRN_SUM_CRC32, entry->at, entry->bytes,
-                                       entry->bytes, &state->sums[i]);
-    }
-    for (uint32_t i = 0; i < cairn_layout_tensor_count(layout) && !err; i++)
-        if (cairn_layout_tensor(layout, i)->kind == CAIRN_OPAQUE)
-            err = cairn_output_add_carried(output, i);
-    for (uint32_t i = 0; i < building->source->alias_count && !err; i++)
-        err = cairn_output_add_carried(output, building->source->aliases[i].tensor);
-    return err;
-}
-
-static cairn_err
-plan_tree(struct building *building, struct state *state, struct cairn_output *output)
-{
-    struct cairn_pickle_node *root = NULL;
-    struct cairn_torch_refs refs = {0};
-    uint32_t file;
-    cairn_err err;
-
-    err = restore_tree(building, &root);
-    if (!err && !root) {
-        size_t count = (size_t)cairn_layout_tensor_count(building->source->layout) + 1;
-
-        memset(building->used, 0, count * sizeof(*building->used));
-        memset(building->numbers, 0, count * sizeof(*building->numbers));
-        building->number_count = 0;
-        err = build_tree(building, &root);
-    }
-    if (!err)
-        err = cairn_torch_refs_find(building->source, &building->tree, root, &refs);
-    if (!err)
-        err = cairn_torch_refs_plan(building->source->layout, building->options, &refs,
-                                    &building->builder, root, "archive", &state->plan);
-    if (!err)
-        err = cairn_output_add_file(output, "", &file);
-    if (!err) {
-        cairn_output_set_bytes(output, file, cairn_torch_plan_bytes(&state->plan));
-        err = place_storages(building, &refs, state, output, file);
-    }
-    cairn_torch_refs_fini(&refs);
-    return err;
-}
-
-cairn_err
-cairn_torch_format_plan(const struct cairn_checkpoint *checkpoint,
-                        const struct cairn_output_options *options, struct cairn_output *output,
-                        struct cairn_complaint *complaint)
-{
-    size_t count = (size_t)cairn_layout_tensor_count(checkpoint->layout) + 1;
-    struct building building = {.source = checkpoint, .options = options, .complaint = complaint};
-    struct state *state = calloc(1, sizeof(*state));
-    cairn_err err = CAIRN_NOMEM;
-
-    output->state = state;
-    cairn_pickle_init(&building.tree, TREE_BYTES_MAX);
-    cairn_torch_builder_init(&building.builder, &building.tree);
-    building.used = calloc(count, sizeof(*building.used));
-    building.numbers = calloc(count, sizeof(*building.numbers));
-    if (state && building.used && building.numbers)
-        err = cairn_dcp_names_load(checkpoint, &building.names, complaint);
-    if (!err)
-        err = plan_tree(&building, state, output);
-    cairn_dcp_names_fini(&building.names);
-    cairn_pickle_fini(&building.tree);
-    free(building.used);
-    free(building.numbers);
-    return err ? cairn_complain(complaint, err, "%s cannot be laid out as a file of torch.save: %s",
-                                checkpoint->place.path, cairn_err_text(err))
-               : CAIRN_OK;
-}
-
-static cairn_err
-put_literal(void *context, uint64_t at, const void *bytes, size_t bytes_len)
-{
-    uint8_t *copy = malloc(bytes_len + 1);
-
-    if (!copy)
-        return CAIRN_NOMEM;
-    memcpy(copy, bytes, bytes_len);
-    return cairn_output_add_literal(context, 0, at, copy, bytes_len);
-}
-
-cairn_err
-cairn_torch_format_finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output,
-                          struct cairn_complaint *complaint)
-{
-    struct state *state = output->state;
-    cairn_err err;
-
-    for (uint32_t i = 0; i < state->plan.storage_count; i++)
-        if (state->sums[i] != UINT32_MAX)
-            cairn_torch_plan_storage_at(&state->plan, i)->crc32 =
-                (uint32_t)output->sums[state->sums[i]].values[0];
-    err = cairn_torch_plan_put(&state->plan, put_literal, output);
-    return err ? cairn_complain(complaint, err, "%s: the archive around the tensors: %s",
-                                checkpoint->place.path, cairn_err_text(err))
-               : CAIRN_OK;
 }

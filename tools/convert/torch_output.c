@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "base/file.h"
 
@@ -50,6 +49,103 @@ plan_file(const char *path, const struct cairn_torch_fill *fill, struct cairn_to
     return err;
 }
 
+uint64_t
+cairn_torch_output_at(const struct cairn_torch_output *added, uint32_t storage)
+{
+    return added->plan.zip.entries[added->plan.first_storage + storage].at;
+}
+
+/* ---- literals: what lies before, between and behind the storages ---- */
+
+struct gap {
+    uint64_t begin, end;
+    uint8_t *bytes; /* [end - begin]; NULL: not wanted */
+};
+
+struct gaps {
+    struct gap *gaps; /* [count], by place */
+    uint32_t count;
+};
+
+static void
+gaps_fini(struct gaps *gaps)
+{
+    for (uint32_t i = 0; i < gaps->count; i++)
+        free(gaps->gaps[i].bytes);
+    free(gaps->gaps);
+}
+
+static cairn_err
+gaps_init(const struct cairn_torch_output *added, struct gaps *gaps)
+{
+    uint64_t cursor = 0;
+
+    gaps->count = 0;
+    gaps->gaps = calloc((size_t)added->storage_count + 1, sizeof(*gaps->gaps));
+    if (!gaps->gaps)
+        return CAIRN_NOMEM;
+    for (uint32_t i = 0; i < added->storage_count; i++) {
+        uint64_t at = cairn_torch_output_at(added, i);
+
+        if (added->storages[i].bytes == 0)
+            continue;
+        gaps->gaps[gaps->count++] = (struct gap){cursor, at, NULL};
+        cursor = at + added->storages[i].bytes;
+    }
+    gaps->gaps[gaps->count++] = (struct gap){cursor, cairn_torch_plan_bytes(&added->plan), NULL};
+    return CAIRN_OK;
+}
+
+static cairn_err
+put_in_gap(void *context, uint64_t at, const void *bytes, size_t bytes_len)
+{
+    const struct gaps *gaps = context;
+    uint32_t low = 0, high = gaps->count - 1;
+
+    while (low < high) { /* the first that ends behind */
+        uint32_t middle = low + (high - low) / 2;
+
+        if (gaps->gaps[middle].end <= at)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    if (at < gaps->gaps[low].begin || at > gaps->gaps[low].end ||
+        bytes_len > gaps->gaps[low].end - at)
+        return CAIRN_INTERNAL; /* over a storage */
+    if (gaps->gaps[low].bytes && bytes_len > 0)
+        memcpy(gaps->gaps[low].bytes + (at - gaps->gaps[low].begin), bytes, bytes_len);
+    return CAIRN_OK;
+}
+
+/* Adds the first gap, or all others, as literals. */
+static cairn_err
+add_literals(struct cairn_output *output, struct cairn_torch_output *added, bool first)
+{
+    struct gaps gaps = {0};
+    cairn_err err = gaps_init(added, &gaps);
+
+    for (uint32_t i = 0; i < gaps.count && !err; i++) {
+        struct gap *gap = &gaps.gaps[i];
+
+        if ((i == 0) == first && gap->end > gap->begin &&
+            !(gap->bytes = calloc(1, (size_t)(gap->end - gap->begin))))
+            err = CAIRN_NOMEM;
+    }
+    if (!err)
+        err = cairn_torch_plan_put(&added->plan, put_in_gap, &gaps);
+    for (uint32_t i = 0; i < gaps.count && !err; i++) {
+        struct gap *gap = &gaps.gaps[i];
+
+        if (gap->bytes)
+            err = cairn_output_add_literal(output, added->file, gap->begin, gap->bytes,
+                                           (size_t)(gap->end - gap->begin));
+        gap->bytes = NULL; /* the output's, also on failure */
+    }
+    gaps_fini(&gaps);
+    return err;
+}
+
 cairn_err
 cairn_torch_output_add(struct cairn_output *output, const char *path,
                        const struct cairn_torch_fill *fill, struct cairn_torch_output *out,
@@ -76,68 +172,17 @@ cairn_torch_output_add(struct cairn_output *output, const char *path,
                                        out->storages[i].bytes, &out->sums[i]);
     }
     cairn_output_set_bytes(output, out->file, cairn_torch_plan_bytes(&out->plan));
-    return err;
+    return err ? err : add_literals(output, out, true);
 }
 
-uint64_t
-cairn_torch_output_at(const struct cairn_torch_output *added, uint32_t storage)
-{
-    return added->plan.zip.entries[added->plan.first_storage + storage].at;
-}
-
-/* The bytes [begin, end) of the scratch file are a literal. */
-static cairn_err
-add_literal(struct cairn_output *output, uint32_t file, int fd, uint64_t begin, uint64_t end)
-{
-    size_t bytes_len = (size_t)(end - begin), got = 0;
-    uint8_t *bytes;
-    cairn_err err;
-
-    if (bytes_len == 0)
-        return CAIRN_OK;
-    bytes = malloc(bytes_len);
-    if (!bytes)
-        return CAIRN_NOMEM;
-    err = cairn_file_read_at(fd, begin, bytes, bytes_len, &got);
-    if (!err && got != bytes_len)
-        err = CAIRN_INTERNAL;
-    if (err) {
-        free(bytes);
-        return err;
-    }
-    return cairn_output_add_literal(output, file, begin, bytes, bytes_len);
-}
-
-/*
- * The plan knows how to write its records into a file at their places. A file in memory takes them,
- * holes where the storages are, and what lies between the holes are the literals.
- */
 cairn_err
 cairn_torch_output_finish(struct cairn_output *output, struct cairn_torch_output *added)
 {
-    uint64_t cursor = 0, bytes = cairn_torch_plan_bytes(&added->plan);
-    int fd = memfd_create("cairn-literals", MFD_CLOEXEC);
-    cairn_err err;
-
-    if (fd < 0)
-        return CAIRN_NOMEM;
     for (uint32_t i = 0; i < added->storage_count; i++)
         if (added->sums[i] != UINT32_MAX)
             cairn_torch_plan_storage_at(&added->plan, i)->crc32 =
                 (uint32_t)output->sums[added->sums[i]].values[0];
-    err = cairn_torch_plan_write(&added->plan, fd, 0);
-    for (uint32_t i = 0; i < added->storage_count && !err; i++) {
-        uint64_t at = cairn_torch_output_at(added, i);
-
-        if (added->storages[i].bytes == 0)
-            continue;
-        err = add_literal(output, added->file, fd, cursor, at);
-        cursor = at + added->storages[i].bytes;
-    }
-    if (!err)
-        err = add_literal(output, added->file, fd, cursor, bytes);
-    (void)cairn_file_close(fd); /* scratch memory */
-    return err;
+    return add_literals(output, added, false);
 }
 
 void

@@ -1,6 +1,7 @@
 /*
  * tools/convert/torch_output.h - one file of torch.save among the files of an output: storages where
- * tensors are written to, everything else literals that are there once the checksums are.
+ * tensors are written to, everything else literals. What lies before the first storage needs no
+ * checksum of it and is written with its first tile; the rest is there once the checksums are.
  */
 #ifndef CAIRN_TOOLS_CONVERT_TORCH_OUTPUT_H
 #define CAIRN_TOOLS_CONVERT_TORCH_OUTPUT_H
@@ -29,7 +30,7 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_output_add(struct cairn_output *output, c
 
 uint64_t cairn_torch_output_at(const struct cairn_torch_output *added, uint32_t storage);
 
-/* Adds the literals: once, when the output's sums are there. CAIRN_NOMEM, CAIRN_IO. */
+/* Adds the literals behind the first storage: once, when the output's sums are there. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_output_finish(struct cairn_output *output,
                                                      struct cairn_torch_output *added);
 

@@ -45,7 +45,7 @@ void cairn_torch_leaves_fini(struct cairn_torch_leaves *leaves);
 
 struct cairn_state_path cairn_torch_leaf_path(const struct cairn_torch_leaf *leaf);
 
-/* ---- writing: torch_build.c ---- */
+/* ---- writing: torch_plan.c ---- */
 
 cairn_err cairn_torch_format_plan(const struct cairn_checkpoint *checkpoint,
                                   const struct cairn_output_options *options,

@@ -2,14 +2,16 @@
 #include "tools/convert/whole.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/file.h"
 #include "snapshot/reshard_pieces.h"
+#include "tools/convert/box.h"
 #include "tools/convert/memory_limit.h"
 
-enum { REPORT_BYTES = 700, GAP_BYTES_MAX = 65536 };
+enum { REPORT_BYTES = 700, GAP_BYTES_MAX = 65536, NUMBER_TEXT_BYTES = 32 };
 
 void
 cairn_whole_fini(struct cairn_whole *whole)
@@ -24,22 +26,8 @@ cairn_whole_fini(struct cairn_whole *whole)
 static cairn_err
 copy_tensor(struct cairn_layout *layout, const struct cairn_tensor *tensor, uint32_t *index)
 {
-    struct cairn_slice slice = {.name = tensor->name,
-                                .dtype = tensor->dtype,
-                                .kind = tensor->kind,
-                                .dims = tensor->dims,
-                                .replica_count = 1};
-    bool empty = false;
-    cairn_err err;
-
-    for (uint32_t d = 0; d < tensor->dims; d++) {
-        slice.shape[d] = slice.extent[d] = tensor->shape[d];
-        empty = empty || tensor->shape[d] == 0;
-    }
-    err = cairn_layout_add(layout, 0, &slice, !empty, !empty, 0, NULL);
-    if (!err)
-        *index = cairn_layout_tensor_find(layout, tensor->name);
-    return err;
+    return cairn_box_add_tensor(layout, tensor->name, tensor->dtype, tensor->kind, tensor->dims,
+                                tensor->shape, index, NULL);
 }
 
 static cairn_err
@@ -242,11 +230,9 @@ cairn_stretches_of(const struct cairn_layout *layout, uint64_t gap_max, struct c
     for (size_t i = 0; i < pieces; i++) {
         const struct cairn_piece *piece = cairn_layout_piece(layout, i);
         const struct cairn_tensor *tensor = cairn_layout_tensor(layout, piece->tensor);
-        uint64_t end = piece->offset_bytes + cairn_dtype_bytes(tensor->dtype);
 
-        for (uint32_t d = 0; d < tensor->dims; d++)
-            end += (piece->extent[d] - 1) * piece->stride_bytes[d];
-        stretches[i] = (struct cairn_stretch){piece->container, piece->offset_bytes, end};
+        stretches[i] = (struct cairn_stretch){piece->container, piece->offset_bytes,
+                                              cairn_box_end(tensor, piece)};
     }
     if (pieces > 1)
         qsort(stretches, pieces, sizeof(*stretches), compare_stretches);
@@ -274,14 +260,6 @@ struct comparison {
     struct cairn_handles *handles;
 };
 
-static const char *
-path_of(const struct cairn_checkpoint *checkpoint, uint32_t container)
-{
-    const char *path = checkpoint->containers[container].path;
-
-    return !path ? "(memory)" : path[0] ? path : checkpoint->place.path;
-}
-
 /* Reads the replicas' own bytes of a tile. */
 static cairn_err
 read_replica(const struct comparison *comparison, const struct cairn_tile *tile,
@@ -305,9 +283,106 @@ read_replica(const struct comparison *comparison, const struct cairn_tile *tile,
     if (!err && got < bytes)
         err = CAIRN_CORRUPT;
     return err ? cairn_complain(complaint, err, "%s cannot be read at byte %" PRIu64 ": %s",
-                                path_of(comparison->checkpoint, number), tile->begin,
-                                cairn_err_text(err))
+                                cairn_checkpoint_container_name(comparison->checkpoint, number),
+                                tile->begin, cairn_err_text(err))
                : CAIRN_OK;
+}
+
+/* A number as people write it; "another number" where its type is seldom one of an optimizer. */
+static const char *
+show_number(enum cairn_dtype dtype, const uint8_t *bytes, char out[NUMBER_TEXT_BYTES])
+{
+    union {
+        float f32;
+        double f64;
+        int32_t i32;
+        int64_t i64;
+    } value;
+
+    memcpy(&value, bytes, (size_t)cairn_dtype_bytes(dtype) <= sizeof(value)
+                              ? (size_t)cairn_dtype_bytes(dtype)
+                              : sizeof(value));
+    if (dtype == CAIRN_F32)
+        (void)snprintf(out, NUMBER_TEXT_BYTES, "%.9g", (double)value.f32);
+    else if (dtype == CAIRN_F64)
+        (void)snprintf(out, NUMBER_TEXT_BYTES, "%.17g", value.f64);
+    else if (dtype == CAIRN_I32)
+        (void)snprintf(out, NUMBER_TEXT_BYTES, "%" PRId32, value.i32);
+    else if (dtype == CAIRN_I64)
+        (void)snprintf(out, NUMBER_TEXT_BYTES, "%" PRId64, value.i64);
+    else
+        (void)snprintf(out, NUMBER_TEXT_BYTES, "another number");
+    return out;
+}
+
+/* Where a replica and what is read in its place differ. */
+struct difference {
+    const struct cairn_tensor *tensor;
+    uint32_t replica, read; /* containers */
+    uint64_t replica_offset, read_offset;
+    const uint8_t *replica_bytes, *read_bytes; /* of the whole number; NULL: of a larger tensor */
+};
+
+static cairn_err
+say_different(const struct comparison *comparison, const struct difference *difference,
+              struct cairn_complaint *complaint)
+{
+    const struct cairn_tensor *tensor = difference->tensor;
+    const struct cairn_checkpoint *checkpoint = comparison->checkpoint;
+    const char *replica = cairn_checkpoint_container_name(checkpoint, difference->replica);
+    const char *read = cairn_checkpoint_container_name(checkpoint, difference->read);
+    int key_bytes = (int)strcspn(tensor->name, ".");
+    char here[NUMBER_TEXT_BYTES], there[NUMBER_TEXT_BYTES];
+
+    if (!comparison->whole->map || !difference->replica_bytes)
+        return cairn_complain(complaint, CAIRN_CORRUPT,
+                              "tensor %s is not the same in all its replicas: %s at byte %" PRIu64
+                              " differs from %s at byte %" PRIu64
+                              "; take another checkpoint, or take the files of the damaged rank "
+                              "away",
+                              tensor->name, replica, difference->replica_offset, read,
+                              difference->read_offset);
+    return cairn_complain(
+        complaint, CAIRN_CORRUPT,
+        "the map %s makes one parameter of several, %s, whose %.*s must then be one: it is %s in "
+        "%s at byte %" PRIu64 " and %s in %s at byte %" PRIu64
+        ". Leave it out with --drop '%.*s.*', and the optimizer begins it anew",
+        comparison->whole->map, tensor->name + key_bytes + (tensor->name[key_bytes] == '.'),
+        key_bytes, tensor->name, show_number(tensor->dtype, difference->read_bytes, there), read,
+        difference->read_offset, show_number(tensor->dtype, difference->replica_bytes, here),
+        replica, difference->replica_offset, key_bytes, tensor->name);
+}
+
+/* One number that the optimizer keeps for a parameter. */
+static bool
+is_number(const struct cairn_tensor *tensor)
+{
+    return tensor->kind == CAIRN_OPTIMIZER &&
+           (tensor->dims == 0 || (tensor->dims == 1 && tensor->shape[0] == 1));
+}
+
+static cairn_err
+compare_run(const struct comparison *comparison, const struct cairn_tile *tile,
+            const struct cairn_move *clip, uint64_t run, struct cairn_complaint *complaint)
+{
+    const struct cairn_tensor *tensor =
+        cairn_layout_tensor(comparison->whole->replicas, clip->tensor);
+    uint64_t at = clip->target_offset + run * clip->target_stride, byte = 0;
+    bool number = is_number(tensor) && clip->run_bytes == cairn_dtype_bytes(tensor->dtype);
+    struct difference difference = {
+        .tensor = tensor,
+        .replica = comparison->whole->replica_containers[tile->container],
+        .read = clip->source_container,
+        .replica_bytes = number ? tile->spare + at : NULL,
+        .read_bytes = number ? tile->bytes + at : NULL};
+
+    if (memcmp(tile->bytes + at, tile->spare + at, (size_t)clip->run_bytes) == 0)
+        return CAIRN_OK;
+    while (!number && tile->bytes[at + byte] == tile->spare[at + byte])
+        byte++;
+    difference.replica_offset = tile->begin + at + byte;
+    difference.read_offset = clip->source_offset + run * clip->source_stride + byte;
+    return say_different(comparison, &difference, complaint);
 }
 
 static cairn_err
@@ -318,27 +393,8 @@ compare_tile(void *context, const struct cairn_tile *tile, struct cairn_complain
 
     err = read_replica(comparison, tile, complaint);
     for (size_t i = 0; !err && i < tile->clip_count; i++) {
-        const struct cairn_move *clip = &tile->clips[i];
-
-        for (uint64_t run = 0; !err && run < clip->run_count; run++) {
-            uint64_t at = clip->target_offset + run * clip->target_stride, byte = 0;
-
-            if (memcmp(tile->bytes + at, tile->spare + at, (size_t)clip->run_bytes) == 0)
-                continue;
-            while (tile->bytes[at + byte] == tile->spare[at + byte])
-                byte++;
-            err = cairn_complain(
-                complaint, CAIRN_CORRUPT,
-                "tensor %s is not the same in all its replicas: %s at byte %" PRIu64
-                " differs from %s at byte %" PRIu64 "; take another checkpoint, or take the files "
-                "of the damaged rank away",
-                cairn_layout_tensor(comparison->whole->replicas, clip->tensor)->name,
-                path_of(comparison->checkpoint,
-                        comparison->whole->replica_containers[tile->container]),
-                tile->begin + at + byte,
-                path_of(comparison->checkpoint, clip->source_container),
-                clip->source_offset + run * clip->source_stride + byte);
-        }
+        for (uint64_t run = 0; !err && run < tile->clips[i].run_count; run++)
+            err = compare_run(comparison, tile, &tile->clips[i], run, complaint);
     }
     return err;
 }

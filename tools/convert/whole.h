@@ -21,6 +21,7 @@ struct cairn_whole {
     uint32_t replica_room;
     uint64_t replica_bytes;
     uint64_t unchecked_count; /* replicas whose elements share bytes: they cannot be compared */
+    const char *map; /* borrowed: what may have made one number of several, for messages; or NULL */
 };
 
 /* CAIRN_CORRUPT: elements of a tensor are missing, or in two pieces that are no replicas;

@@ -106,6 +106,26 @@ overflow_drops_the_newest_and_counts(void **state)
     munmap(memory, cairn_ring_bytes(8));
 }
 
+/* What the reader wishes reaches every opening, and no record. */
+static void
+wish_goes_to_the_writers(void **state)
+{
+    struct cairn_ring ring, writer;
+    struct record record;
+    void *memory = map_ring(8, &ring);
+
+    (void)state;
+    assert_int_equal(cairn_ring_open(memory, cairn_ring_bytes(8), &writer), CAIRN_OK);
+    assert_int_equal(cairn_ring_wish(&writer), 0);
+    cairn_ring_set_wish(&ring, UINT64_MAX);
+    assert_int_equal(cairn_ring_wish(&writer), UINT64_MAX);
+    assert_true(put(&writer, 1, 0));
+    assert_int_equal(cairn_ring_read(&ring, &record, 1), 1);
+    assert_true(is_whole(&record));
+    assert_int_equal(cairn_ring_wish(&writer), UINT64_MAX);
+    munmap(memory, cairn_ring_bytes(8));
+}
+
 static void
 later_reader_goes_on_where_the_last_one_stopped(void **state)
 {
@@ -404,6 +424,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_are_bounded_and_powers_of_two),
         cmocka_unit_test(overflow_drops_the_newest_and_counts),
+        cmocka_unit_test(wish_goes_to_the_writers),
         cmocka_unit_test(later_reader_goes_on_where_the_last_one_stopped),
         cmocka_unit_test(reader_that_died_before_saying_so_is_survived),
         cmocka_unit_test(wrong_memory_is_refused),

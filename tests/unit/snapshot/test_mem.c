@@ -255,6 +255,27 @@ test_copy_through_the_ring(void **state)
     cairn_mem_close(mem);
 }
 
+/* What to do about memory that is not pinned depends on why. */
+static void
+test_unpinned_says_what_to_do(void **state)
+{
+    static const struct {
+        int code;
+        const char *fix;
+    } cases[] = {{2, "raise memlock"}, {800, "let the container"}, {801, "let the container"}, {719, "look up the driver's code"}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct cairn_mem *mem = open_device();
+
+        lines[0] = '\0';
+        fake_fail("cuMemHostRegister_v2", 1, cases[i].code);
+        assert_int_equal(cairn_mem_pin(mem, host, HOST_BYTES), CAIRN_OK);
+        assert_non_null(strstr(lines, cases[i].fix));
+        cairn_mem_close(mem);
+    }
+}
+
 /* What was issued through the ring reaches the host before close and unpin return. */
 static void
 test_close_and_unpin_land_the_ring(void **state)
@@ -521,6 +542,7 @@ main(void)
                                        FRESH(test_batch_limits),
                                        FRESH(test_copy_out_pinned),
                                        FRESH(test_copy_through_the_ring),
+                                       FRESH(test_unpinned_says_what_to_do),
                                        FRESH(test_close_and_unpin_land_the_ring),
                                        FRESH(test_no_ring_either),
                                        FRESH(test_copy_in),

@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/log.h"
 
+#include <ftw.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -340,6 +341,76 @@ too_little_memory_is_said(void **state)
     assert_non_null(strstr(complaint.text, "--memory-limit"));
 }
 
+/* ---- what is durable ---- */
+
+enum { SYNCED_MAX = 256 };
+
+/* What a file or directory was like when it was last synced. */
+static struct {
+    ino_t file;
+    mode_t mode;
+} synced[SYNCED_MAX];
+static size_t synced_count;
+
+static int
+noting_sync(int fd)
+{
+    struct stat found;
+    size_t at = 0;
+
+    assert_int_equal(fstat(fd, &found), 0);
+    while (at < synced_count && synced[at].file != found.st_ino)
+        at++;
+    assert_true(at < SYNCED_MAX);
+    synced[at].file = found.st_ino;
+    synced[at].mode = found.st_mode;
+    synced_count += at == synced_count;
+    return 0;
+}
+
+static int files_seen, directories_seen;
+
+static int
+see_synced(const char *path, const struct stat *found, int kind, struct FTW *where)
+{
+    mode_t wanted = kind == FTW_D ? 0750 : 0640;
+    size_t at = 0;
+
+    (void)where;
+    while (at < synced_count && synced[at].file != found->st_ino)
+        at++;
+    if (at == synced_count)
+        fail_msg("%s was never synced", path);
+    if ((found->st_mode & 0777) != wanted || synced[at].mode != found->st_mode)
+        fail_msg("%s has mode %o, and had %o when it was synced", path, (unsigned)found->st_mode,
+                 (unsigned)synced[at].mode);
+    files_seen += kind == FTW_F;
+    directories_seen += kind == FTW_D;
+    return 0;
+}
+
+/* Permissions included: a crash after the commit must not leave files that only their maker reads. */
+static void
+what_is_committed_was_synced(void **state)
+{
+    static struct marker marker;
+    struct cairn_complaint complaint = {""};
+    struct cairn_file_ops ops = cairn_file_ops_os;
+    mode_t mask;
+
+    (void)state;
+    start(&marker, 8, 2, false);
+    ops.sync = noting_sync;
+    synced_count = 0;
+    mask = umask(027);
+    cairn_file_setup(&ops);
+    assert_int_equal(convert(NULL, &complaint), CAIRN_OK);
+    cairn_file_setup(NULL);
+    (void)umask(mask);
+    assert_int_equal(nftw(target, see_synced, 8, FTW_PHYS), 0);
+    assert_true(files_seen > 2 && directories_seen > 1);
+}
+
 int
 main(void)
 {
@@ -353,6 +424,7 @@ main(void)
         cmocka_unit_test(missing_elements_are_named),
         cmocka_unit_test(a_truncated_file_is_named),
         cmocka_unit_test(too_little_memory_is_said),
+        cmocka_unit_test(what_is_committed_was_synced),
     };
 
     return cmocka_run_group_tests(tests, set_up, tear_down);

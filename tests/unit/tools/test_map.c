@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -528,6 +529,35 @@ advice(void **state)
     cairn_map_destroy(map);
 }
 
+/* Of the super-user, who may read everything, nothing is denied. */
+static void
+a_map_that_may_not_be_read_is_said_to_be(void **state)
+{
+    char path[] = "/tmp/cairn-map-XXXXXX";
+    struct cairn_complaint complaint = {""};
+    struct cairn_checkpoint checkpoint;
+    struct cairn_map_report report;
+    bool super = geteuid() == 0;
+    int fd = mkstemp(path);
+    cairn_err err;
+
+    (void)state;
+    assert_true(fd >= 0);
+    assert_int_equal(fchmod(fd, 0), 0);
+    start(&checkpoint);
+    if (super)
+        assert_int_equal(seteuid(65534), 0);
+    err = cairn_checkpoint_map(&checkpoint, path, NULL, 0, &report, &complaint);
+    if (super)
+        assert_int_equal(seteuid(0), 0);
+    (void)close(fd);
+    (void)unlink(path);
+    assert_int_equal(err, CAIRN_DENIED);
+    if (!strstr(complaint.text, path) || !strstr(complaint.text, "may not read"))
+        fail_msg("%s", complaint.text);
+    cairn_checkpoint_close(&checkpoint);
+}
+
 static void
 language_errors(void **state)
 {
@@ -642,7 +672,8 @@ main(void)
         cmocka_unit_test(experts_and_groups), cmocka_unit_test(transposed),
         cmocka_unit_test(padding),            cmocka_unit_test(aliases_stay),
         cmocka_unit_test(misfits),            cmocka_unit_test(too_many_parts),
-        cmocka_unit_test(advice),             cmocka_unit_test(language_errors),
+        cmocka_unit_test(advice),             cmocka_unit_test(a_map_that_may_not_be_read_is_said_to_be),
+        cmocka_unit_test(language_errors),
         cmocka_unit_test(presets_are_maps),   cmocka_unit_test(places),
     };
 

@@ -1,0 +1,32 @@
+/*
+ * replan/answer.h - the planner's whole answer to a problem: a plan, its price, and how good it can
+ * be at most; or why there is none.
+ */
+#ifndef CAIRN_REPLAN_ANSWER_H
+#define CAIRN_REPLAN_ANSWER_H
+
+#include "replan/infeasible.h"
+#include "replan/migrate.h"
+#include "replan/search.h"
+
+struct cairn_answer_plan {
+    struct cairn_plan *plan; /* owned; NULL: nothing fits, and `infeasible` says why */
+    double step_ms;
+    double bound_ms;         /* no plan for these devices takes less */
+    double healthy_ms;       /* the best found with every device at rate 1; INFINITY: nothing fits then either */
+    double current_ms;       /* of the current plan as it is; INFINITY: there is none, or it cannot go on */
+    struct cairn_migration migration; /* from the current plan; nothing where there is none */
+    uint64_t payback_steps;  /* until the move has paid for itself; 0: nothing moves, or there is no choice */
+    bool complete;           /* the search was not cut short */
+    struct cairn_infeasible infeasible;
+};
+
+/* Plans. Of plans within half a per cent of the best found, the current one and its groups divided anew come first,
+ * since they move nothing, or only layers. `stop` ends the search early, never before there is a plan. The caller ends *out with
+ * cairn_answer_plan_fini. CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_answer_plan_make(const struct cairn_problem *problem,
+                                                  const struct cairn_stop *stop,
+                                                  struct cairn_answer_plan *out);
+void cairn_answer_plan_fini(struct cairn_answer_plan *answer);
+
+#endif

@@ -1,0 +1,270 @@
+/*
+ * replan/bound.c - the lower bound on the step time.
+ *
+ * For a time T, a group that takes y ms per layer of a model of W layers' worth could by itself do
+ * x = T / (W y) micro-batches. docs/PLANNER.md shows that a pipeline within T does at most
+ *   (A) the sum over its groups of floor(x), and
+ *   (B) the sum over its groups of max(0, x - 1) + the share of the layers that it can hold,
+ * and that (B) stays true when the pipelines of equal, fastest groups are counted with whole layers and
+ * whole micro-batches (C). The best grouping for each sum is known exactly (group.h); where even that
+ * is below the micro-batches that there are, T cannot be reached.
+ */
+#include "replan/bound.h"
+
+#include "replan/cost.h"
+#include "replan/divide.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* Sums are compared with a margin for rounding: it lowers the bound, never raises it. */
+#define MARGIN 1e-9
+enum { DOUBLINGS_MAX = 400, HALVINGS = 44, STAGES_MAX = 512 };
+
+/* Pipelines of s equal, fastest groups of one size. */
+struct uniform {
+    uint32_t size_index;
+    double layer_ms;
+    double share;          /* of the model that one group can hold, at most 1 */
+    uint32_t stages_max;   /* as many as there can be groups */
+    uint32_t stages_known; /* slowest_ms[0 … stages_known - 1] are filled */
+    double slowest_ms[STAGES_MAX];      /* [s - 1] with the memory of s micro-batches; INFINITY: does not fit */
+    double slowest_free_ms[STAGES_MAX]; /* without limits of memory */
+    double value;                       /* of one group at the present T */
+    double lost;                        /* (B) minus value */
+};
+
+struct sums {
+    const struct cairn_problem *problem;
+    double work_layers;
+    double step_ms;
+    const struct uniform *uniform;
+    double rate_min;
+};
+
+static double
+alone_microbatches(const struct sums *sums, double layer_ms)
+{
+    return sums->step_ms / (sums->work_layers * layer_ms) * (1 + MARGIN);
+}
+
+static double
+layer_ms_of(const struct sums *sums, uint32_t size_index, double rate)
+{
+    return sums->problem->layer_ms * sums->problem->sizes[size_index].cost * rate;
+}
+
+static double
+share_of(const struct cairn_problem *problem, uint32_t size, uint64_t memory_bytes)
+{
+    uint64_t bytes = cairn_cost_group_bytes(problem, size, memory_bytes);
+
+    return (double)cairn_cost_layers_max(problem, bytes, 1) / problem->layers;
+}
+
+static double
+worth_alone(const void *context, uint32_t size_index, double rate, uint64_t memory_bytes)
+{
+    const struct sums *sums = context;
+
+    if (share_of(sums->problem, sums->problem->sizes[size_index].size, memory_bytes) <= 0)
+        return 0;
+    return floor(alone_microbatches(sums, layer_ms_of(sums, size_index, rate)));
+}
+
+static double
+worth_shared(const void *context, uint32_t size_index, double rate, uint64_t memory_bytes)
+{
+    const struct sums *sums = context;
+    const struct uniform *uniform = sums->uniform;
+    double share = share_of(sums->problem, sums->problem->sizes[size_index].size, memory_bytes);
+    double more = alone_microbatches(sums, layer_ms_of(sums, size_index, rate)) - 1;
+
+    if (share <= 0)
+        return 0;
+    if (size_index == uniform->size_index && rate <= sums->rate_min)
+        return uniform->value;
+    return (more > 0 ? more : 0) + share +
+           (uniform->share > 0 ? uniform->lost / uniform->share : 0);
+}
+
+/* The slowest stages of pipelines of equal groups, up to `stages`. */
+static void
+know_stages(struct uniform *uniform, struct cairn_divider *divider, struct cairn_divider *free_divider,
+            struct cairn_group *groups, uint32_t stages)
+{
+    struct cairn_pipeline_lines lines;
+
+    for (; uniform->stages_known < stages; uniform->stages_known++) {
+        cairn_divide_lines(divider, groups, uniform->stages_known + 1, &lines);
+        uniform->slowest_ms[uniform->stages_known] =
+            lines.line_count > 0 ? lines.slowest_ms[0] : INFINITY;
+        cairn_divide_lines(free_divider, groups, uniform->stages_known + 1, &lines);
+        uniform->slowest_free_ms[uniform->stages_known] =
+            lines.line_count > 0 ? lines.slowest_ms[0] : INFINITY;
+    }
+}
+
+/* What one group of pipelines of equal groups does at most: the best number of stages, with whole layers
+ * and whole micro-batches. Fewer micro-batches than stages need less memory: those are counted without
+ * its limits. */
+static double
+best_uniform(struct uniform *uniform, const struct sums *sums, struct cairn_divider *divider,
+             struct cairn_divider *free_divider, struct cairn_group *groups)
+{
+    double alone = alone_microbatches(sums, uniform->layer_ms), best = 0;
+    double sum_ms = sums->work_layers * uniform->layer_ms;
+
+    if (alone < 1)
+        return 0;
+    for (uint32_t stages = 1; stages <= uniform->stages_max; stages++) {
+        double whole, few;
+
+        if (1.0 / stages + alone - 1 <= best)
+            return best;
+        know_stages(uniform, divider, free_divider, groups, stages);
+        whole = floor((1 + (sums->step_ms - sum_ms) / uniform->slowest_ms[stages - 1]) *
+                      (1 + MARGIN));
+        few = floor((1 + (sums->step_ms - sum_ms) / uniform->slowest_free_ms[stages - 1]) *
+                    (1 + MARGIN));
+        if (uniform->slowest_ms[stages - 1] == INFINITY || whole < stages)
+            whole = few < stages - 1 ? few : stages - 1;
+        if (whole / stages > best)
+            best = whole / stages;
+    }
+    /* Longer pipelines than were looked at: as in (B). */
+    if (uniform->stages_max == STAGES_MAX && 1.0 / STAGES_MAX + alone - 1 > best)
+        best = 1.0 / STAGES_MAX + alone - 1;
+    return best;
+}
+
+struct bound {
+    const struct cairn_fleet *fleet;
+    struct cairn_problem free_problem; /* the same without limits of memory; owns nothing */
+    struct cairn_divider *divider;
+    struct cairn_divider *free_divider;
+    struct cairn_group groups[STAGES_MAX];
+    struct uniform uniforms[CAIRN_PROBLEM_SIZES_MAX];
+};
+
+static void
+begin_uniform(struct bound *bound, uint32_t size_index)
+{
+    const struct cairn_problem *problem = bound->fleet->problem;
+    struct uniform *uniform = &bound->uniforms[size_index];
+    uint32_t size = problem->sizes[size_index].size;
+    uint32_t groups_max = bound->fleet->device_count / size;
+
+    uniform->size_index = size_index;
+    uniform->layer_ms = problem->layer_ms * problem->sizes[size_index].cost * bound->fleet->rate_min;
+    uniform->share = share_of(problem, size, bound->fleet->memory_bytes_max);
+    uniform->stages_max = groups_max < problem->layers ? groups_max : problem->layers;
+    if (uniform->stages_max > STAGES_MAX)
+        uniform->stages_max = STAGES_MAX;
+}
+
+static cairn_err
+set_uniform(struct bound *bound, struct sums *sums, uint32_t size_index)
+{
+    const struct cairn_problem *problem = bound->fleet->problem;
+    struct uniform *uniform = &bound->uniforms[size_index];
+    uint64_t bytes = cairn_cost_group_bytes(problem, problem->sizes[size_index].size,
+                                            bound->fleet->memory_bytes_max);
+    double more = alone_microbatches(sums, uniform->layer_ms) - 1, shared;
+
+    for (uint32_t i = 0; i < uniform->stages_max; i++)
+        bound->groups[i] = (struct cairn_group){uniform->layer_ms, bytes};
+    more = more > 0 ? more : 0;
+    shared = more + uniform->share;
+    uniform->value = best_uniform(uniform, sums, bound->divider, bound->free_divider, bound->groups);
+    if (uniform->value > shared)
+        uniform->value = shared;
+    if (uniform->value < more) /* the proof needs lost <= share */
+        uniform->value = more;
+    uniform->lost = shared - uniform->value;
+    sums->uniform = uniform;
+    return CAIRN_OK;
+}
+
+/* Whether no plan can be as fast as step_ms. */
+static cairn_err
+out_of_reach(struct bound *bound, double step_ms, bool *out)
+{
+    const struct cairn_problem *problem = bound->fleet->problem;
+    struct sums sums = {problem, cairn_problem_work_layers(problem), step_ms, NULL,
+                        bound->fleet->rate_min};
+    uint32_t all = (1u << problem->size_count) - 1;
+    double needed = problem->microbatches * (1 - MARGIN), total;
+    cairn_err err;
+
+    err = cairn_group_best(bound->fleet, all, worth_alone, &sums, &total, NULL, NULL);
+    *out = total < needed;
+    for (uint32_t i = 0; !err && !*out && i < problem->size_count; i++) {
+        if (bound->uniforms[i].stages_max == 0)
+            continue;
+        err = set_uniform(bound, &sums, i);
+        if (!err)
+            err = cairn_group_best(bound->fleet, all, worth_shared, &sums, &total, NULL, NULL);
+        *out = total < needed;
+    }
+    return err;
+}
+
+static cairn_err
+search(struct bound *bound, double *step_ms)
+{
+    double low = 0, high = bound->fleet->problem->layer_ms;
+    bool beyond = true;
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t i = 0; !err && beyond && i < DOUBLINGS_MAX; i++) {
+        err = out_of_reach(bound, high, &beyond);
+        if (beyond) {
+            low = high;
+            high *= 2;
+        }
+    }
+    if (!err && beyond) {
+        *step_ms = INFINITY;
+        return CAIRN_OK;
+    }
+    /* Every `low` is out of reach by itself, however the sums behave in between. */
+    for (uint32_t i = 0; !err && i < HALVINGS && high - low > 1e-7 * high; i++) {
+        double middle = low + (high - low) / 2;
+
+        err = out_of_reach(bound, middle, &beyond);
+        if (beyond)
+            low = middle;
+        else
+            high = middle;
+    }
+    *step_ms = low;
+    return err;
+}
+
+cairn_err
+cairn_bound_step_ms(const struct cairn_fleet *fleet, double *step_ms)
+{
+    struct bound *bound = calloc(1, sizeof(*bound));
+    cairn_err err = bound ? CAIRN_OK : CAIRN_NOMEM;
+
+    if (!err) {
+        bound->fleet = fleet;
+        bound->free_problem = *fleet->problem;
+        bound->free_problem.layer_bytes = 0;
+        bound->free_problem.activation_bytes = 0;
+        err = cairn_divider_create(fleet->problem, &bound->divider);
+    }
+    if (!err)
+        err = cairn_divider_create(&bound->free_problem, &bound->free_divider);
+    for (uint32_t i = 0; !err && i < fleet->problem->size_count; i++)
+        begin_uniform(bound, i);
+    if (!err)
+        err = search(bound, step_ms);
+    if (bound) {
+        cairn_divider_destroy(bound->divider);
+        cairn_divider_destroy(bound->free_divider);
+    }
+    free(bound);
+    return err;
+}

@@ -1,0 +1,161 @@
+/* replan/group.c - groups of devices within nodes. */
+#include "replan/group.h"
+
+#include <stdlib.h>
+
+void
+cairn_fleet_destroy(struct cairn_fleet *fleet)
+{
+    if (!fleet)
+        return;
+    free(fleet->order);
+    free(fleet->node_first);
+    free(fleet->node_memory_bytes);
+    free(fleet);
+}
+
+struct placed {
+    const struct cairn_device *device;
+    uint32_t index;
+};
+
+static int
+by_node_and_rate(const void *left, const void *right)
+{
+    const struct cairn_device *a = ((const struct placed *)left)->device;
+    const struct cairn_device *b = ((const struct placed *)right)->device;
+
+    if (a->node != b->node)
+        return a->node < b->node ? -1 : 1;
+    if (a->rate < b->rate || a->rate > b->rate)
+        return a->rate < b->rate ? -1 : 1;
+    if (a->memory_bytes != b->memory_bytes)
+        return a->memory_bytes > b->memory_bytes ? -1 : 1;
+    return a->id < b->id ? -1 : a->id > b->id;
+}
+
+static void
+fill(struct cairn_fleet *fleet, const struct placed *placed)
+{
+    for (uint32_t i = 0; i < fleet->device_count; i++) {
+        const struct cairn_device *device = placed[i].device;
+
+        fleet->order[i] = placed[i].index;
+        if (i == 0 || device->node != placed[i - 1].device->node)
+            fleet->node_first[fleet->node_count++] = i;
+        if (device->memory_bytes > fleet->node_memory_bytes[fleet->node_count - 1])
+            fleet->node_memory_bytes[fleet->node_count - 1] = device->memory_bytes;
+        if (device->memory_bytes > fleet->memory_bytes_max)
+            fleet->memory_bytes_max = device->memory_bytes;
+        if (i == 0 || device->rate < fleet->rate_min)
+            fleet->rate_min = device->rate;
+    }
+    fleet->node_first[fleet->node_count] = fleet->device_count;
+}
+
+cairn_err
+cairn_fleet_create(const struct cairn_problem *problem, struct cairn_fleet **out)
+{
+    size_t room = (size_t)problem->device_count + 1;
+    struct cairn_fleet *fleet = calloc(1, sizeof(*fleet));
+    struct placed *placed = calloc(room, sizeof(*placed));
+    cairn_err err = CAIRN_NOMEM;
+
+    if (!fleet || !placed)
+        goto done;
+    fleet->problem = problem;
+    fleet->order = calloc(room, sizeof(*fleet->order));
+    fleet->node_first = calloc(room, sizeof(*fleet->node_first));
+    fleet->node_memory_bytes = calloc(room, sizeof(*fleet->node_memory_bytes));
+    if (!fleet->order || !fleet->node_first || !fleet->node_memory_bytes)
+        goto done;
+    for (uint32_t i = 0; i < problem->device_count; i++)
+        if (problem->devices[i].rate > 0)
+            placed[fleet->device_count++] = (struct placed){&problem->devices[i], i};
+    qsort(placed, fleet->device_count, sizeof(*placed), by_node_and_rate);
+    fill(fleet, placed);
+    *out = fleet;
+    fleet = NULL;
+    err = CAIRN_OK;
+done:
+    cairn_fleet_destroy(fleet);
+    free(placed);
+    return err;
+}
+
+/* The best of a prefix of a node's devices; size 0: its last device is in no group. */
+struct prefix {
+    double total;
+    uint32_t size;
+};
+
+static uint64_t
+least_memory(const struct cairn_fleet *fleet, uint32_t first, uint32_t size)
+{
+    uint64_t least = UINT64_MAX;
+
+    for (uint32_t i = first; i < first + size; i++) {
+        uint64_t own = fleet->problem->devices[fleet->order[i]].memory_bytes;
+
+        least = own < least ? own : least;
+    }
+    return least;
+}
+
+/* Fills best[0 … devices of the node]. */
+static void
+fill_prefixes(const struct cairn_fleet *fleet, uint32_t node, uint32_t sizes,
+              cairn_group_worth *worth, const void *context, bool own_memory, struct prefix *best)
+{
+    const struct cairn_problem *problem = fleet->problem;
+    uint32_t first = fleet->node_first[node], count = fleet->node_first[node + 1] - first;
+
+    best[0] = (struct prefix){0};
+    for (uint32_t end = 1; end <= count; end++) {
+        double rate = problem->devices[fleet->order[first + end - 1]].rate;
+
+        best[end] = (struct prefix){best[end - 1].total, 0};
+        for (uint32_t i = 0; i < problem->size_count; i++) {
+            uint32_t size = problem->sizes[i].size;
+            uint64_t memory_bytes;
+            double total;
+
+            if (size > end || !(sizes >> i & 1))
+                continue;
+            memory_bytes = own_memory ? least_memory(fleet, first + end - size, size)
+                                      : fleet->node_memory_bytes[node];
+            total = best[end - size].total + worth(context, i, rate, memory_bytes);
+            if (total > best[end].total)
+                best[end] = (struct prefix){total, size};
+        }
+    }
+}
+
+cairn_err
+cairn_group_best(const struct cairn_fleet *fleet, uint32_t sizes, cairn_group_worth *worth,
+                 const void *context, double *total, struct cairn_group_place *places,
+                 uint32_t *place_count)
+{
+    struct prefix *best = calloc((size_t)fleet->device_count + 1, sizeof(*best));
+    uint32_t placed = 0;
+
+    if (!best)
+        return CAIRN_NOMEM;
+    *total = 0;
+    for (uint32_t node = 0; node < fleet->node_count; node++) {
+        uint32_t first = fleet->node_first[node], end = fleet->node_first[node + 1] - first;
+
+        fill_prefixes(fleet, node, sizes, worth, context, places != NULL, best);
+        *total += best[end].total;
+        while (places && end > 0) {
+            if (best[end].size > 0)
+                places[placed++] = (struct cairn_group_place){first + end - best[end].size,
+                                                              best[end].size};
+            end -= best[end].size > 0 ? best[end].size : 1;
+        }
+    }
+    if (places)
+        *place_count = placed;
+    free(best);
+    return CAIRN_OK;
+}

@@ -1,0 +1,290 @@
+/* replan/migrate.c - what a plan moves, given what runs now. */
+#include "replan/migrate.h"
+
+#include "replan/cost.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SETTLED_STAGES_MAX = 2048 };
+
+/* What a device holds: layers [first, end), of each the part [position, position + 1) / size. */
+struct holding {
+    uint32_t first_layer;
+    uint32_t layer_end;
+    uint32_t position;
+    uint32_t size; /* 0: nothing */
+};
+
+/* What every device of the problem holds under a plan, [device_count + 1] by index; devices that the problem lacks
+ * share the last place, which nobody reads. */
+static struct holding *
+holdings_of(const struct cairn_problem *problem, const struct cairn_plan *plan)
+{
+    struct holding *holdings = calloc((size_t)problem->device_count + 1, sizeof(*holdings));
+
+    for (uint32_t i = 0; holdings && i < plan->stage_count; i++) {
+        const struct cairn_plan_stage *stage = &plan->stages[i];
+
+        for (uint32_t p = 0; p < stage->device_count; p++)
+            holdings[cairn_problem_device_find(problem, plan->devices[stage->first_device + p])] =
+                (struct holding){stage->first_layer, stage->first_layer + stage->layer_count, p,
+                                 stage->device_count};
+    }
+    return holdings;
+}
+
+/* The layers' worth of state that two holdings share. */
+static double
+shared_layers(const struct holding *left, const struct holding *right)
+{
+    uint32_t first = left->first_layer > right->first_layer ? left->first_layer : right->first_layer;
+    uint32_t end = left->layer_end < right->layer_end ? left->layer_end : right->layer_end;
+    double low, high;
+
+    if (left->size == 0 || right->size == 0 || end <= first)
+        return 0;
+    low = fmax((double)left->position / left->size, (double)right->position / right->size);
+    high = fmin((left->position + 1.0) / left->size, (right->position + 1.0) / right->size);
+    return high > low ? (high - low) * (end - first) : 0;
+}
+
+cairn_err
+cairn_migration_of(const struct cairn_problem *problem, const struct cairn_plan *from,
+                   const struct cairn_plan *plan, struct cairn_migration *out)
+{
+    struct holding *was = holdings_of(problem, from), *now = holdings_of(problem, plan);
+    double moved = 0, most = 0;
+
+    for (uint32_t i = 0; was && now && i < problem->device_count; i++) {
+        double more;
+
+        if (now[i].size == 0)
+            continue;
+        more = (double)(now[i].layer_end - now[i].first_layer) / now[i].size -
+               shared_layers(&was[i], &now[i]);
+        more = fmax(0, more) * (double)problem->layer_bytes;
+        moved += more;
+        most = fmax(most, more);
+    }
+    free(was);
+    free(now);
+    if (!was || !now)
+        return CAIRN_NOMEM;
+    out->moved_bytes = (uint64_t)(moved + 0.5);
+    out->migrate_ms = problem->inter_gbps > 0 ? most * 8 / (problem->inter_gbps * 1e6)
+                      : moved > 0             ? NAN
+                                              : 0;
+    return CAIRN_OK;
+}
+
+struct kind {
+    double rate;
+    uint64_t memory_bytes;
+};
+
+static struct kind
+kind_of(const struct cairn_problem *problem, const struct cairn_plan *plan,
+        const struct cairn_plan_stage *stage)
+{
+    struct kind kind = {0, UINT64_MAX};
+
+    for (uint32_t i = 0; i < stage->device_count; i++) {
+        uint32_t at = cairn_problem_device_find(problem, plan->devices[stage->first_device + i]);
+        const struct cairn_device *device = &problem->devices[at];
+
+        kind.rate = fmax(kind.rate, device->rate);
+        if (device->memory_bytes < kind.memory_bytes)
+            kind.memory_bytes = device->memory_bytes;
+    }
+    return kind;
+}
+
+/* What the devices of one stage's group hold of the layers of another stage of the same size. */
+static double
+group_holds(const struct cairn_problem *problem, const struct cairn_plan *plan,
+            const struct holding *was, const struct cairn_plan_stage *group,
+            const struct cairn_plan_stage *stage)
+{
+    double held = 0;
+
+    for (uint32_t i = 0; i < group->device_count; i++) {
+        struct holding own =
+            was[cairn_problem_device_find(problem, plan->devices[group->first_device + i])];
+
+        own.position = 0; /* parts are settled afterwards */
+        own.size = own.size > 0 ? 1 : 0;
+        held += shared_layers(&own, &(struct holding){stage->first_layer,
+                                                      stage->first_layer + stage->layer_count, 0, 1});
+    }
+    return held;
+}
+
+/* Orders a group's devices: each part goes to the device that holds most of it. */
+static void
+settle_parts(const struct cairn_problem *problem, struct cairn_plan *plan,
+             const struct holding *was, const struct cairn_plan_stage *stage)
+{
+    uint64_t *devices = plan->devices + stage->first_device;
+
+    for (uint32_t p = 0; p < stage->device_count; p++) {
+        struct holding part = {stage->first_layer, stage->first_layer + stage->layer_count, p,
+                               stage->device_count};
+        uint32_t best = p;
+        double best_held = -1;
+        uint64_t moved;
+
+        for (uint32_t i = p; i < stage->device_count; i++) {
+            double held =
+                shared_layers(&was[cairn_problem_device_find(problem, devices[i])], &part);
+
+            if (held > best_held) {
+                best_held = held;
+                best = i;
+            }
+        }
+        moved = devices[p];
+        devices[p] = devices[best];
+        devices[best] = moved;
+    }
+}
+
+cairn_err
+cairn_migration_settle(const struct cairn_problem *problem, const struct cairn_plan *from,
+                       struct cairn_plan *plan)
+{
+    struct holding *was = holdings_of(problem, from);
+    struct kind *kinds = calloc((size_t)plan->stage_count + 1, sizeof(*kinds));
+    uint32_t count = plan->stage_count <= SETTLED_STAGES_MAX ? plan->stage_count : 0;
+
+    if (!was || !kinds) {
+        free(was);
+        free(kinds);
+        return CAIRN_NOMEM;
+    }
+    for (uint32_t i = 0; i < plan->stage_count; i++)
+        kinds[i] = kind_of(problem, plan, &plan->stages[i]);
+    for (uint32_t i = 0; i < count; i++) { /* stage i takes the best group of those not taken yet */
+        struct cairn_plan_stage *stage = &plan->stages[i];
+        double best_held = group_holds(problem, plan, was, stage, stage);
+        uint32_t best = i, first_device;
+
+        for (uint32_t j = i + 1; j < count; j++) {
+            struct cairn_plan_stage *group = &plan->stages[j];
+            double held;
+
+            if (group->device_count != stage->device_count ||
+                kinds[j].rate > kinds[i].rate || kinds[j].rate < kinds[i].rate ||
+                kinds[j].memory_bytes != kinds[i].memory_bytes)
+                continue;
+            held = group_holds(problem, plan, was, group, stage);
+            if (held > best_held) {
+                best_held = held;
+                best = j;
+            }
+        }
+        first_device = stage->first_device;
+        stage->first_device = plan->stages[best].first_device;
+        plan->stages[best].first_device = first_device;
+    }
+    for (uint32_t i = 0; i < plan->stage_count; i++)
+        settle_parts(problem, plan, was, &plan->stages[i]);
+    free(was);
+    free(kinds);
+    return CAIRN_OK;
+}
+
+/* A copy of a plan, whose layers and micro-batches are still those of the original. */
+static cairn_err
+copy(const struct cairn_plan *from, struct cairn_plan **out)
+{
+    cairn_err err = cairn_plan_create(from->pipeline_count, from->stage_count, from->device_count, out);
+
+    if (err)
+        return err;
+    memcpy((*out)->pipelines, from->pipelines, from->pipeline_count * sizeof(*from->pipelines));
+    memcpy((*out)->stages, from->stages, from->stage_count * sizeof(*from->stages));
+    memcpy((*out)->devices, from->devices, from->device_count * sizeof(*from->devices));
+    (*out)->pipeline_count = from->pipeline_count;
+    (*out)->stage_count = from->stage_count;
+    (*out)->device_count = from->device_count;
+    return CAIRN_OK;
+}
+
+/* The groups of a plan; false where one is none any more. */
+static bool
+groups_of(const struct cairn_problem *problem, const struct cairn_plan *plan,
+          struct cairn_group *groups)
+{
+    for (uint32_t i = 0; i < plan->stage_count; i++) {
+        const struct cairn_plan_stage *stage = &plan->stages[i];
+        double cost = cairn_cost_of_size(problem, stage->device_count);
+        struct kind kind;
+
+        for (uint32_t j = 0; j < stage->device_count; j++) {
+            uint32_t at = cairn_problem_device_find(problem, plan->devices[stage->first_device + j]);
+
+            if (at == problem->device_count || problem->devices[at].rate <= 0)
+                return false;
+        }
+        if (cost <= 0)
+            return false;
+        kind = kind_of(problem, plan, stage);
+        groups[i] = (struct cairn_group){
+            problem->layer_ms * cost * kind.rate,
+            cairn_cost_group_bytes(problem, stage->device_count, kind.memory_bytes)};
+    }
+    return true;
+}
+
+cairn_err
+cairn_migration_redivide(const struct cairn_problem *problem, const struct cairn_plan *from,
+                         struct cairn_plan **out, double *step_ms)
+{
+    struct cairn_group *groups = calloc((size_t)from->stage_count + 1, sizeof(*groups));
+    uint32_t *layers = calloc((size_t)from->stage_count + 1, sizeof(*layers));
+    uint32_t *stage_counts = calloc((size_t)from->pipeline_count + 1, sizeof(*stage_counts));
+    uint32_t *microbatches = calloc((size_t)from->pipeline_count + 1, sizeof(*microbatches));
+    struct cairn_divider *divider = NULL;
+    struct cairn_plan *plan = NULL;
+    struct cairn_fault fault;
+    cairn_err err = groups && layers && stage_counts && microbatches ? CAIRN_OK : CAIRN_NOMEM;
+
+    if (!err)
+        err = copy(from, &plan);
+    if (!err)
+        err = cairn_divider_create(problem, &divider);
+    *step_ms = INFINITY;
+    if (!err && groups_of(problem, from, groups)) {
+        for (uint32_t i = 0; i < from->pipeline_count; i++)
+            stage_counts[i] = from->pipelines[i].stage_count;
+        *step_ms = cairn_divide(divider, groups, stage_counts, from->pipeline_count, microbatches,
+                                layers);
+    }
+    for (uint32_t i = 0, at = 0; !err && *step_ms < INFINITY && i < plan->pipeline_count; i++) {
+        uint32_t next_layer = 0;
+
+        plan->pipelines[i].microbatches = microbatches[i];
+        for (uint32_t j = 0; j < plan->pipelines[i].stage_count; j++, at++) {
+            plan->stages[at].first_layer = next_layer;
+            plan->stages[at].layer_count = layers[at];
+            next_layer += layers[at];
+        }
+    }
+    /* `from` comes from outside: only what is a plan by all rules is one. */
+    if (!err && (*step_ms == INFINITY || cairn_plan_check(plan, problem, &fault))) {
+        cairn_plan_destroy(plan);
+        plan = NULL;
+    }
+    free(groups);
+    free(layers);
+    free(stage_counts);
+    free(microbatches);
+    cairn_divider_destroy(divider);
+    if (err)
+        cairn_plan_destroy(plan);
+    else
+        *out = plan;
+    return err;
+}

@@ -1,0 +1,480 @@
+/* replan/search.c - the search over groups, divisions and orders. */
+#include "replan/search.h"
+
+#include "replan/cost.h"
+#include "replan/exhaust.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    SETS_MAX = 64,
+    KEPT_MAX = 3,         /* divisions that are improved */
+    NEAR_PIPELINES = 40,  /* numbers of pipelines tried one by one, before the steps grow */
+    MOVES_MAX = 60000,    /* of one search */
+    MOVES_AT_ONCE = 12000 /* towards one target */
+};
+#define NEAR 1.01 /* how far from the best a division may be to be kept for improvement */
+
+struct unit_set {
+    struct cairn_unit *units;
+    uint32_t unit_count;
+    double speed;  /* sum of 1 / layer_ms */
+    double shares; /* how many models the units could hold */
+};
+
+struct search {
+    const struct cairn_fleet *fleet;
+    const struct cairn_problem *problem;
+    struct cairn_divider *divider;
+    const struct cairn_stop *stop;
+    double bound_ms;
+    double work_layers;
+    bool stopped;
+    struct unit_set sets[SETS_MAX];
+    uint32_t set_count;
+    struct cairn_division *kept[KEPT_MAX]; /* the best first */
+    double kept_ms[KEPT_MAX];
+    uint32_t kept_count;
+    struct cairn_plan *plan; /* the best so far */
+    double step_ms;
+};
+
+/* ---- sets of groups ---- */
+
+struct worth {
+    const struct search *search;
+    double step_ms;
+    bool whole; /* micro-batches of groups that are pipelines by themselves; else those of stages */
+};
+
+static double
+worth_of(const void *context, uint32_t size_index, double rate, uint64_t memory_bytes)
+{
+    const struct worth *worth = context;
+    const struct cairn_problem *problem = worth->search->problem;
+    const struct cairn_group_size *size = &problem->sizes[size_index];
+    uint64_t bytes = cairn_cost_group_bytes(problem, size->size, memory_bytes);
+    uint32_t layers = cairn_cost_layers_max(problem, bytes, 1);
+    double alone = worth->step_ms / (worth->search->work_layers * problem->layer_ms * size->cost * rate);
+
+    if (layers == 0)
+        return 0;
+    if (worth->whole) /* fractions only where whole ones are equal */
+        return layers < problem->layers ? 0 : floor(alone) + 1e-3 * alone;
+    return alone < 1 ? 0 : alone - 1 + (double)layers / problem->layers;
+}
+
+static int
+by_speed_and_memory(const void *left, const void *right)
+{
+    const struct cairn_unit *a = left, *b = right;
+
+    if (a->group.layer_ms < b->group.layer_ms || a->group.layer_ms > b->group.layer_ms)
+        return a->group.layer_ms < b->group.layer_ms ? -1 : 1;
+    if (a->group.bytes != b->group.bytes)
+        return a->group.bytes > b->group.bytes ? -1 : 1;
+    return a->first < b->first ? -1 : a->first > b->first;
+}
+
+static struct cairn_unit
+unit_at(const struct search *search, const struct cairn_group_place *place)
+{
+    const struct cairn_problem *problem = search->problem;
+    struct cairn_unit unit = {.first = place->first, .size = place->size};
+    uint64_t memory_bytes = UINT64_MAX;
+    double rate = 0;
+
+    for (uint32_t i = place->first; i < place->first + place->size; i++) {
+        const struct cairn_device *device = &problem->devices[search->fleet->order[i]];
+
+        rate = device->rate > rate ? device->rate : rate;
+        memory_bytes = device->memory_bytes < memory_bytes ? device->memory_bytes : memory_bytes;
+    }
+    unit.group.layer_ms = problem->layer_ms * cairn_cost_of_size(problem, place->size) * rate;
+    unit.group.bytes = cairn_cost_group_bytes(problem, place->size, memory_bytes);
+    return unit;
+}
+
+static bool
+same_units(const struct unit_set *left, const struct unit_set *right)
+{
+    if (left->unit_count != right->unit_count)
+        return false;
+    for (uint32_t i = 0; i < left->unit_count; i++)
+        if (left->units[i].first != right->units[i].first ||
+            left->units[i].size != right->units[i].size)
+            return false;
+    return true;
+}
+
+/* Sorts, names kinds, and takes the set in unless it is empty or known. Owns units. */
+static void
+take_set(struct search *search, struct unit_set set)
+{
+    qsort(set.units, set.unit_count, sizeof(*set.units), by_speed_and_memory);
+    for (uint32_t i = 0; i < set.unit_count; i++) {
+        const struct cairn_group *own = &set.units[i].group;
+
+        set.speed += 1 / own->layer_ms;
+        set.shares += (double)cairn_cost_layers_max(search->problem, own->bytes, 1) /
+                      search->problem->layers;
+        set.units[i].kind = i == 0 ? 0 : set.units[i - 1].kind;
+        if (i > 0 && (own->bytes != set.units[i - 1].group.bytes ||
+                      own->layer_ms > set.units[i - 1].group.layer_ms))
+            set.units[i].kind++;
+    }
+    for (uint32_t i = 0; i < search->set_count; i++)
+        if (same_units(&set, &search->sets[i]))
+            set.unit_count = 0;
+    if (set.unit_count == 0 || search->set_count == SETS_MAX) {
+        free(set.units);
+        return;
+    }
+    search->sets[search->set_count++] = set;
+}
+
+/* The groups that are worth most at a time. */
+static cairn_err
+add_set(struct search *search, uint32_t sizes, double step_ms, bool whole)
+{
+    struct worth worth = {search, step_ms, whole};
+    struct unit_set set = {0};
+    uint32_t count = 0;
+    double total;
+    struct cairn_group_place *places = calloc((size_t)search->fleet->device_count + 1, sizeof(*places));
+    cairn_err err = CAIRN_NOMEM;
+
+    set.units = calloc((size_t)search->fleet->device_count + 1, sizeof(*set.units));
+    if (places && set.units)
+        err = cairn_group_best(search->fleet, sizes, worth_of, &worth, &total, places, &count);
+    if (err) {
+        free(set.units);
+    } else {
+        for (uint32_t i = 0; i < count; i++)
+            set.units[set.unit_count++] = unit_at(search, &places[i]);
+        take_set(search, set);
+    }
+    free(places);
+    return err;
+}
+
+/* With a set to go on with, the time limit counts. */
+static bool
+out_of_time(struct search *search)
+{
+    search->stopped =
+        search->stopped || (search->set_count > 0 && search->stop->over(search->stop->context));
+    return search->stopped;
+}
+
+static cairn_err
+add_sets(struct search *search)
+{
+    static const double times[] = {1.0, 1.03, 1.1, 1.4};
+    uint32_t size_count = search->problem->size_count;
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t t = 0; t < sizeof(times) / sizeof(*times); t++) {
+        double step_ms = search->bound_ms * times[t] * (1 + 1e-6);
+
+        for (uint32_t i = size_count; !err && i-- > 0 && !out_of_time(search);) {
+            uint32_t up_to = (2u << i) - 1;
+
+            err = add_set(search, up_to, step_ms, true);
+            if (!err)
+                err = add_set(search, up_to, step_ms, false);
+            if (!err)
+                err = add_set(search, 1u << i, step_ms, false);
+        }
+    }
+    /* Where memory is short, slow groups may be wanted for theirs. */
+    for (uint32_t i = size_count; !err && i-- > 0;)
+        err = add_set(search, 1u << i, search->bound_ms * 1e9, false);
+    if (!err)
+        err = add_set(search, (1u << size_count) - 1, search->bound_ms * 1e9, false);
+    return err;
+}
+
+/* ---- plans ---- */
+
+/* The pipelines of a division that do something in that time, divided exactly; kept where it is the best
+ * so far. */
+static cairn_err
+take_plan(struct search *search, struct cairn_division *division, double step_ms)
+{
+    uint32_t unit_count = division->unit_count, pipeline_count = 0, at = 0, devices = 0;
+    struct cairn_group *groups = calloc((size_t)unit_count + 1, sizeof(*groups));
+    uint32_t *units = calloc((size_t)unit_count + 1, sizeof(*units));
+    uint32_t *layers = calloc((size_t)unit_count + 1, sizeof(*layers));
+    uint32_t *stage_counts = calloc((size_t)unit_count + 1, sizeof(*stage_counts));
+    uint32_t *microbatches = calloc((size_t)unit_count + 1, sizeof(*microbatches));
+    struct cairn_plan *plan = NULL;
+    cairn_err err = groups && units && layers && stage_counts && microbatches ? CAIRN_OK : CAIRN_NOMEM;
+    double exact_ms = INFINITY;
+
+    if (err)
+        goto done;
+    cairn_division_set_target(division, step_ms);
+    for (uint32_t i = 0; i < division->pipeline_count; i++) {
+        const struct cairn_pipeline *pipeline = &division->pipelines[i];
+
+        if (pipeline->microbatches < 1)
+            continue;
+        cairn_division_stages(division, pipeline, groups + at, units + at);
+        stage_counts[pipeline_count++] = pipeline->member_count;
+        at += pipeline->member_count;
+    }
+    exact_ms = cairn_divide(search->divider, groups, stage_counts, pipeline_count, microbatches, layers);
+    if (!(exact_ms < search->step_ms))
+        goto done;
+    err = cairn_plan_create(pipeline_count, at, search->problem->device_count, &plan);
+    at = 0;
+    for (uint32_t i = 0; !err && i < pipeline_count; i++) {
+        uint32_t first_layer = 0;
+
+        plan->pipelines[plan->pipeline_count++] =
+            (struct cairn_plan_pipeline){microbatches[i], at, stage_counts[i]};
+        for (uint32_t j = 0; j < stage_counts[i]; j++, at++) {
+            const struct cairn_unit *unit = &division->units[units[at]];
+
+            plan->stages[plan->stage_count++] =
+                (struct cairn_plan_stage){devices, unit->size, first_layer, layers[at]};
+            first_layer += layers[at];
+            for (uint32_t k = unit->first; k < unit->first + unit->size; k++)
+                plan->devices[devices++] =
+                    search->problem->devices[search->fleet->order[k]].id;
+        }
+    }
+    if (err)
+        goto done;
+    plan->device_count = devices;
+    cairn_plan_destroy(search->plan);
+    search->plan = plan;
+    search->step_ms = exact_ms;
+done:
+    free(groups);
+    free(units);
+    free(layers);
+    free(stage_counts);
+    free(microbatches);
+    return err;
+}
+
+/* ---- divisions ---- */
+
+static bool
+over(struct search *search)
+{
+    if (!search->plan)
+        return false;
+    search->stopped = search->stopped || search->stop->over(search->stop->context);
+    return search->stopped;
+}
+
+/* Keeps a division among the best few; owns it. */
+static void
+keep(struct search *search, struct cairn_division *division, double step_ms)
+{
+    uint32_t at = search->kept_count;
+
+    if (at == KEPT_MAX) {
+        if (step_ms >= search->kept_ms[--at]) {
+            cairn_division_destroy(division);
+            return;
+        }
+        cairn_division_destroy(search->kept[at]);
+    } else {
+        search->kept_count++;
+    }
+    for (; at > 0 && search->kept_ms[at - 1] > step_ms; at--) {
+        search->kept[at] = search->kept[at - 1];
+        search->kept_ms[at] = search->kept_ms[at - 1];
+    }
+    search->kept[at] = division;
+    search->kept_ms[at] = step_ms;
+}
+
+/* A time that is enough for a division that holds all layers somewhere; INFINITY where none is. */
+static double
+enough_ms(const struct search *search, struct cairn_division *division)
+{
+    double high_ms = search->bound_ms * 2;
+
+    for (uint32_t i = 0; i < 60; i++, high_ms *= 2)
+        if (cairn_division_microbatches(division, high_ms) >= search->problem->microbatches)
+            return high_ms;
+    return INFINITY;
+}
+
+static cairn_err
+try_division(struct search *search, const struct unit_set *set, uint32_t pipeline_count,
+             enum cairn_deal deal)
+{
+    double limit_ms = search->step_ms < INFINITY ? search->step_ms * NEAR : search->bound_ms, step_ms;
+    struct cairn_division *division = NULL;
+    cairn_err err;
+
+    err = cairn_division_create(search->problem, search->divider, set->units, set->unit_count,
+                                pipeline_count, deal, limit_ms, &division);
+    if (err)
+        return err;
+    if (search->step_ms == INFINITY)
+        limit_ms = enough_ms(search, division);
+    if (limit_ms == INFINITY ||
+        cairn_division_microbatches(division, limit_ms) < search->problem->microbatches) {
+        cairn_division_destroy(division);
+        return CAIRN_OK;
+    }
+    step_ms = cairn_division_step_ms(division, search->bound_ms, limit_ms);
+    if (step_ms < search->step_ms)
+        err = take_plan(search, division, step_ms);
+    keep(search, division, step_ms);
+    return err;
+}
+
+/* A set at every number of pipelines that may still be better than the best: the fewer, the longer they
+ * are, the more time goes to filling and draining them. */
+static cairn_err
+try_set(struct search *search, const struct unit_set *set)
+{
+    double most = set->shares < set->unit_count ? set->shares : set->unit_count;
+    uint32_t step = 1, tried = 0;
+    cairn_err err = CAIRN_OK;
+    double pipelines = floor(most < search->problem->microbatches ? most : search->problem->microbatches);
+
+    for (uint32_t count = (uint32_t)pipelines; !err && count >= 1 && !over(search); tried++) {
+        double fluid_ms = (search->problem->microbatches + (double)set->unit_count - count) *
+                          search->work_layers / set->speed;
+
+        if (search->plan && fluid_ms >= search->step_ms * NEAR)
+            break;
+        for (int deal = 0; !err && deal < CAIRN_DEAL_COUNT && !over(search); deal++)
+            err = try_division(search, set, count, (enum cairn_deal)deal);
+        if (tried >= NEAR_PIPELINES)
+            step += step / 4 + 1;
+        count = count > step ? count - step : count > 1 && !search->plan ? 1 : 0;
+    }
+    return err;
+}
+
+static int
+by_memory(const void *left, const void *right)
+{
+    const struct cairn_unit *a = left, *b = right;
+
+    if (a->group.bytes != b->group.bytes)
+        return a->group.bytes > b->group.bytes ? -1 : 1;
+    return by_speed_and_memory(left, right);
+}
+
+/* One pipeline of as few groups of a set as hold all layers: those with most memory, the largest last,
+ * where a layer has fewest activations. What the other ways pass over where hardly anything fits. */
+static cairn_err
+try_shortest(struct search *search, const struct unit_set *set)
+{
+    const struct cairn_problem *problem = search->problem;
+    struct unit_set largest = {.unit_count = 0};
+    uint64_t layers = 0;
+    cairn_err err = CAIRN_OK;
+
+    largest.units = calloc(set->unit_count, sizeof(*largest.units));
+    if (!largest.units)
+        return CAIRN_NOMEM;
+    memcpy(largest.units, set->units, set->unit_count * sizeof(*largest.units));
+    qsort(largest.units, set->unit_count, sizeof(*largest.units), by_memory);
+    while (layers < problem->layers && largest.unit_count < set->unit_count) {
+        const struct cairn_group *group = &largest.units[largest.unit_count++].group;
+        uint32_t in_flight = cairn_cost_in_flight(0, largest.unit_count, problem->microbatches);
+
+        layers += cairn_cost_layers_max(problem, group->bytes, in_flight);
+    }
+    qsort(largest.units, largest.unit_count, sizeof(*largest.units), by_speed_and_memory);
+    if (layers >= problem->layers)
+        err = try_division(search, &largest, 1, CAIRN_DEAL_MEMORY);
+    /* The division lives on in `kept` and needs the units: they become a set. */
+    if (!err && search->kept_count > 0 && search->kept[0]->units == largest.units)
+        take_set(search, largest);
+    else
+        free(largest.units);
+    return err;
+}
+
+/* Aims nearer to the bound, and less so each time it fails. */
+static cairn_err
+improve(struct search *search, struct cairn_division *division, double step_ms, uint32_t *moves)
+{
+    static const double parts[] = {0.4, 0.15, 0.04, 0.01};
+    uint32_t part = 0;
+    cairn_err err = CAIRN_OK;
+
+    while (!err && part < sizeof(parts) / sizeof(*parts) && *moves > 0 && !over(search)) {
+        double target_ms = step_ms - (step_ms - search->bound_ms) * parts[part];
+        uint32_t now = *moves < MOVES_AT_ONCE ? *moves : MOVES_AT_ONCE;
+
+        cairn_division_set_target(division, target_ms);
+        *moves -= now;
+        if (!cairn_division_improve(division, now, search->stop)) {
+            part++;
+            continue;
+        }
+        step_ms = cairn_division_step_ms(division, search->bound_ms, target_ms);
+        if (step_ms < search->step_ms)
+            err = take_plan(search, division, step_ms);
+    }
+    return err;
+}
+
+/* A handful of devices: everything that the search passed over, too. */
+static cairn_err
+exhaust(struct search *search)
+{
+    bool complete = true;
+    cairn_err err = cairn_exhaust(search->fleet, search->stop, &search->plan, &search->step_ms,
+                                  &complete);
+
+    search->stopped = !complete;
+    return err;
+}
+
+cairn_err
+cairn_search(const struct cairn_fleet *fleet, double bound_ms, const struct cairn_stop *stop,
+             struct cairn_plan **out, double *step_ms, bool *complete)
+{
+    struct search search = {.fleet = fleet,
+                            .problem = fleet->problem,
+                            .stop = stop,
+                            .bound_ms = bound_ms,
+                            .work_layers = cairn_problem_work_layers(fleet->problem),
+                            .step_ms = INFINITY};
+    uint32_t moves = MOVES_MAX;
+    cairn_err err;
+
+    err = cairn_divider_create(fleet->problem, &search.divider);
+    if (!err)
+        err = add_sets(&search);
+    for (uint32_t i = 0; !err && i < search.set_count && !over(&search); i++)
+        err = try_set(&search, &search.sets[i]);
+    for (uint32_t i = 0, sets = search.set_count; !err && !search.plan && i < sets; i++)
+        err = try_shortest(&search, &search.sets[i]);
+    for (uint32_t i = 0; !err && i < search.kept_count; i++)
+        err = improve(&search, search.kept[i], search.kept_ms[i], &moves);
+    for (uint32_t i = 0; i < search.kept_count; i++)
+        cairn_division_destroy(search.kept[i]);
+    for (uint32_t i = 0; i < search.set_count; i++)
+        free(search.sets[i].units);
+    cairn_divider_destroy(search.divider);
+    if (!err && fleet->device_count <= CAIRN_EXHAUST_DEVICES_MAX)
+        err = exhaust(&search);
+    if (!err && !search.plan)
+        err = CAIRN_NOT_FOUND;
+    if (err) {
+        cairn_plan_destroy(search.plan);
+        return err;
+    }
+    *out = search.plan;
+    *step_ms = search.step_ms;
+    *complete = !search.stopped;
+    return CAIRN_OK;
+}

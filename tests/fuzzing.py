@@ -1,0 +1,166 @@
+"""Fuzzers that run beside other suites, on what these leave idle, each until it has used its seconds of the processor.
+
+A fuzzer that shares the machine is measured by its own time on the processor, not by the clock: so each does the same work, however
+busy the machine is. Nothing else may notice them. They have the policy SCHED_IDLE, their session has the lowest weight (where the kernel
+shares the processor out by sessions, priorities mean nothing between two of them), and they stand still where something is measured.
+"""
+import contextlib
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+
+POLL_S = 0.5
+# libFuzzer's own limit for one input is by the clock, and idle time may be long in coming. Here an input that takes
+# longer than this after its fuzzer was told to stop counts as one that never ends.
+HANG_CPU_S = 20
+# If whoever started it is gone.
+CLOCK_LIMIT_S = 7200
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class Fuzzer:
+    """One fuzzer's process, and what became of it."""
+
+    def __init__(self, name, program, arguments, seconds):
+        self.name, self.seconds = name, seconds
+        self.command = [program, "-verbosity=0", "-timeout=0", f"-max_total_time={CLOCK_LIMIT_S}",
+                        "-error_exitcode=1",  # it is 77 by default, which says "skipped" everywhere else here
+                        *arguments]
+        self.process, self.folder = None, None
+        self.cpu_s, self.told_to_stop, self.hung, self.paused = 0.0, False, False, False
+        self.status, self.output = None, ""
+        self._out = tempfile.TemporaryFile()
+
+    def start(self, cwd):
+        # Files of its inputs: libFuzzer leaves without giving programs a chance to remove them.
+        self.folder = tempfile.mkdtemp(prefix="cairn-fuzz-", dir="/dev/shm")
+        self.process = subprocess.Popen(self.command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=self._out, stderr=subprocess.STDOUT,
+                                        start_new_session=True, env={**os.environ, "TMPDIR": self.folder})
+        give_way(self.process.pid)
+
+    def poll(self):
+        """True while it runs."""
+        if self.process.poll() is None:
+            self.cpu_s = cpu_seconds(self.process.pid)
+            if self.cpu_s >= self.seconds and not self.told_to_stop:
+                self.told_to_stop = True
+                self.process.send_signal(signal.SIGUSR1)  # libFuzzer ends when the input at hand is done
+            if self.cpu_s >= self.seconds + HANG_CPU_S and not self.hung:
+                self.hung = True
+                self.process.send_signal(signal.SIGABRT)  # it keeps the input at hand, as after any crash
+            return True
+        self._end(self.process.returncode)
+        return False
+
+    def pause(self, paused):
+        if self.process and self.process.poll() is None and paused != self.paused:
+            self.paused = paused
+            self.process.send_signal(signal.SIGSTOP if paused else signal.SIGCONT)
+
+    def kill(self):
+        if self.process and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        if self.folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _end(self, status):
+        self._out.seek(0)
+        self.output = self._out.read().decode("utf-8", "replace")
+        self.status = status
+        if self.hung:
+            self.output += f"\nfuzzing: one input took more than {HANG_CPU_S} s"
+        elif status == 0 and not self.told_to_stop:
+            self.output += f"\nfuzzing: ended by itself after {self.cpu_s:.0f} s"
+            self.status = 1
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Fuzzing:
+    """All fuzzers, `jobs` at a time. `collect` waits for them; `paused` keeps them off the processor meanwhile."""
+
+    def __init__(self, fuzzers, cwd, jobs):
+        self.waiting, self.running, self.done = list(fuzzers), [], []
+        self.cwd, self.jobs = cwd, jobs
+        self.lock = threading.Lock()  # guards the lists and `pauses`
+        self.pauses = 0
+        self.thread = threading.Thread(target=self._watch, daemon=True)
+        self.thread.start()
+
+    def _watch(self):
+        while True:
+            with self.lock:
+                for fuzzer in list(self.running):
+                    if not fuzzer.poll():
+                        self.running.remove(fuzzer)
+                        self.done.append(fuzzer)
+                while self.waiting and len(self.running) < self.jobs and not self.pauses:
+                    fuzzer = self.waiting.pop(0)
+                    self.running.append(fuzzer)
+                    fuzzer.start(self.cwd)
+                if not self.running and not self.waiting:
+                    return
+            time.sleep(POLL_S)
+
+    @contextlib.contextmanager
+    def paused(self):
+        self._pause(1)
+        try:
+            yield
+        finally:
+            self._pause(-1)
+
+    def _pause(self, more):
+        with self.lock:
+            self.pauses += more
+            for fuzzer in self.running:
+                fuzzer.pause(self.pauses > 0)
+
+    def ended_cpu_seconds(self):
+        """What those that have ended had used of the processor; children_cpu_seconds counts them, too."""
+        with self.lock:
+            return sum(f.cpu_s for f in self.done)
+
+    def collect(self):
+        """The fuzzers, in the order in which they were given, when all have ended."""
+        self.thread.join()
+        return sorted(self.done, key=lambda f: f.name)
+
+    def kill(self):
+        """For a run that is given up: nothing of it stays behind."""
+        with self.lock:
+            self.waiting = []
+            for fuzzer in self.running:
+                fuzzer.kill()
+
+
+def give_way(pid):
+    """Lets everything else go first. What the system does not allow is left as it is."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, pid, 19)
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
+    with contextlib.suppress(OSError):
+        with open(f"/proc/{pid}/autogroup", "w") as weight:
+            weight.write("19")
+
+
+def cpu_seconds(pid):
+    """What a process has used of the processor; 0 where it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            fields = stat.read().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+
+def children_cpu_seconds():
+    """What all ended processes below this one have used of the processor."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime

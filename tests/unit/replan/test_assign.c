@@ -1,0 +1,145 @@
+/* tests/unit/replan/test_assign.c - assignments against all there are, and of many sequences. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "replan/assign.h"
+#include "tests/unit/replan/small.h"
+
+enum { SMALL = 1500, SEQUENCES_MAX = 7, PIPELINES_MAX = 3 };
+
+/* The formula, written again. */
+static double
+plain_ms(const struct cairn_assign_problem *problem, const uint32_t *chosen)
+{
+    double worst = 0;
+
+    for (uint32_t i = 0; i < problem->pipeline_count; i++) {
+        double sum = 0, largest = 0;
+
+        for (uint32_t j = 0; j < problem->sequence_count; j++) {
+            double s = (double)problem->tokens[j];
+            double cost = problem->square * s * s + problem->linear * s + problem->constant;
+
+            if (chosen[j] != i)
+                continue;
+            if (problem->tokens[j] > problem->pipelines[i].max_tokens)
+                return INFINITY;
+            sum += cost;
+            largest = fmax(largest, cost);
+        }
+        worst = fmax(worst, (sum + (problem->pipelines[i].stages - 1) * largest) *
+                                problem->pipelines[i].time_scale);
+    }
+    return worst;
+}
+
+static double
+exhaustive_ms(const struct cairn_assign_problem *problem)
+{
+    uint32_t chosen[SEQUENCES_MAX] = {0}, at = 0;
+    double best = INFINITY;
+
+    do {
+        best = fmin(best, plain_ms(problem, chosen));
+        for (at = 0; at < problem->sequence_count && ++chosen[at] == problem->pipeline_count; at++)
+            chosen[at] = 0;
+    } while (at < problem->sequence_count);
+    return best;
+}
+
+static void
+test_small(void **test_state)
+{
+    uint32_t solved = 0, best = 0;
+    double sum = 0, worst = 1;
+
+    (void)test_state;
+    for (uint64_t seed = 0; seed < SMALL; seed++) {
+        static const double scales[] = {1, 1, 1.4, 2.6, 0.5};
+        uint64_t state = seed + 5, tokens[SEQUENCES_MAX];
+        struct cairn_assign_pipeline pipelines[PIPELINES_MAX];
+        struct cairn_assign_problem problem = {.tokens = tokens,
+                                               .sequence_count = 1 + random_below(&state, SEQUENCES_MAX),
+                                               .square = random_below(&state, 3) * 1e-3,
+                                               .linear = 1,
+                                               .constant = random_below(&state, 3),
+                                               .pipelines = pipelines,
+                                               .pipeline_count = 1 + random_below(&state, PIPELINES_MAX)};
+        struct cairn_assignment assignment = {0};
+        struct cairn_fault fault = {""};
+        double expected, again;
+        cairn_err err;
+
+        for (uint32_t i = 0; i < problem.sequence_count; i++)
+            tokens[i] = 1 + (random_below(&state, 4) == 0 ? random_below(&state, 2000) : random_below(&state, 90));
+        for (uint32_t i = 0; i < problem.pipeline_count; i++)
+            pipelines[i] = (struct cairn_assign_pipeline){scales[random_below(&state, 5)],
+                                                          1 + random_below(&state, 4),
+                                                          random_below(&state, 3) ? 2000 : 60};
+        expected = exhaustive_ms(&problem);
+        err = cairn_assign(&problem, &assignment, &fault);
+        assert_int_equal(err, isinf(expected) ? CAIRN_NOT_FOUND : CAIRN_OK);
+        if (err) {
+            assert_non_null(strstr(fault.text, "no pipeline takes more than"));
+            continue;
+        }
+        if (assignment.bound_ms > expected * (1 + 1e-9))
+            fail_msg("seed %llu: the bound is %g, the best %g", (unsigned long long)seed,
+                     assignment.bound_ms, expected);
+        assert_true(fabs(plain_ms(&problem, assignment.pipelines) - assignment.step_ms) <=
+                    1e-9 * assignment.step_ms);
+        assert_true(assignment.step_ms >= expected * (1 - 1e-9));
+        assert_int_equal(cairn_assign_step_ms(&problem, assignment.pipelines, &again), CAIRN_OK);
+        assert_true(fabs(again - assignment.step_ms) <= 1e-9 * again);
+        solved++;
+        best += assignment.step_ms <= expected * (1 + 1e-3);
+        sum += assignment.step_ms / expected;
+        worst = fmax(worst, assignment.step_ms / expected);
+        free(assignment.pipelines);
+    }
+    print_message("%u solved, %u within 0.1 %% of the best; mean %.4f, worst %.3f of it\n", solved, best,
+                  sum / solved, worst);
+    assert_true(solved > SMALL / 2 && sum / solved < 1.03);
+}
+
+/* What a step asks for: thousands of sequences, most of them short. */
+static void
+test_many(void **test_state)
+{
+    enum { MANY = 4096, PIPELINES = 64 };
+    static uint64_t tokens[MANY];
+    struct cairn_assign_pipeline pipelines[PIPELINES];
+    struct cairn_assign_problem problem = {
+        tokens, MANY, 1e-7, 0.18, 0, pipelines, PIPELINES};
+    struct cairn_assignment assignment = {0};
+    struct cairn_fault fault = {""};
+    uint64_t state = 1;
+
+    (void)test_state;
+    for (uint32_t i = 0; i < MANY; i++)
+        tokens[i] = 512 + (uint64_t)(512 / (0.004 + random_below(&state, 1000000) * 1e-6));
+    for (uint32_t i = 0; i < PIPELINES; i++)
+        pipelines[i] = (struct cairn_assign_pipeline){1 + 0.1 * random_below(&state, 8), 4, 262144};
+    assert_int_equal(cairn_assign(&problem, &assignment, &fault), CAIRN_OK);
+    print_message("%g ms, bound %g ms\n", assignment.step_ms, assignment.bound_ms);
+    assert_true(assignment.step_ms < assignment.bound_ms * 1.03);
+    free(assignment.pipelines);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_small),
+        cmocka_unit_test(test_many),
+    };
+
+    return cmocka_run_group_tests_name("replan/assign", tests, NULL, NULL);
+}

@@ -1,0 +1,172 @@
+/* tests/unit/replan/test_search.c - whole plans of small problems against all plans that there are: the
+ * bound is not above the best, and the plan is the best. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "replan/answer.h"
+#include "replan/bound.h"
+#include "tests/unit/replan/small.h"
+
+enum { PROBLEMS = 2400, DEVICES_MAX = 8, MASKS = 1 << DEVICES_MAX, MICROBATCHES_MAX = 6 };
+
+/* The best time of one pipeline of exactly the devices of a mask, by micro-batches; and of all pipelines
+ * of a subset of them. */
+struct table {
+    const struct cairn_problem *problem;
+    double pipeline_ms[MASKS][MICROBATCHES_MAX + 1];
+    double plan_ms[MASKS][MICROBATCHES_MAX + 1];
+    double group_ms[MASKS];     /* per layer; INFINITY: no group */
+    uint64_t group_bytes[MASKS];
+};
+
+static void
+fill_groups(struct table *table)
+{
+    const struct cairn_problem *problem = table->problem;
+
+    for (uint32_t mask = 1; mask < 1u << problem->device_count; mask++) {
+        uint64_t memory = UINT64_MAX, node = UINT64_MAX;
+        double rate = 0;
+        uint32_t size = 0;
+        bool good = true;
+
+        for (uint32_t i = 0; i < problem->device_count; i++) {
+            const struct cairn_device *device = &problem->devices[i];
+
+            if (!(mask >> i & 1))
+                continue;
+            size++;
+            good = good && device->rate > 0 && (node == UINT64_MAX || node == device->node);
+            node = device->node;
+            rate = fmax(rate, device->rate);
+            memory = device->memory_bytes < memory ? device->memory_bytes : memory;
+        }
+        table->group_ms[mask] = good ? plain_layer_ms(problem, size, rate) : INFINITY;
+        table->group_bytes[mask] =
+            memory > problem->reserved_bytes ? (memory - problem->reserved_bytes) * size : 0;
+    }
+}
+
+/* All sequences of groups of the devices that are left, as stages after those that are there. */
+static void
+extend(struct table *table, uint32_t whole, uint32_t left, double *layer_ms, uint64_t *bytes,
+       uint32_t stages)
+{
+    if (left == 0) {
+        for (uint32_t m = 1; m <= table->problem->microbatches; m++)
+            table->pipeline_ms[whole][m] =
+                fmin(table->pipeline_ms[whole][m],
+                     exhaustive_layers_ms(table->problem, stages, layer_ms, bytes, m));
+        return;
+    }
+    if (stages == table->problem->layers)
+        return;
+    for (uint32_t group = left; group > 0; group = (group - 1) & left) {
+        if (isinf(table->group_ms[group]))
+            continue;
+        layer_ms[stages] = table->group_ms[group];
+        bytes[stages] = table->group_bytes[group];
+        extend(table, whole, left & ~group, layer_ms, bytes, stages + 1);
+    }
+}
+
+static double
+exhaustive_plan_ms(struct table *table)
+{
+    uint32_t all = (1u << table->problem->device_count) - 1, total = table->problem->microbatches;
+    double layer_ms[DEVICES_MAX];
+    uint64_t bytes[DEVICES_MAX];
+
+    fill_groups(table);
+    for (uint32_t mask = 0; mask <= all; mask++)
+        for (uint32_t m = 0; m <= total; m++)
+            table->pipeline_ms[mask][m] = table->plan_ms[mask][m] = INFINITY;
+    for (uint32_t mask = 1; mask <= all; mask++)
+        extend(table, mask, mask, layer_ms, bytes, 0);
+    for (uint32_t mask = 0; mask <= all; mask++) {
+        table->plan_ms[mask][0] = 0;
+        for (uint32_t part = mask; part > 0; part = (part - 1) & mask)
+            for (uint32_t m = 1; m <= total; m++)
+                for (uint32_t own = 1; own <= m; own++)
+                    table->plan_ms[mask][m] =
+                        fmin(table->plan_ms[mask][m],
+                             fmax(table->pipeline_ms[part][own], table->plan_ms[mask & ~part][m - own]));
+    }
+    return table->plan_ms[all][total];
+}
+
+static bool
+never(void *context)
+{
+    (void)context;
+    return false;
+}
+
+static void
+test_small(void **test_state)
+{
+    struct table *table = calloc(1, sizeof(*table));
+    const struct cairn_stop stop = {never, NULL};
+    uint32_t solved = 0, tight = 0, uneven = 0;
+    double gaps = 0;
+
+    (void)test_state;
+    assert_non_null(table);
+    for (uint64_t seed = 0; seed < PROBLEMS; seed++) {
+        struct cairn_problem problem = small_problem(seed);
+        struct cairn_answer_plan answer = {0};
+        struct cairn_fault fault = {""};
+        double expected;
+        uint32_t most;
+
+        most = seed % 400 == 8 ? 8 : seed % 64 == 1 ? 6 : seed % 4 == 0 ? 5 : 4; /* larger ones take seconds */
+        if (problem.device_count > most)
+            problem.device_count = most;
+        table->problem = &problem;
+        expected = exhaustive_plan_ms(table);
+        assert_int_equal(cairn_answer_plan_make(&problem, &stop, &answer), CAIRN_OK);
+        if (isinf(expected) != (answer.plan == NULL))
+            fail_msg("seed %llu: the best is %g, a plan was%s found", (unsigned long long)seed, expected,
+                     answer.plan ? "" : " not");
+        if (answer.plan) {
+            if (cairn_plan_check(answer.plan, &problem, &fault))
+                fail_msg("seed %llu: %s", (unsigned long long)seed, fault.text);
+            if (answer.bound_ms > expected * (1 + 1e-9))
+                fail_msg("seed %llu: the bound is %g, the best %g", (unsigned long long)seed,
+                         answer.bound_ms, expected);
+            if (fabs(answer.step_ms - expected) > 1e-9 * expected)
+                fail_msg("seed %llu: the plan takes %g, the best %g", (unsigned long long)seed,
+                         answer.step_ms, expected);
+            assert_true(fabs(cairn_plan_step_ms(answer.plan, &problem) - answer.step_ms) <=
+                        1e-9 * answer.step_ms);
+            solved++;
+            tight += seed % 2;
+            uneven += answer.plan->pipeline_count > 1;
+            gaps += answer.step_ms / answer.bound_ms - 1;
+        }
+        cairn_answer_plan_fini(&answer);
+        cairn_problem_fini(&problem);
+    }
+    print_message("%u of %u solved (%u with tight memory, %u with several pipelines); mean gap to the bound %.3f\n",
+                  solved, PROBLEMS, tight, uneven, gaps / solved);
+    assert_true(solved > PROBLEMS / 2 && tight > PROBLEMS / 5 && uneven > PROBLEMS / 10);
+    free(table);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_small),
+    };
+
+    return cmocka_run_group_tests_name("replan/search", tests, NULL, NULL);
+}

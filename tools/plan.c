@@ -1,0 +1,203 @@
+/* tools/plan.c - `cairn plan`: pipelines for the devices that are left, and how good they are at most. */
+#include "replan/answer.h"
+#include "tools/common.h"
+#include "tools/plan_view.h"
+#include "tools/planning.h"
+#include "tools/verb.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char about[] =
+    "Plans pipelines for the devices of a problem file: groups, stages, layers, micro-batches, and who is\n"
+    "left out; with the predicted time of a step and a time that provably no plan for these devices beats.\n"
+    "Exit status 4 where nothing fits, with what lacks. docs/PLANNER.md has the formats and the formulas.";
+static const char examples[] = "  cairn plan --problem problem.json --explain\n"
+                               "  cairn plan --problem problem.json --time-limit 200 -o json > plan.json\n";
+
+static void
+write_number(struct cairn_json_writer *writer, const char *key, double value)
+{
+    cairn_json_write_key(writer, key);
+    cairn_json_write_double(writer, value);
+}
+
+static cairn_err
+write_plan(struct cairn_json_writer *writer, const struct cairn_problem *problem,
+           const struct cairn_answer_plan *answer, double plan_ms)
+{
+    cairn_err err = cairn_plan_write(answer->plan, problem, writer);
+
+    cairn_json_write_line(writer);
+    write_number(writer, "step_ms", answer->step_ms);
+    write_number(writer, "lower_bound_ms", answer->bound_ms);
+    write_number(writer, "gap", answer->step_ms / answer->bound_ms - 1);
+    write_number(writer, "healthy_ms", answer->healthy_ms);
+    cairn_json_write_key(writer, "moved_bytes");
+    cairn_json_write_u64(writer, answer->migration.moved_bytes);
+    write_number(writer, "migrate_ms", answer->migration.migrate_ms);
+    cairn_json_write_key(writer, "payback_steps");
+    cairn_json_write_u64(writer, answer->payback_steps);
+    write_number(writer, "current_ms", answer->current_ms); /* null: there is none that can go on */
+    cairn_json_write_key(writer, "complete");
+    cairn_json_write_bool(writer, answer->complete);
+    write_number(writer, "plan_ms", plan_ms);
+    return err;
+}
+
+static void
+write_infeasible(struct cairn_json_writer *writer, const struct cairn_infeasible *why)
+{
+    cairn_json_write_key(writer, "infeasible");
+    cairn_json_write_object_begin(writer);
+    cairn_json_write_key(writer, "constraint");
+    cairn_json_write_string(writer, why->constraint);
+    cairn_json_write_key(writer, "short_by_bytes");
+    cairn_json_write_u64(writer, why->short_by_bytes);
+    cairn_json_write_key(writer, "would_fit");
+    cairn_json_write_string(writer, why->would_fit);
+    cairn_json_write_object_end(writer);
+}
+
+static int
+print_json(const struct cairn_problem *problem, const struct cairn_answer_plan *answer, double plan_ms)
+{
+    struct cairn_json_writer writer;
+    cairn_err err = CAIRN_OK;
+
+    cairn_json_writer_init(&writer);
+    cairn_json_write_object_begin(&writer);
+    cairn_json_write_key(&writer, "schema");
+    cairn_json_write_u64(&writer, 1);
+    if (answer->plan)
+        err = write_plan(&writer, problem, answer, plan_ms);
+    else
+        write_infeasible(&writer, &answer->infeasible);
+    cairn_json_write_object_end(&writer);
+    if (err) {
+        cairn_json_writer_fini(&writer);
+        cairn_tool_error("plan", "the answer could not be put together", cairn_err_text(err), NULL);
+        return cairn_exit_code(err);
+    }
+    return cairn_planning_print("plan", &writer);
+}
+
+static void
+print_table(const struct cairn_problem *problem, const struct cairn_answer_plan *answer, double plan_ms)
+{
+    const struct cairn_plan *plan = answer->plan;
+    char shown[CAIRN_SHOWN_BYTES];
+
+    printf("%-9s %-13s %-6s %s\n", "pipeline", "micro-batches", "stages", "layers (devices) of each stage");
+    for (uint32_t i = 0; i < plan->pipeline_count; i++) {
+        const struct cairn_plan_pipeline *pipeline = &plan->pipelines[i];
+
+        printf("%-9" PRIu32 " %-13" PRIu32 " %-6" PRIu32, i, pipeline->microbatches,
+               pipeline->stage_count);
+        for (uint32_t j = 0; j < pipeline->stage_count; j++)
+            printf(" %" PRIu32 "(%" PRIu32 ")", plan->stages[pipeline->first_stage + j].layer_count,
+                   plan->stages[pipeline->first_stage + j].device_count);
+        printf("\n");
+    }
+    printf("%" PRIu32 " of %" PRIu32 " devices are in use\n", plan->device_count,
+           problem->device_count);
+    printf("a step takes %.1f ms; no plan takes less than %.1f ms (%.2f %% less); healthy: %.1f ms\n",
+           answer->step_ms, answer->bound_ms, 100 * (1 - answer->bound_ms / answer->step_ms),
+           answer->healthy_ms);
+    if (answer->migration.moved_bytes > 0)
+        printf("%s move, in about %.0f ms; the plan that runs takes %.1f ms a step%s\n",
+               cairn_show_bytes(answer->migration.moved_bytes, shown), answer->migration.migrate_ms,
+               answer->current_ms, answer->current_ms < INFINITY ? "" : " (it cannot go on)");
+    if (answer->payback_steps > 0)
+        printf("the move has paid for itself after %" PRIu64 " steps\n", answer->payback_steps);
+    printf("planned in %.1f ms%s\n", plan_ms,
+           answer->complete ? "" : ", cut short by --time-limit: a longer one may find a better plan");
+}
+
+struct options {
+    const char *problem;
+    const char *svg; /* NULL: no drawing */
+    bool json;
+    bool explain;
+};
+
+/* What was asked for beside the answer; the exit code. */
+static int
+show(const struct options *options, const struct cairn_problem *problem,
+     const struct cairn_answer_plan *answer)
+{
+    if (options->explain) /* stdout is the JSON's where that was asked for */
+        cairn_plan_explain(problem, answer, options->json ? stderr : stdout);
+    if (options->svg && cairn_plan_draw(problem, answer, options->svg)) {
+        cairn_tool_error("plan", options->svg, strerror(errno), "name a file that can be written");
+        return CAIRN_EXIT_IO;
+    }
+    return CAIRN_EXIT_OK;
+}
+
+static int
+run(const struct options *options, struct cairn_deadline *deadline)
+{
+    struct cairn_stop stop = {cairn_deadline_over, deadline};
+    struct cairn_problem problem = {0};
+    struct cairn_answer_plan answer = {0};
+    int exit_code = CAIRN_EXIT_OK;
+    double plan_ms;
+    cairn_err err;
+
+    if (!cairn_planning_problem("plan", options->problem, &problem, &exit_code))
+        return exit_code;
+    err = cairn_answer_plan_make(&problem, &stop, &answer);
+    plan_ms = cairn_deadline_elapsed_ms(deadline);
+    if (err) {
+        cairn_tool_error("plan", "no plan was made", cairn_err_text(err), NULL);
+        exit_code = cairn_exit_code(err);
+    } else if (options->json) {
+        exit_code = print_json(&problem, &answer, plan_ms);
+    } else if (answer.plan) {
+        print_table(&problem, &answer, plan_ms);
+    }
+    if (!err && answer.plan && exit_code == CAIRN_EXIT_OK)
+        exit_code = show(options, &problem, &answer);
+    if (!err && !answer.plan) {
+        cairn_tool_error("plan", "nothing fits these devices", answer.infeasible.constraint,
+                         answer.infeasible.would_fit);
+        exit_code = exit_code == CAIRN_EXIT_OK ? CAIRN_EXIT_LOST : exit_code;
+    }
+    cairn_answer_plan_fini(&answer);
+    cairn_problem_fini(&problem);
+    return exit_code;
+}
+
+int
+cairn_verb_plan(int argc, char **argv)
+{
+    const char *output = NULL, *limit = "1000";
+    struct options options = {.problem = NULL};
+    const struct cairn_flag flags[] = {
+        {"problem", 0, "FILE", "what to plan for (JSON)", &options.problem, NULL},
+        {"time-limit", 0, "MS", "how long to search at most (default 1000)", &limit, NULL},
+        {"explain", 0, NULL, "draw the pipelines: stages, layers, who is slow, where the time goes", NULL,
+         &options.explain},
+        {"svg", 0, "FILE", "draw them into a file", &options.svg, NULL},
+        {"output", 'o', "FORMAT", "table or json", &output, NULL},
+    };
+    const struct cairn_usage usage = {"plan", "--problem FILE [--time-limit MS] [--explain] [--svg FILE] [-o table|json]", about,
+                                      examples, flags, sizeof flags / sizeof *flags, false};
+    struct cairn_deadline deadline;
+    int exit_code;
+
+    if (!cairn_usage_parse(&usage, argc, argv, NULL, &exit_code))
+        return exit_code;
+    if (!options.problem)
+        return cairn_usage_error(&usage, "--problem FILE is missing");
+    if (!cairn_output_parse(output, &options.json))
+        return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
+    if (!cairn_deadline_parse(limit, &deadline))
+        return cairn_usage_error(&usage, "--time-limit takes milliseconds from 1 to 3600000, not \"%s\"",
+                                 limit);
+    return run(&options, &deadline);
+}

@@ -1,0 +1,33 @@
+/*
+ * tools/planning.h - what the verbs of the planner share: reading their files, and a time limit.
+ */
+#ifndef CAIRN_TOOLS_PLANNING_H
+#define CAIRN_TOOLS_PLANNING_H
+
+#include "base/json.h"
+#include "replan/pipelines.h"
+#include "replan/plan.h"
+#include "tools/usage.h"
+
+/* Reads a file whole; the caller frees *text. False, and said with *exit_code, where that fails. */
+bool cairn_planning_load(const char *verb, const char *path, uint8_t **text, size_t *text_bytes,
+                         int *exit_code);
+
+/* Reads a problem; the caller ends *out. False, and said, where that fails. */
+bool cairn_planning_problem(const char *verb, const char *path, struct cairn_problem *out,
+                            int *exit_code);
+
+/* A deadline on the monotonic clock. */
+struct cairn_deadline {
+    uint64_t started_ns;
+    uint64_t limit_ns;
+};
+/* "1000" milliseconds from now; false for anything but a whole number from 1 to 3,600,000. */
+bool cairn_deadline_parse(const char *text, struct cairn_deadline *out);
+bool cairn_deadline_over(void *deadline); /* as cairn_stop asks */
+double cairn_deadline_elapsed_ms(const struct cairn_deadline *deadline);
+
+/* Prints what a writer has and a newline; the exit code. */
+int cairn_planning_print(const char *verb, struct cairn_json_writer *writer);
+
+#endif
