@@ -32,7 +32,7 @@ THREADED = ["base/test_loop", "base/test_worker", "base/test_ring", "snapshot/te
 CLUSTER_JOBS_MAX = 2
 LONGEST_FIRST = ["test_demo.py", "test_agent.py",
                  "test_torch.py", "test_fsdp1.py", "test_dcp.py", "test_torch_more.py", "test_torch_device.py", "test_convert_megatron_dist.py",
-                 "test_convert_deepspeed.py", "test_convert_megatron.py", "test_torch_bad_input.py"]
+                 "test_convert_deepspeed.py", "test_convert_to_deepspeed.py", "test_convert_megatron.py", "test_torch_bad_input.py"]
 FUZZ_SECONDS = int(os.environ.get("FUZZ_SECONDS", "8"))
 
 

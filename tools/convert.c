@@ -25,7 +25,7 @@ static const char examples[] =
     "  cairn convert Llama-3-8B/ out/ --to torch --map llama   # Hugging Face's names to Megatron's\n";
 
 struct request {
-    const char *to, *tp, *pp, *dp, *ep, *etp, *vpp, *dtype, *drop, *map, *set, *threads, *memory, *output;
+    const char *to, *tp, *pp, *dp, *ep, *etp, *vpp, *dtype, *drop, *map, *set, *zero, *job, *threads, *memory, *output;
     bool dry_run, json;
 };
 
@@ -59,6 +59,21 @@ take_dtype(const char *text)
         if (strcasecmp(known[i].name, text) == 0)
             return known[i].dtype;
     return 0;
+}
+
+static bool
+take_zero(const char *text, enum cairn_zero *out)
+{
+    static const char *const names[] = {"1", "2", "3", "bf16"};
+
+    if (!text)
+        return true;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcasecmp(names[i], text) == 0) {
+            *out = (enum cairn_zero)(CAIRN_ZERO_1 + i);
+            return true;
+        }
+    return false;
 }
 
 /* Splits "a,b" in place; false where there are more than parts_max. */
@@ -375,6 +390,10 @@ cairn_verb_convert(int argc, char **argv)
         {"map", 0, "MAP", map_help, &request.map, NULL},
         {"set", 0, "NAME=VALUE", "what the map should know, such as heads=32,norms=plain",
          &request.set, NULL},
+        {"zero", 0, "STAGE", "DeepSpeed's optimizer that shall load it: 1, 2, 3 or bf16", &request.zero,
+         NULL},
+        {"job", 0, "FILE", "what SRC does not say of DeepSpeed's job: groups, buffers (JSON)",
+         &request.job, NULL},
         {"threads", 0, "N", "threads (default: the cores, at most 16)", &request.threads, NULL},
         {"memory-limit", 0, "SIZE", "memory of the process (default 1GiB)", &request.memory, NULL},
         {"dry-run", 0, NULL, "read metadata, print the plan, write nothing", NULL,
@@ -406,6 +425,11 @@ cairn_verb_convert(int argc, char **argv)
     if (request.dtype && !(options.output.dtype = take_dtype(request.dtype)))
         return cairn_usage_error(&usage, "--dtype takes F32, BF16, F16 or F64, not \"%s\"",
                                  request.dtype);
+    if (!take_zero(request.zero, &options.output.zero))
+        return cairn_usage_error(&usage, "--zero takes 1, 2, 3 or bf16, not \"%s\"", request.zero);
+    if ((request.zero || request.job) && !options.to->prepare)
+        return cairn_usage_error(&usage, "--zero and --job are for --to deepspeed");
+    options.output.job = request.job;
     if (!cairn_output_parse(request.output, &request.json))
         return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", request.output);
     if (!cairn_resources_parse(&usage, request.threads, request.memory, &options.thread_count,

@@ -184,6 +184,8 @@ cairn_conversion_open(const struct cairn_conversion_options *options, struct cai
         if (!err)
             err = check_memory(out, complaint);
     }
+    if (!err && options->to->prepare)
+        err = options->to->prepare(&out->source, &options->output, complaint);
     if (!err)
         err = cairn_whole_init(&out->source, &out->whole, complaint);
     if (!err) {

@@ -1,5 +1,5 @@
 /* tools/convert/deepspeed_model.c - a rank's model_states: the module, and all that is no optimizer's. */
-#include "tools/convert/deepspeed_state.h"
+#include "tools/convert/deepspeed_make.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -24,9 +24,39 @@ refuse(const struct reading *reading, const char *why)
 
 /* ---- what the file says of the job ---- */
 
-/* As many parts as the job had, and none of them cut by tensor parallelism. */
 static cairn_err
-check_degrees(const struct reading *reading, const struct cairn_pickle_node *root)
+refuse_tensor(const struct reading *reading, const char *why)
+{
+    return cairn_complain(reading->complaint, CAIRN_VERSION,
+                          "%s/%s is of a job with tensor parallelism, and %s; merge it with the framework "
+                          "that wrote it",
+                          reading->checkpoint->place.path, reading->where, why);
+}
+
+/* How tensor parallelism cut the parameters, where it alone made the parts. */
+static cairn_err
+read_cuts(struct reading *reading, const struct cairn_pickle_node *root, uint64_t tensor)
+{
+    const struct cairn_pickle_node *info = cairn_pickle_get(root, "universal_checkpoint_info");
+    struct cairn_deepspeed_state *state = reading->state;
+    const char *why = NULL;
+    cairn_err err;
+
+    if (!info || info->kind == CAIRN_PICKLE_NONE)
+        return refuse_tensor(reading, "does not say how its parameters are cut (it has no "
+                                      "universal_checkpoint_info)");
+    if (tensor != state->part_count || state->has_layers)
+        return refuse_tensor(reading, "with pipeline parallelism too, which is not read together");
+    if (state->stage3)
+        return refuse_tensor(reading, "with ZeRO 3 too, which is not read together");
+    state->cut = true;
+    err = cairn_deepspeed_cuts_read(info, &state->cuts, &why);
+    return err == CAIRN_VERSION ? refuse_tensor(reading, why) : err;
+}
+
+/* As many parts as the job had, and how they were made. */
+static cairn_err
+check_degrees(struct reading *reading, const struct cairn_pickle_node *root)
 {
     const struct cairn_pickle_node *dimensions =
         cairn_pickle_get(root, "checkpoint_parallel_dimensions");
@@ -43,11 +73,34 @@ check_degrees(const struct reading *reading, const struct cairn_pickle_node *roo
                               state->part_count);
     if (!cairn_pickle_u64(cairn_pickle_get(dimensions, "tp_degree"), &tensor))
         tensor = state->has_layers ? 1 : state->part_count;
-    if (tensor != 1)
-        return cairn_complain(reading->complaint, CAIRN_VERSION,
-                              "%s/%s is of a job with tensor parallelism, and does not say how its "
-                              "parameters are cut; merge it with the framework that wrote it",
-                              reading->checkpoint->place.path, reading->where);
+    return tensor == 1 ? CAIRN_OK : read_cuts(reading, root, tensor);
+}
+
+static cairn_err
+refuse_cut(const struct reading *reading, const char *path, const char *why)
+{
+    return cairn_complain(reading->complaint, CAIRN_VERSION,
+                          "%s/%s: how %s is cut by tensor parallelism: %s",
+                          reading->checkpoint->place.path, reading->where, path, why);
+}
+
+static cairn_err
+cut_parameters(struct reading *reading)
+{
+    struct cairn_deepspeed_state *state = reading->state;
+
+    state->cut_of = calloc((size_t)state->groups.parameter_count + 1, sizeof(*state->cut_of));
+    if (!state->cut_of)
+        return CAIRN_NOMEM;
+    for (uint32_t i = 0; i < state->groups.parameter_count; i++) {
+        const struct cairn_deepspeed_parameter *parameter = &state->groups.parameters[i];
+        const char *why =
+            cairn_deepspeed_cut(&state->cuts, parameter->path, parameter->dims, parameter->shape,
+                                state->part_count, state->part, &state->cut_of[i]);
+
+        if (why)
+            return refuse_cut(reading, parameter->path, why);
+    }
     return CAIRN_OK;
 }
 
@@ -81,7 +134,9 @@ read_facts(struct reading *reading, const struct cairn_pickle_node *root)
     if (!state->has_groups)
         return CAIRN_OK;
     err = cairn_deepspeed_groups_read(shapes, &state->groups, &why);
-    return err == CAIRN_CORRUPT ? refuse(reading, why) : err;
+    if (err)
+        return err == CAIRN_CORRUPT ? refuse(reading, why) : err;
+    return state->cut ? cut_parameters(reading) : CAIRN_OK;
 }
 
 /* Ranks whose files are of another checkpoint are told by the step. */
@@ -193,6 +248,41 @@ add_twin(struct reading *reading, const struct cairn_pickle_node *node, const ch
     return cairn_checkpoint_add_alias(reading->checkpoint, name, of, reading->complaint);
 }
 
+/* A tensor of the module, whole or a part of it. */
+static cairn_err
+add_tensor(struct reading *reading, const struct cairn_torch_tensor *tensor, const char *path,
+           enum cairn_kind kind)
+{
+    const struct cairn_torch_view *view = &tensor->view;
+    const char *name = cairn_deepspeed_canonical(path), *why;
+    uint64_t strides[CAIRN_DIMS_MAX];
+    struct cairn_deepspeed_cut cut;
+    uint32_t index = 0;
+    cairn_err err;
+
+    if (!reading->state->cut || kind == CAIRN_BUFFER || view->dtype->dtype == 0 || view->conjugate ||
+        view->negate)
+        return cairn_torch_source_add(reading->checkpoint, &reading->source, tensor, name, kind,
+                                      reading->complaint);
+    why = cairn_deepspeed_cut(&reading->state->cuts, path, view->dims, view->shape,
+                              reading->state->part_count, reading->state->part, &cut);
+    if (why)
+        return refuse_cut(reading, path, why);
+    for (uint32_t d = 0; d < view->dims; d++)
+        strides[d] = view->stride[d] * view->dtype->element_bytes;
+    err = cairn_checkpoint_add_tensor(reading->checkpoint, name, view->dtype->dtype, kind, view->dims,
+                                      cut.shape, &index, reading->complaint);
+    for (uint32_t b = 0; b < cut.box_count && !err; b++)
+        err = cairn_checkpoint_add_box(reading->checkpoint, index, reading->source.container,
+                                       cut.boxes[b].start, cut.boxes[b].extent,
+                                       tensor->at + (view->dims > 0 ? cut.boxes[b].row * strides[0] : 0),
+                                       strides, reading->complaint);
+    if (!err) /* the tree is this source's own to change, only its walkers have no need to */
+        cairn_torch_carry_out(&reading->source.torch.tree, (struct cairn_pickle_node *)tensor->node,
+                              "tensor", name);
+    return err;
+}
+
 static cairn_err
 read_module(struct reading *reading, struct cairn_pickle_node *root)
 {
@@ -228,9 +318,7 @@ read_module(struct reading *reading, struct cairn_pickle_node *root)
         else if (!buffer && is_shared(reading, root, path, tensor))
             cairn_torch_carry_out(tree, node, "tensor", cairn_deepspeed_canonical(path));
         else if (reading->rank == 0)
-            err = cairn_torch_source_add(reading->checkpoint, &reading->source, tensor,
-                                         cairn_deepspeed_canonical(path),
-                                         buffer ? CAIRN_BUFFER : CAIRN_PARAM, reading->complaint);
+            err = add_tensor(reading, tensor, path, buffer ? CAIRN_BUFFER : CAIRN_PARAM);
         else /* the first rank's is the job's; see the warning */
             cairn_torch_carry_out(tree, node, "tensor", cairn_deepspeed_canonical(path));
     }
@@ -303,9 +391,7 @@ read_frozen(struct reading *reading, struct cairn_pickle_node *root)
         if (reading->state->stage3)
             err = add_fragment(reading, node, path, sizes->items[2 * i + 1]);
         else if (tensor)
-            err = cairn_torch_source_add(reading->checkpoint, &reading->source, tensor,
-                                         cairn_deepspeed_canonical(path), CAIRN_PARAM,
-                                         reading->complaint);
+            err = add_tensor(reading, tensor, path, CAIRN_PARAM);
     }
     return err;
 }
@@ -328,6 +414,10 @@ cairn_deepspeed_model_read(struct cairn_checkpoint *checkpoint, struct cairn_dee
         err = read_module(&reading, root);
     if (!err)
         err = read_frozen(&reading, root);
+    if (!err && rank == 0 && state->part == 0)
+        err = cairn_deepspeed_carried_take(checkpoint, &reading.source, complaint);
+    if (!err)
+        cairn_deepspeed_carried_remove(root);
     if (!err)
         cairn_deepspeed_set_ranks(&reading.source.torch.tree, root, "dp_world_size", 1);
     if (!err)

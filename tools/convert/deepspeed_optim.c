@@ -57,8 +57,8 @@ name_state(const struct reading *reading, const char *key, const char *parameter
 static bool
 is_of_another_part(const struct reading *reading, const char *name)
 {
-    return cairn_layout_tensor_find(reading->checkpoint->layout, name) <
-           reading->state->first_tensor;
+    return !reading->state->cut && cairn_layout_tensor_find(reading->checkpoint->layout, name) <
+                                       reading->state->first_tensor;
 }
 
 /* A tied parameter of this part is the one that the first part has. */
@@ -77,6 +77,32 @@ check_tied(const struct reading *reading, const char *name, enum cairn_dtype dty
                           "%s/%s: %s has another type or shape here than in an earlier stage, so the "
                           "files are of different checkpoints; take all of one",
                           reading->checkpoint->place.path, reading->path, name);
+}
+
+/* Elements [begin, end) of a part of a parameter, which lie at `at`. */
+static cairn_err
+add_cut(struct reading *reading, uint32_t tensor, uint32_t parameter, uint64_t begin, uint64_t end,
+        uint64_t at, size_t element_bytes)
+{
+    const struct cairn_deepspeed_cut *cut = &reading->state->cut_of[parameter];
+    const struct cairn_deepspeed_parameter *part = &reading->state->groups.parameters[parameter];
+    uint64_t row_elements = part->dims > 0 && part->shape[0] > 0 ? part->elements / part->shape[0] : 0;
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t b = 0; b < cut->box_count && !err; b++) {
+        const struct cairn_deepspeed_cut_box *box = &cut->boxes[b];
+        uint64_t first = box->row * row_elements, count = 1, from, to;
+
+        for (uint32_t d = 0; d < part->dims; d++)
+            count *= box->extent[d];
+        from = begin > first ? begin : first;
+        to = end < first + count ? end : first + count;
+        if (from < to)
+            err = cairn_checkpoint_add_flat(reading->checkpoint, tensor, reading->source.container,
+                                            box->start, box->extent, from - first, to - first,
+                                            at + (from - begin) * element_bytes, reading->complaint);
+    }
+    return err;
 }
 
 /* One buffer: a piece for each parameter that the rank has some of. */
@@ -111,10 +137,14 @@ cut_buffer(struct reading *reading, const char *key, uint32_t group,
             continue;
         }
         if (!err)
-            err = cairn_checkpoint_add_tensor(reading->checkpoint, name, buffer->view.dtype->dtype,
-                                              CAIRN_OPTIMIZER, parameter->dims, parameter->shape,
-                                              &index, reading->complaint);
-        if (!err)
+            err = cairn_checkpoint_add_tensor(
+                reading->checkpoint, name, buffer->view.dtype->dtype, CAIRN_OPTIMIZER, parameter->dims,
+                reading->state->cut ? reading->state->cut_of[known->first + i].shape : parameter->shape,
+                &index, reading->complaint);
+        if (!err && reading->state->cut)
+            err = add_cut(reading, index, known->first + i, begin, end,
+                          buffer->at + at * element_bytes, element_bytes);
+        else if (!err)
             err = cairn_checkpoint_add_flat(reading->checkpoint, index, reading->source.container,
                                             NULL, NULL, begin, end,
                                             buffer->at + at * element_bytes, reading->complaint);
@@ -194,6 +224,8 @@ read_scalar(struct reading *reading, const char *key, uint32_t group,
             break;
         if (is_of_another_part(reading, name))
             continue;
+        if (first != UINT32_MAX && reading->state->cut && reading->state->part > 0)
+            break; /* the first part has said it */
         if (first != UINT32_MAX) {
             err = cairn_checkpoint_add_alias(reading->checkpoint, name, first, reading->complaint);
             continue;

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/convert/deepspeed_make.h"
+
 /* Padding at the end of the rank's part; BF16_Optimizer counts all of the group's at the last rank. */
 static uint64_t
 padding_of(const struct cairn_deepspeed_target *target, uint32_t group)
@@ -97,8 +99,13 @@ cairn_deepspeed_plan_model(struct cairn_deepspeed_target *target, const char *fo
                        target->part);
     if (!err) {
         cairn_deepspeed_set_ranks(&object.tree, object.root, "dp_world_size", target->ranks);
-        err = cairn_deepspeed_target_add(target, path, &object.tree, object.root);
+        if (target->rank == 0 && target->part == 0)
+            err = cairn_deepspeed_carried_put(target->checkpoint, &object.tree, object.root);
+        else
+            cairn_deepspeed_carried_remove(object.root);
     }
+    if (!err)
+        err = cairn_deepspeed_target_add(target, path, &object.tree, object.root);
     cairn_deepspeed_object_fini(&object);
     return err;
 }

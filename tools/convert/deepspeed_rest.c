@@ -45,13 +45,14 @@ is_written(const struct cairn_deepspeed_target *target, uint32_t tensor)
 static cairn_err
 leave_out(struct cairn_deepspeed_target *target, const char *name, const char *of)
 {
-    uint32_t tensor = cairn_layout_tensor_find(target->checkpoint->layout, name);
+    uint32_t tensor = cairn_deepspeed_target_find(target, name);
     uint32_t written = cairn_deepspeed_target_find(target, of);
 
     if (tensor == UINT32_MAX || written == UINT32_MAX || tensor == written ||
-        target->alias_of[tensor] != UINT32_MAX || is_written(target, tensor) ||
-        !is_written(target, written))
+        is_written(target, tensor) || !is_written(target, written) ||
+        target->left_out[tensor])
         return CAIRN_OK;
+    target->left_out[tensor] = true;
     return cairn_output_add_equal(target->output, tensor, written);
 }
 

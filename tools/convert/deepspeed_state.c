@@ -13,6 +13,8 @@ void
 cairn_deepspeed_state_fini(struct cairn_deepspeed_state *state)
 {
     cairn_deepspeed_groups_fini(&state->groups);
+    cairn_deepspeed_cuts_fini(&state->cuts);
+    free(state->cut_of);
     free(state->carried[0]);
     free(state->carried[1]);
     free(state->scalars);
@@ -255,7 +257,9 @@ cairn_deepspeed_state_end(struct cairn_checkpoint *checkpoint, struct cairn_deep
     cairn_pickle_fini(&tree);
     free(bytes);
     checkpoint->parallelism =
-        (struct cairn_parallelism){.tp = 1, .pp = state->part_count, .dp = state->ranks};
+        (struct cairn_parallelism){.tp = state->cut ? state->part_count : 1,
+                                   .pp = state->cut ? 1 : state->part_count,
+                                   .dp = state->ranks};
     (void)snprintf(checkpoint->framework, sizeof(checkpoint->framework), "DeepSpeed%s%s",
                    state->version[0] ? " " : "", state->version);
     if (state->stage_known) {

@@ -21,6 +21,7 @@
 #ifndef CAIRN_TOOLS_CONVERT_DEEPSPEED_STATE_H
 #define CAIRN_TOOLS_CONVERT_DEEPSPEED_STATE_H
 
+#include "tools/convert/deepspeed_cuts.h"
 #include "tools/convert/deepspeed_groups.h"
 #include "tools/convert/torch_source.h"
 
@@ -42,6 +43,9 @@ struct cairn_deepspeed_state {
     uint32_t part, part_count; /* which part of the module this is of */
     uint32_t first_tensor;     /* of this part in the layout: tied parameters are in several parts */
     bool has_layers;           /* a pipeline's files */
+    bool cut;                  /* parts are those of tensor parallelism, else stages of a pipeline */
+    struct cairn_deepspeed_cuts cuts;
+    struct cairn_deepspeed_cut *cut_of; /* [groups.parameter_count] where `cut` */
     struct cairn_deepspeed_groups groups;
     bool has_groups; /* false: no ZeRO */
     bool stage3;

@@ -51,7 +51,8 @@ cairn_deepspeed_target_tied(struct cairn_deepspeed_target *target)
     for (uint32_t i = 0; i < target->checkpoint->alias_count && !err; i++) {
         const struct cairn_alias *alias = &target->checkpoint->aliases[i];
 
-        if (!is_written(target, alias->tensor) && is_written(target, alias->of))
+        if (!is_written(target, alias->tensor) &&
+            (is_written(target, alias->of) || target->left_out[alias->of]))
             err = cairn_output_add_carried(target->output, alias->tensor);
     }
     return err;
@@ -185,20 +186,58 @@ count_parts(const struct cairn_checkpoint *checkpoint)
     return count;
 }
 
+/*
+ * Whether a parameter and its master are one tensor of the source, which the files keep apart: ZeRO 1 and 2 have
+ * both, and in flat buffers a master is cut in other places than a parameter in the module.
+ */
+static bool
+is_apart(const struct cairn_deepspeed_target *target, const struct cairn_alias *alias)
+{
+    const struct cairn_layout *layout = target->checkpoint->layout;
+    const char *name = cairn_layout_tensor(layout, alias->tensor)->name;
+    const char *of = cairn_layout_tensor(layout, alias->of)->name;
+
+    if (strncmp(name, "fp32.", 5) == 0)
+        return strncmp(of, "fp32.", 5) != 0;
+    return !target->stage3 && strncmp(of, "fp32.", 5) == 0;
+}
+
 static cairn_err
 note_aliases(struct cairn_deepspeed_target *target)
 {
     uint32_t count = cairn_layout_tensor_count(target->checkpoint->layout);
 
     target->alias_of = malloc(((size_t)count + 1) * sizeof(*target->alias_of));
-    if (!target->alias_of)
+    target->left_out = calloc((size_t)count + 1, sizeof(*target->left_out));
+    if (!target->alias_of || !target->left_out)
         return CAIRN_NOMEM;
     for (uint32_t i = 0; i < count; i++)
         target->alias_of[i] = UINT32_MAX;
     for (uint32_t i = 0; i < target->checkpoint->alias_count; i++)
-        target->alias_of[target->checkpoint->aliases[i].tensor] =
-            target->checkpoint->aliases[i].of;
+        if (!is_apart(target, &target->checkpoint->aliases[i]))
+            target->alias_of[target->checkpoint->aliases[i].tensor] =
+                target->checkpoint->aliases[i].of;
     return CAIRN_OK;
+}
+
+/* Whether the parts are those of tensor parallelism: as the files say, or because a pipeline would have layers. */
+static bool
+is_cut(const struct cairn_deepspeed_target *target, const struct cairn_pickle_node *model)
+{
+    static const char layer[] = CAIRN_DEEPSPEED_SCOPE "layer_";
+    const struct cairn_layout *layout = target->checkpoint->layout;
+    uint64_t degree;
+
+    if (cairn_pickle_u64(
+            cairn_pickle_get(cairn_pickle_get(model, "checkpoint_parallel_dimensions"), "tp_degree"),
+            &degree))
+        return degree > 1;
+    if (target->part_count == 1)
+        return false;
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(layout); i++)
+        if (strncmp(cairn_layout_tensor(layout, i)->name, layer, strlen(layer)) == 0)
+            return false;
+    return true;
 }
 
 cairn_err
@@ -237,9 +276,12 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
                              "checkpoint that DeepSpeed saved, or what was converted from one",
                              checkpoint->place.path);
     if (!err)
-        err = note_aliases(target);
-    if (!err)
         err = cairn_deepspeed_object_load(target, 0, 0, &object);
+    if (!err && is_cut(target, object.root))
+        err = cairn_complain(complaint, CAIRN_INVAL,
+                             "%s was saved with tensor parallelism, with which no files are written; make "
+                             "them anew without it: --drop 'deepspeed/*,part*' with --zero and --job",
+                             checkpoint->place.path);
     shapes = err ? NULL : cairn_pickle_get(object.root, "param_shapes");
     if (checkpoint->step_known ||
         !cairn_pickle_u64(cairn_pickle_get(object.root, "global_steps"), &target->step))
@@ -248,6 +290,8 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
         err = read_groups(target, shapes);
     if (!err && target->carried[1])
         err = read_optimizer(target);
+    if (!err)
+        err = note_aliases(target);
     if (!err && !target->stage3 && flat)
         err = check_order(target, object.root);
     cairn_deepspeed_object_fini(&object);
@@ -261,6 +305,7 @@ cairn_deepspeed_target_fini(struct cairn_deepspeed_target *target)
     free(target->carried[0]);
     free(target->carried[1]);
     free(target->alias_of);
+    free(target->left_out);
     memset(target, 0, sizeof(*target));
 }
 

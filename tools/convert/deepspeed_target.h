@@ -28,6 +28,7 @@ struct cairn_deepspeed_target {
     uint8_t *carried[2]; /* rank 0's pickles: model, optim (NULL: no ZeRO) */
     size_t carried_bytes[2];
     uint32_t *alias_of; /* [tensors]: UINT32_MAX where it is none */
+    bool *left_out;     /* [tensors]: as equal to one that is written */
 };
 
 /* A carried object that is being changed and filled. */

@@ -33,9 +33,25 @@ number_tensors(const struct cairn_checkpoint *checkpoint, const char *const *pat
     return CAIRN_OK;
 }
 
+/* heirs[tensor]: the first alias that is kept of a tensor that is not, which then has its elements; else UINT32_MAX. */
+static void
+find_heirs(const struct cairn_checkpoint *checkpoint, const uint32_t *numbers, uint32_t *heirs)
+{
+    for (uint32_t t = 0; t < cairn_layout_tensor_count(checkpoint->layout); t++)
+        heirs[t] = UINT32_MAX;
+    for (uint32_t i = 0; i < checkpoint->alias_count; i++) {
+        struct cairn_alias alias = checkpoint->aliases[i];
+
+        if (numbers[alias.tensor] != UINT32_MAX && numbers[alias.of] == UINT32_MAX &&
+            heirs[alias.of] == UINT32_MAX)
+            heirs[alias.of] = alias.tensor;
+    }
+}
+
 /* The layout without what is dropped; numbers stay in order. */
 static cairn_err
-copy_kept(const struct cairn_layout *from, const uint32_t *numbers, struct cairn_layout *to)
+copy_kept(const struct cairn_layout *from, const uint32_t *numbers, const uint32_t *heirs,
+          struct cairn_layout *to)
 {
     cairn_err err = CAIRN_OK;
 
@@ -60,6 +76,8 @@ copy_kept(const struct cairn_layout *from, const uint32_t *numbers, struct cairn
         struct cairn_piece piece = *cairn_layout_piece(from, i);
 
         if (numbers[piece.tensor] == UINT32_MAX)
+            piece.tensor = heirs[piece.tensor];
+        if (piece.tensor == UINT32_MAX)
             continue;
         piece.tensor = numbers[piece.tensor];
         err = cairn_layout_add_piece(to, &piece);
@@ -67,28 +85,22 @@ copy_kept(const struct cairn_layout *from, const uint32_t *numbers, struct cairn
     return err;
 }
 
-static cairn_err
-renumber_aliases(struct cairn_checkpoint *checkpoint, const uint32_t *numbers,
-                 struct cairn_complaint *complaint)
+static void
+renumber_aliases(struct cairn_checkpoint *checkpoint, const uint32_t *numbers, const uint32_t *heirs)
 {
     uint32_t kept = 0;
 
     for (uint32_t i = 0; i < checkpoint->alias_count; i++) {
         struct cairn_alias alias = checkpoint->aliases[i];
 
-        if (numbers[alias.tensor] == UINT32_MAX)
-            continue;
         if (numbers[alias.of] == UINT32_MAX)
-            return cairn_complain(
-                complaint, CAIRN_INVAL,
-                "%s is tied to %s, which --drop leaves out: drop both, or the first alone",
-                cairn_layout_tensor(checkpoint->layout, alias.tensor)->name,
-                cairn_layout_tensor(checkpoint->layout, alias.of)->name);
+            alias.of = heirs[alias.of];
+        if (numbers[alias.tensor] == UINT32_MAX || alias.tensor == alias.of)
+            continue;
         checkpoint->aliases[kept++] =
             (struct cairn_alias){numbers[alias.tensor], numbers[alias.of]};
     }
     checkpoint->alias_count = kept;
-    return CAIRN_OK;
 }
 
 cairn_err
@@ -96,23 +108,26 @@ cairn_checkpoint_drop(struct cairn_checkpoint *checkpoint, const char *const *pa
                       size_t pattern_count, uint32_t *dropped, struct cairn_complaint *complaint)
 {
     struct cairn_layout *layout = NULL;
-    uint32_t *numbers;
+    uint32_t *numbers, *heirs; /* one after the other */
     cairn_err err;
 
     *dropped = 0;
     if (pattern_count == 0)
         return CAIRN_OK;
-    numbers = malloc(((size_t)cairn_layout_tensor_count(checkpoint->layout) + 1) *
+    numbers = malloc((2 * (size_t)cairn_layout_tensor_count(checkpoint->layout) + 1) *
                      sizeof(*numbers));
     if (!numbers)
         return CAIRN_NOMEM;
+    heirs = numbers + cairn_layout_tensor_count(checkpoint->layout);
     err = number_tensors(checkpoint, patterns, pattern_count, numbers, dropped, complaint);
     if (!err)
         err = cairn_layout_create(&layout);
     if (!err)
-        err = copy_kept(checkpoint->layout, numbers, layout);
+        find_heirs(checkpoint, numbers, heirs);
     if (!err)
-        err = renumber_aliases(checkpoint, numbers, complaint);
+        err = copy_kept(checkpoint->layout, numbers, heirs, layout);
+    if (!err)
+        renumber_aliases(checkpoint, numbers, heirs);
     free(numbers);
     if (err) {
         cairn_layout_destroy(layout);

@@ -6,8 +6,8 @@
 
 /*
  * Takes every tensor whose name fits one of the patterns (fnmatch; '*' goes over dots and slashes)
- * out of the checkpoint; *dropped says how many. CAIRN_INVAL where a pattern fits nothing, or an
- * alias would lose its original; CAIRN_NOMEM. Complained about.
+ * out of the checkpoint; *dropped says how many. An alias that loses its original becomes one
+ * itself. CAIRN_INVAL where a pattern fits nothing; CAIRN_NOMEM. Complained about.
  */
 CAIRN_MUST_CHECK cairn_err cairn_checkpoint_drop(struct cairn_checkpoint *checkpoint,
                                                  const char *const *patterns, size_t pattern_count,

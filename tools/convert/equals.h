@@ -2,7 +2,7 @@
  * tools/convert/equals.h - tensors of the source that the target's format keeps once.
  *
  * A format says of a tensor that it leaves it out because another one, which it writes, has the same
- * elements (cairn_output_add_equal). Whether the source agrees is seen here, before anything is written.
+ * elements (cairn_output_add_equal), or is the float32 that they were rounded from. Whether the source agrees is seen here, before anything is written.
  */
 #ifndef CAIRN_TOOLS_CONVERT_EQUALS_H
 #define CAIRN_TOOLS_CONVERT_EQUALS_H

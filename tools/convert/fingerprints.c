@@ -8,17 +8,40 @@
 
 #include <stdlib.h>
 
+#include "tools/convert/cast.h"
 #include "tools/convert/memory_limit.h"
 
-enum { REPORT_BYTES = 700 };
+enum { REPORT_BYTES = 700, CAST_ELEMENTS = 4096 };
 
 struct reading {
+    const struct cairn_layout *layout;
     const struct cairn_fingerprints_options *options;
     uint64_t *base;    /* [count + 1]: where tensors begin in the container */
     uint32_t *tensors; /* [count]: which they are */
     uint32_t count;
     struct cairn_fingerprint *out;
 };
+
+/* Adds bytes [begin, end) of a tensor to its walk, as they are or cast. */
+static void
+walk_over(const struct reading *reading, enum cairn_dtype dtype, const uint8_t *bytes, uint64_t begin,
+          uint64_t end, struct cairn_fingerprint_walk *walk)
+{
+    uint64_t from_bytes = cairn_dtype_bytes(dtype), to_bytes = cairn_dtype_bytes(reading->options->cast);
+    uint8_t cast[CAST_ELEMENTS * sizeof(double)];
+
+    if (!reading->options->cast) {
+        cairn_fingerprint_walk_add(walk, cairn_fingerprint_of(bytes, (size_t)(end - begin)), begin,
+                                   end - begin);
+        return;
+    }
+    for (uint64_t at = begin / from_bytes, count; at < end / from_bytes; at += count) {
+        count = end / from_bytes - at < CAST_ELEMENTS ? end / from_bytes - at : CAST_ELEMENTS;
+        cairn_cast(bytes + (at * from_bytes - begin), dtype, cast, reading->options->cast, count);
+        cairn_fingerprint_walk_add(walk, cairn_fingerprint_of(cast, (size_t)(count * to_bytes)),
+                                   at * to_bytes, count * to_bytes);
+    }
+}
 
 static cairn_err
 take_tile(void *context, const struct cairn_tile *tile, struct cairn_complaint *complaint)
@@ -40,14 +63,19 @@ take_tile(void *context, const struct cairn_tile *tile, struct cairn_complaint *
         uint64_t begin = base > tile->begin ? base : tile->begin;
         uint64_t end = base + total < tile->end ? base + total : tile->end;
         struct cairn_fingerprint *sum = &reading->out[reading->tensors[low]], part;
+        enum cairn_dtype dtype =
+            cairn_layout_tensor(reading->layout, reading->tensors[low])->dtype;
         struct cairn_fingerprint_walk walk;
 
         if (begin == end)
             continue;
+        if (reading->options->cast &&
+            ((begin - base) % cairn_dtype_bytes(dtype) || (end - base) % cairn_dtype_bytes(dtype)))
+            return CAIRN_INTERNAL; /* tiles are cut at elements where all are of one type */
+        if (reading->options->cast)
+            total = total / cairn_dtype_bytes(dtype) * cairn_dtype_bytes(reading->options->cast);
         cairn_fingerprint_walk_init(&walk, total);
-        cairn_fingerprint_walk_add(
-            &walk, cairn_fingerprint_of(tile->bytes + (begin - tile->begin), (size_t)(end - begin)),
-            begin - base, end - begin);
+        walk_over(reading, dtype, tile->bytes + (begin - tile->begin), begin - base, end - base, &walk);
         part = cairn_fingerprint_walk_end(&walk);
         (void)__atomic_fetch_xor(&sum->ecma, part.ecma, __ATOMIC_RELAXED);
         (void)__atomic_fetch_xor(&sum->jones, part.jones, __ATOMIC_RELAXED);
@@ -107,7 +135,7 @@ cairn_fingerprints_read(const struct cairn_checkpoint *checkpoint,
                         const struct cairn_fingerprints_options *options,
                         struct cairn_fingerprint *out, struct cairn_complaint *complaint)
 {
-    struct reading reading = {.options = options, .out = out};
+    struct reading reading = {.layout = layout, .options = options, .out = out};
     struct cairn_execution execution = {.source = checkpoint,
                                         .handles = handles,
                                         .stretch_count = 1,

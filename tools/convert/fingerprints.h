@@ -12,6 +12,7 @@ struct cairn_fingerprints_options {
     uint32_t thread_count;
     uint64_t memory_limit_bytes;
     const bool *wanted; /* [tensors of the layout]; NULL: all */
+    enum cairn_dtype cast; /* 0, or: of the elements cast to this type; then those wanted are of one type */
     struct cairn_source_sums *sums; /* gets what is read; may be NULL */
     void (*progress)(void *context, uint64_t done_bytes, uint64_t total_bytes); /* may be NULL */
     void *context;

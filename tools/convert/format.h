@@ -279,8 +279,13 @@ uint32_t cairn_checkpoint_parameter_of(const struct cairn_checkpoint *checkpoint
 
 /* ---- what shall be written ---- */
 
+/* Which of DeepSpeed's optimizers shall load the target; the numbers of ZeRO's stages. */
+enum cairn_zero { CAIRN_ZERO_1 = 1, CAIRN_ZERO_2 = 2, CAIRN_ZERO_3 = 3, CAIRN_ZERO_BF16 = 4 };
+
 struct cairn_output_options {
     struct cairn_parallelism parallelism; /* of the target; 0: as the source, or 1 */
+    enum cairn_zero zero;                 /* 0: not said */
+    const char *job;                      /* deepspeed_job.h: a file's path; NULL: there is none */
     enum cairn_dtype dtype;               /* of parameters; 0: as they are. The executor casts */
     uint64_t file_bytes_max;              /* of data in one file; 0: what the format is used to */
     bool single_file;                     /* the target is one file, whose path is "" */
@@ -368,7 +373,8 @@ CAIRN_MUST_CHECK cairn_err cairn_output_add_small(struct cairn_output *output, c
 CAIRN_MUST_CHECK cairn_err cairn_output_add_carried(struct cairn_output *output, uint32_t tensor);
 
 /* Says that a tensor of the source (its index) is not written, because the format keeps it and `of`, which
- * is written, once: both are read and compared before anything is written, and must be equal. */
+ * is written, once: both are read and compared before anything is written, and must be equal, or the
+ * first of type BF16 or F16 and what the second, of type F32, rounds to. */
 CAIRN_MUST_CHECK cairn_err cairn_output_add_equal(struct cairn_output *output, uint32_t tensor,
                                                   uint32_t of);
 
@@ -409,6 +415,12 @@ struct cairn_format {
      * be read), CAIRN_NOMEM, CAIRN_IO, each complained about. What it leaves is ended by
      * cairn_checkpoint_close. */
     cairn_err (*read)(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint);
+
+    /* Adds to a source what the target keeps apart and the source does not have so: opaque state, and
+     * aliases. Comes before the source is proved whole. NULL: nothing to add. Errors as `plan`. */
+    cairn_err (*prepare)(struct cairn_checkpoint *checkpoint,
+                         const struct cairn_output_options *options,
+                         struct cairn_complaint *complaint);
 
     /* Lays the checkpoint out. Every tensor of the source is in the output's layout, or carried in
      * its literals or small files, or refused (CAIRN_INVAL, with its name): never dropped in

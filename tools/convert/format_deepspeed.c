@@ -18,7 +18,7 @@
 
 #include "base/file.h"
 #include "tools/convert/deepspeed_files.h"
-#include "tools/convert/deepspeed_state.h"
+#include "tools/convert/deepspeed_make.h"
 
 static bool
 probe(const struct cairn_place *place)
@@ -125,6 +125,7 @@ const struct cairn_format cairn_format_deepspeed = {
     .writes = true,
     .probe = probe,
     .read = read_all,
+    .prepare = cairn_deepspeed_prepare,
     .plan = cairn_deepspeed_plan,
     .finish = cairn_deepspeed_finish,
     .release = cairn_deepspeed_release,
