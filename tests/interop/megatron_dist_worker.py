@@ -6,8 +6,10 @@ Reads commands, one line of JSON each, from its standard input, and answers each
 
     {"op": "save", "job": …, "out": {folder: encoding}, "options": {…}}   trains, saves the same state in each encoding
     {"op": "same", "job": …, "one": folder, "other": folder}              loads both and compares every tensor of every rank
+    {"op": "alike", "job": …, "one": folder, "other": folder}             loads both into models and optimizers, and compares those
 
-Encodings are the optimizer's: fully_reshardable, dp_reshardable, or none. Everything is Megatron-Core's own code on CPU tensors
+Encodings are the optimizer's: fully_reshardable, dp_reshardable, or none; "torch" is the folder per rank of Megatron-LM's
+`ckpt_format torch`, which "alike" loads as well. Everything is Megatron-Core's own code on CPU tensors
 with gloo, but for what asks for a CUDA device: that is told "cpu".
 """
 
@@ -36,9 +38,11 @@ from megatron.core.distributed import DistributedDataParallel, DistributedDataPa
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec  # noqa: E402
 from megatron.core.models.gpt.gpt_model import GPTModel  # noqa: E402
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer  # noqa: E402
+from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer  # noqa: E402
 from megatron.core.transformer.transformer_config import TransformerConfig  # noqa: E402
 
 VOCABULARY = 100
+EMBEDDING = "embedding.word_embeddings.weight"
 
 
 class OnCpu(TorchFunctionMode):
@@ -64,6 +68,15 @@ def without_cuda() -> None:
     for name, dtype in (("FloatTensor", torch.float32), ("IntTensor", torch.int32)):
         setattr(torch.cuda, name, lambda values, dtype=dtype: torch.tensor(values, dtype=dtype))
     OnCpu().__enter__()
+    place = DistributedOptimizer._set_main_param_and_optimizer_states
+
+    def with_step(optimizer: Any, parameter: Any, tensors: dict[str, Any]) -> None:
+        """torch's AdamW has a step for each parameter, which Megatron-Core sets by itself and then looks for."""
+        group, order = optimizer.model_param_group_index_map[parameter]
+        main = optimizer.optimizer.param_groups[group]["params"][order]
+        place(optimizer, parameter, {"step": optimizer.optimizer.state[main]["step"], **tensors})
+
+    DistributedOptimizer._set_main_param_and_optimizer_states = with_step
 
 
 def build_model(job: dict[str, Any]) -> GPTModel:
@@ -83,10 +96,19 @@ def build_model(job: dict[str, Any]) -> GPTModel:
                     position_embedding_type="learned_absolute" if "plain" in job["kind"] else "rope")
 
 
+def shared(name: str) -> str:
+    """The last stage of a tied model has the embedding under the output layer's name."""
+    return EMBEDDING if name == "output_layer.weight" else name
+
+
 def build(job: dict[str, Any], seed: int) -> tuple[Any, Any]:
     """A model in its wrapper with its distributed optimizer, after a step with gradients that are numbers out of the air."""
     torch.manual_seed(seed)
     model = build_model(job)
+    for name, parameter in model.named_parameters():
+        if "tied" in job["kind"] and shared(name) == EMBEDDING:
+            torch.manual_seed(seed)
+            parameter.data.normal_()
     ddp = DistributedDataParallelConfig(use_distributed_optimizer=True, overlap_grad_reduce=True, bucket_size=job.get("bucket"))
     wrapped = DistributedDataParallel(model.config, ddp, model)
     optimizer = get_megatron_optimizer(OptimizerConfig(
@@ -96,6 +118,7 @@ def build(job: dict[str, Any], seed: int) -> tuple[Any, Any]:
         sharded = getattr(parameter, "tensor_model_parallel", False) or not getattr(parameter, "allreduce", True)
         place = dist.get_rank() if not getattr(parameter, "allreduce", True) else parallel_state.get_tensor_model_parallel_rank()
         stage = parallel_state.get_pipeline_model_parallel_rank() if "layers" in name else 0
+        name = shared(name) if "tied" in job["kind"] else name
         torch.manual_seed(zlib.crc32(f"{seed} {name} {stage} {place if sharded else 0}".encode()))
         parameter.main_grad.normal_()
     optimizer.step()
@@ -115,10 +138,7 @@ def sharded_state(job: dict[str, Any], wrapped: Any, optimizer: Any, encoding: s
     if encoding != "none":
         state["optimizer"] = optimizer.sharded_state_dict(model, is_loading=loading, metadata=metadata)
     if not loading:
-        state["args"] = argparse.Namespace(
-            tensor_model_parallel_size=job["tp"], pipeline_model_parallel_size=job["pp"],
-            expert_model_parallel_size=job["ep"],
-            num_layers=4, vocab_size=VOCABULARY, padded_vocab_size=job.get("padded", VOCABULARY), swiglu=True)
+        state["args"] = arguments(job)
         state.update(iteration=7, checkpoint_version=3.0, opt_param_scheduler={"max_lr": 0.01, "num_steps": 7})
         key = dist_checkpointing.ShardedObject(
             "rng_state", [{"random_rng_state": (3, (1, 2), None), "torch_rng_state": torch.get_rng_state()}],
@@ -138,9 +158,45 @@ def save(command: dict[str, Any]) -> None:
         if dist.get_rank() == 0:
             pathlib.Path(folder).mkdir(parents=True)
         dist.barrier()
+        if encoding == "torch":
+            save_ranks(job, wrapped, optimizer, pathlib.Path(folder))
+            continue
         state = sharded_state(job, wrapped, optimizer, encoding, options, False)
         dist_checkpointing.save(state, folder, TorchDistSaveShardedStrategy("torch_dist", 1, thread_count=1),
                                 content_metadata=metadata_of(encoding, options))
+
+
+def arguments(job: dict[str, Any]) -> argparse.Namespace:
+    return argparse.Namespace(
+        tensor_model_parallel_size=job["tp"], pipeline_model_parallel_size=job["pp"], expert_model_parallel_size=job["ep"],
+        expert_tensor_parallel_size=1 if job["ep"] > 1 else job["tp"], num_layers=4, vocab_size=VOCABULARY,
+        padded_vocab_size=job.get("padded", VOCABULARY), make_vocab_size_divisible_by=job.get("multiple", 4), swiglu=True,
+        untie_embeddings_and_output_weights="tied" not in job["kind"], overlap_grad_reduce=True, ddp_bucket_size=job.get("bucket"),
+        accumulate_allreduce_grads_in_fp32=False, rank=dist.get_rank(), data_parallel_size=job["dp"], transformer_impl="local")
+
+
+def folder_of(folder: pathlib.Path) -> pathlib.Path:
+    """Where this rank's files are, of Megatron-LM's own format."""
+    name = f"mp_rank_{parallel_state.get_tensor_model_parallel_rank():02d}"
+    if parallel_state.get_pipeline_model_parallel_world_size() > 1:
+        name += f"_{parallel_state.get_pipeline_model_parallel_rank():03d}"
+    if parallel_state.get_expert_model_parallel_world_size() > 1:
+        name += f"_{parallel_state.get_expert_model_parallel_rank():03d}"
+    return folder / "iter_0000007" / name
+
+
+def save_ranks(job: dict[str, Any], wrapped: Any, optimizer: Any, folder: pathlib.Path) -> None:
+    own = folder_of(folder)
+    own.mkdir(parents=True, exist_ok=True)
+    optimizer.save_parameter_state(str(own / "distrib_optim.pt"))
+    if parallel_state.get_data_parallel_rank() == 0 or parallel_state.get_expert_data_parallel_rank() == 0:
+        torch.save({"args": arguments(job), "checkpoint_version": 3.0, "iteration": 7,
+                    "model": wrapped.state_dict_for_save_checkpoint(), "optimizer": optimizer.state_dict(),
+                    "opt_param_scheduler": {"max_lr": 0.01, "num_steps": 7},
+                    "rng_state": [{"random_rng_state": (3, (1, 2), None), "torch_rng_state": torch.get_rng_state()}]},
+                   own / "model_optim_rng.pt")
+    if dist.get_rank() == 0:
+        (folder / "latest_checkpointed_iteration.txt").write_text("7")
 
 
 def poison(wrapped: Any) -> None:
@@ -194,13 +250,16 @@ def differences(one: Any, other: Any, path: str = "") -> list[str]:
 
 
 def clip_vocabulary(state: Any, padded: int) -> None:
-    """Takes the rows away that are no word: they are not the same on purpose. Only its matrices have so many rows."""
+    """Takes the rows away that are no word: they are not the same on purpose. Only its matrices have so many rows,
+    and only their state so many elements where one rank has all of it."""
     items = list(state.items() if isinstance(state, dict) else enumerate(state) if isinstance(state, list) else [])
     rank = parallel_state.get_tensor_model_parallel_rank()
     rows = padded // parallel_state.get_tensor_model_parallel_world_size()
     for key, value in items:
         if isinstance(value, torch.Tensor) and value.dim() == 2 and value.shape[0] == rows and value.shape[1] == 32:
             state[key] = value[:max(0, min(rows, VOCABULARY - rank * rows))]
+        elif isinstance(value, torch.Tensor) and value.dim() == 1 and value.numel() == rows * 32:
+            state[key] = value[:max(0, min(rows, VOCABULARY - rank * rows)) * 32]
         else:
             clip_vocabulary(value, padded)
 
@@ -213,6 +272,44 @@ def same(command: dict[str, Any]) -> dict[str, Any]:
     return {"differences": differences(one, other)[:9], "tensors": len(tensors)}
 
 
+@torch.no_grad()
+def settle(folder: str, wrapped: Any, optimizer: Any, job: dict[str, Any]) -> dict[str, Any]:
+    """What a model and its optimizer hold after they have loaded a checkpoint of either format."""
+    if (pathlib.Path(folder) / "metadata.json").exists():
+        content = dist_checkpointing.load_content_metadata(folder)
+        assert content["distrib_optim_sharding_type"] == "fully_reshardable"
+        state = dist_checkpointing.load(sharded_state(job, wrapped, optimizer, "fully_reshardable", content, True), folder)
+        wrapped.module.load_state_dict(state["model"], strict=False)
+        optimizer.load_state_dict(state["optimizer"])
+    else:
+        own = folder_of(pathlib.Path(folder))
+        state = torch.load(own / "model_optim_rng.pt", weights_only=False)
+        wrapped.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        optimizer.load_parameter_state(str(own / "distrib_optim.pt"))
+        assert state["args"].tensor_model_parallel_size == job["tp"] and len(state["rng_state"]) == 1
+    assert state["iteration"] == 7 and state["checkpoint_version"] == 3.0 and state["opt_param_scheduler"]["num_steps"] == 7
+    return {"model": {name: parameter.detach().clone() for name, parameter in wrapped.module.named_parameters()},
+            "optimizer": [held(part) for part in getattr(optimizer, "chained_optimizers", [optimizer])]}
+
+
+def held(optimizer: Any) -> list[Any]:
+    """The settings of each group, and the master weights and moments of what the rank has of each parameter in it."""
+    return [{**{key: value for key, value in group.items() if key != "params"},
+             "held": [{"master": main.detach().clone(), **optimizer.optimizer.state[main]} for main in group["params"]]}
+            for group in optimizer.optimizer.param_groups]
+
+
+def alike(command: dict[str, Any]) -> dict[str, Any]:
+    job = command["job"]
+    one = settle(command["one"], *build(job, 2), job)
+    other = settle(command["other"], *build(job, 3), job)
+    padded = job.get("padded", VOCABULARY)
+    clip_vocabulary(one, padded), clip_vocabulary(other, padded)
+    tensors = [v for v in values(other) if isinstance(v, torch.Tensor)]
+    return {"differences": differences(one, other)[:9], "tensors": len(tensors)}
+
+
 def rank_main(rank: int, world: int, store: str, command: dict[str, Any], answer: str) -> None:
     job = command["job"]
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank))
@@ -220,7 +317,7 @@ def rank_main(rank: int, world: int, store: str, command: dict[str, Any], answer
     parallel_state.initialize_model_parallel(job["tp"], job["pp"], expert_model_parallel_size=job["ep"],
                                              expert_tensor_parallel_size=1 if job["ep"] > 1 else None,
                                              create_gloo_process_groups=True)
-    result = {"save": save, "same": same}[command["op"]](command) or {}
+    result = {"save": save, "same": same, "alike": alike}[command["op"]](command) or {}
     dist.barrier()
     pathlib.Path(f"{answer}{rank}").write_text(json.dumps(result))
     dist.destroy_process_group()

@@ -119,7 +119,7 @@ place_storages(struct cairn_dcp_output *dcp, const struct cairn_torch_refs *refs
 }
 
 static cairn_err
-add_mixed_object(struct cairn_dcp_output *dcp, uint32_t tensor, const struct cairn_torch_refs *refs,
+add_mixed_object(struct cairn_dcp_output *dcp, const struct cairn_torch_refs *refs,
                  struct cairn_pickle *tree, const struct cairn_pickle_node *root,
                  const char *name, const struct cairn_state_path *path)
 {
@@ -146,8 +146,6 @@ add_mixed_object(struct cairn_dcp_output *dcp, uint32_t tensor, const struct cai
         return err;
     mixed->begin = spot.offset_bytes;
     err = place_storages(dcp, refs, mixed);
-    if (!err)
-        err = cairn_output_add_carried(dcp->output, tensor);
     if (!err)
         cairn_dcp_index_add_object(&dcp->index, name, path, &spot);
     return err;
@@ -204,8 +202,35 @@ cairn_dcp_output_object(struct cairn_dcp_output *dcp, uint32_t tensor, const uin
         *done = true;
         for (uint32_t i = 0; i < refs.count; i++)
             dcp->inside[refs.tensors[i]] = true;
-        err = add_mixed_object(dcp, tensor, &refs, &tree, root, name, path);
+        err = add_mixed_object(dcp, &refs, &tree, root, name, path);
+        if (!err)
+            err = cairn_output_add_carried(dcp->output, tensor);
     }
+    cairn_torch_refs_fini(&refs);
+    cairn_pickle_fini(&tree);
+    return err;
+}
+
+cairn_err
+cairn_dcp_output_made(struct cairn_dcp_output *dcp, const uint8_t *bytes, size_t bytes_len,
+                      const char *name, const struct cairn_state_path *path)
+{
+    struct cairn_torch_refs refs = {0};
+    struct cairn_pickle_node *root = NULL;
+    struct cairn_pickle tree;
+    size_t taken_bytes = 0;
+    cairn_err err;
+
+    cairn_pickle_init(&tree, CAIRN_DCP_TREE_BYTES_MAX);
+    err = cairn_pickle_read(&tree, name, bytes, bytes_len, &root, &taken_bytes);
+    if (!err)
+        err = cairn_torch_refs_find(dcp->source, &tree, root, &refs);
+    if (!err && refs.count == 0)
+        err = cairn_dcp_output_literal(dcp, name, path, &tree, root);
+    else if (!err)
+        err = add_mixed_object(dcp, &refs, &tree, root, name, path);
+    for (uint32_t i = 0; i < refs.count && !err; i++)
+        dcp->inside[refs.tensors[i]] = true;
     cairn_torch_refs_fini(&refs);
     cairn_pickle_fini(&tree);
     return err;

@@ -81,6 +81,13 @@ CAIRN_MUST_CHECK cairn_err cairn_dcp_output_object(struct cairn_dcp_output *dcp,
                                                    const struct cairn_state_path *path,
                                                    bool *done);
 
+/* An object of a pickle that is not the source's own, but whose tensors are: they lie in it and get
+ * no items of their own. CAIRN_NOT_FOUND where one of them is not there. */
+CAIRN_MUST_CHECK cairn_err cairn_dcp_output_made(struct cairn_dcp_output *dcp,
+                                                 const uint8_t *bytes, size_t bytes_len,
+                                                 const char *name,
+                                                 const struct cairn_state_path *path);
+
 /* Makes `.metadata`, after all else. */
 CAIRN_MUST_CHECK cairn_err cairn_dcp_output_end(struct cairn_dcp_output *dcp);
 

@@ -100,7 +100,8 @@ place_tensors(const struct filling *filling, bool *inside, struct cairn_output *
 cairn_err
 cairn_mdist_common_add(const struct cairn_checkpoint *source,
                        const struct cairn_output_options *options, const uint32_t *values,
-                       uint32_t count, bool *inside, struct cairn_output *output,
+                       uint32_t count, const struct cairn_mdist_made *made, uint32_t made_count,
+                       bool *inside, struct cairn_output *output,
                        struct cairn_torch_output *out, struct cairn_complaint *complaint)
 {
     struct filling filling = {source, options};
@@ -125,6 +126,15 @@ cairn_mdist_common_add(const struct cairn_checkpoint *source,
         key[strlen(name) - strlen(".pickle")] = '\0';
         cairn_pickle_put(&tree, fill.root, cairn_pickle_text(&tree, key), value);
         err = cairn_output_add_carried(output, values[i]);
+    }
+    for (uint32_t i = 0; i < made_count && !err; i++) {
+        struct cairn_pickle_node *value = NULL;
+        size_t taken_bytes = 0;
+
+        err = cairn_pickle_read(&tree, made[i].name, made[i].bytes, made[i].bytes_len, &value,
+                                &taken_bytes);
+        if (!err)
+            cairn_pickle_put(&tree, fill.root, cairn_pickle_text(&tree, made[i].name), value);
     }
     if (!err)
         err = cairn_pickle_done(&tree);

@@ -8,12 +8,13 @@
 #include <string.h>
 
 #include "tools/convert/mdist.h"
+#include "tools/convert/megatron_settings.h"
 #include "tools/convert/pickle_read.h"
 #include "tools/convert/pickle_write.h"
 
-#define TYPE_KEY "param_state_sharding_type"
-#define CONTENT_KEY "distrib_optim_sharding_type"
-#define RESHARDABLE "fully_reshardable"
+#define TYPE_KEY CAIRN_MEGATRON_SETTINGS_TYPE
+#define CONTENT_KEY CAIRN_MEGATRON_CONTENT_TYPE
+#define RESHARDABLE CAIRN_MEGATRON_RESHARDABLE
 
 static bool
 is_other_encoding(const struct cairn_pickle_node *type)

@@ -10,6 +10,8 @@
 #include "tools/convert/dcp_output.h"
 #include "tools/convert/mdist_arrays.h"
 #include "tools/convert/mdist_common.h"
+#include "tools/convert/mdist_extra.h"
+#include "tools/convert/mdist_megatron.h"
 #include "tools/convert/megatron_names.h"
 #include "tools/convert/pickle_read.h"
 
@@ -36,6 +38,7 @@ struct planning {
     struct cairn_output *output;
     struct cairn_dcp_output dcp;
     struct cairn_mdist_arrays arrays;
+    struct cairn_mdist_megatron megatron; /* what is made of Megatron-LM's own objects */
     struct cairn_pickle pickle; /* what the source kept of its keys */
     uint8_t *kept_bytes;
     struct other_key *others; /* sorted */
@@ -266,6 +269,24 @@ same_array(const struct cairn_mdist_pattern *pattern, const struct cairn_mdist_m
     return true;
 }
 
+/* Extra states of modules, for a source that Megatron-Core did not save. */
+static cairn_err
+add_extra_states(struct planning *planning, const struct cairn_mdist_pattern *pattern)
+{
+    const struct cairn_layout *layout = planning->source->layout;
+    cairn_err err = CAIRN_OK;
+
+    if (pattern->name->state[0] || !cairn_mdist_extra_of(pattern->name->pattern) ||
+        cairn_mdist_extra_there(planning->source))
+        return CAIRN_OK;
+    for (size_t i = pattern->first; i < pattern->first + pattern->count && !err; i++)
+        err = cairn_mdist_extra_add(
+            &planning->dcp,
+            cairn_layout_tensor(layout, planning->arrays.members[i].tensor)->name,
+            pattern->stacked, pattern->extents);
+    return err;
+}
+
 static cairn_err
 add_arrays(struct planning *planning, const bool *take)
 {
@@ -284,12 +305,13 @@ add_arrays(struct planning *planning, const bool *take)
                 err = add_members(planning, pattern, members + from, to - from);
                 from = to;
             }
+        if (!err)
+            err = add_extra_states(planning, pattern);
     }
     return err;
 }
 
 /* ---- opaque state ---- */
-
 
 static int
 compare_opaque(const void *left, const void *right, void *context)
@@ -344,7 +366,7 @@ add_opaque(struct planning *planning, const uint32_t *opaque, uint32_t count, st
         const char *name = cairn_layout_tensor(planning->source->layout, opaque[i])->name;
         bool done = false;
 
-        if (strcmp(name, CAIRN_MDIST_KEYS) == 0) {
+        if (strcmp(name, CAIRN_MDIST_KEYS) == 0 || planning->megatron.dissolved[opaque[i]]) {
             err = cairn_output_add_carried(planning->output, opaque[i]);
             continue;
         }
@@ -359,8 +381,15 @@ add_opaque(struct planning *planning, const uint32_t *opaque, uint32_t count, st
         if (!err && !done)
             err = add_carried(planning, opaque[i]);
     }
+    for (uint32_t i = 0; i < planning->megatron.object_count && !err; i++) {
+        const struct cairn_mdist_made *made = &planning->megatron.objects[i];
+
+        err = cairn_dcp_output_made(&planning->dcp, made->bytes, made->bytes_len, made->name,
+                                    &no_path);
+    }
     if (!err)
         err = cairn_mdist_common_add(planning->source, planning->options, values, value_count,
+                                     planning->megatron.values, planning->megatron.value_count,
                                      planning->dcp.inside, planning->output, &state->common,
                                      planning->complaint);
     free(values);
@@ -378,6 +407,11 @@ plan_all(struct planning *planning, struct state *state)
     bool *take = calloc((size_t)count + 1, sizeof(*take));
     cairn_err err = opaque && take ? load_keys(planning) : CAIRN_NOMEM;
 
+    if (!err)
+        err = cairn_mdist_megatron_take(planning->source, planning->options,
+                                        &planning->megatron, planning->complaint);
+    if (!err)
+        cairn_mdist_extra_claim(&planning->dcp, planning->megatron.dissolved);
     for (uint32_t i = 0; i < count && !err; i++)
         if (cairn_layout_tensor(layout, i)->kind == CAIRN_OPAQUE)
             opaque[opaque_count++] = i;
@@ -417,6 +451,7 @@ cairn_mdist_plan(const struct cairn_checkpoint *checkpoint,
         err = cairn_dcp_output_end(&planning.dcp);
     cairn_dcp_output_fini(&planning.dcp);
     cairn_mdist_arrays_fini(&planning.arrays);
+    cairn_mdist_megatron_fini(&planning.megatron);
     cairn_pickle_fini(&planning.pickle);
     free(planning.kept_bytes);
     free(planning.others);

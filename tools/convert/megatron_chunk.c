@@ -1,6 +1,6 @@
 /* tools/convert/megatron_chunk.c - the state dict of one chunk of one rank: its keys in order, and
  * its parts. */
-#include "tools/convert/megatron_target.h"
+#include "tools/convert/megatron_join.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -171,7 +171,9 @@ add_extra(struct making *making, const char *canonical, const char *stored)
         (void)snprintf(name, sizeof(name), CAIRN_MEGATRON_EXTRA "%s.pickle", canonical);
         tensor = cairn_layout_tensor_find(target->checkpoint->layout, name);
     }
-    if (tensor != UINT32_MAX && !value) {
+    if (tensor == UINT32_MAX) {
+        err = cairn_megatron_join_extra(target, canonical, making->tree, &value);
+    } else if (!value) {
         err =
             cairn_checkpoint_load_opaque(target->checkpoint, name, CAIRN_CONVERT_METADATA_BYTES_MAX,
                                          &bytes, &bytes_len, target->complaint);

@@ -1,6 +1,8 @@
 /* tools/convert/megatron_object.c - what a rank's model_optim_rng.pt holds around its model, for a
  * new parallelism. */
+#include "tools/convert/megatron_join.h"
 #include "tools/convert/megatron_plain.h"
+#include "tools/convert/megatron_settings.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -74,57 +76,6 @@ set_args(const struct cairn_megatron_target *target, struct cairn_pickle *tree,
     }
 }
 
-/* ---- the optimizer's groups ---- */
-
-/* A copy of a dict with another value under a text key that it has. Nodes may be shared, so none is
- * changed. */
-static struct cairn_pickle_node *
-with(struct cairn_pickle *tree, const struct cairn_pickle_node *dict, const char *key,
-     struct cairn_pickle_node *value)
-{
-    const struct cairn_pickle_node *pairs = cairn_pickle_pairs(dict);
-    struct cairn_pickle_node *copy = cairn_pickle_dict(tree);
-
-    for (uint32_t i = 0; pairs && i < pairs->count; i++)
-        cairn_pickle_put(tree, copy, pairs->items[2 * i],
-                         cairn_pickle_is_text(pairs->items[2 * i], key) ? value
-                                                                        : pairs->items[2 * i + 1]);
-    return copy;
-}
-
-/* The optimizer of experts, as that of the other parameters, which is all that a job without expert
- * parallelism had: the same groups, called is_expert_parallel. */
-static struct cairn_pickle_node *
-for_experts(struct cairn_pickle *tree, const struct cairn_pickle_node *dense)
-{
-    const struct cairn_pickle_node *inner = cairn_pickle_get(dense, "optimizer");
-    const struct cairn_pickle_node *groups = cairn_pickle_get(inner, "param_groups");
-    struct cairn_pickle_node *list = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
-
-    for (uint32_t i = 0; groups && groups->kind == CAIRN_PICKLE_LIST && i < groups->count; i++)
-        cairn_pickle_append(
-            tree, list,
-            with(tree, groups->items[i], "is_expert_parallel", cairn_pickle_bool(tree, true)));
-    return with(tree, dense, "optimizer", with(tree, inner, "param_groups", list));
-}
-
-/* One dict, or a list of two where experts have an optimizer of their own. */
-static struct cairn_pickle_node *
-optimizer_of(const struct cairn_megatron_target *target, struct cairn_pickle *tree,
-             struct cairn_pickle_node *known)
-{
-    bool two = target->sizes.ep > 1 && target->expert_count > 0;
-    struct cairn_pickle_node *items[2];
-
-    if (known->kind == CAIRN_PICKLE_LIST && known->count == 2 && !two)
-        return known->items[0];
-    if (!cairn_pickle_pairs(known) || !two)
-        return known;
-    items[0] = known;
-    items[1] = for_experts(tree, known);
-    return cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, items, 2);
-}
-
 /* ---- the object ---- */
 
 /* A rank's own object, where one is carried. */
@@ -150,14 +101,16 @@ load(struct cairn_megatron_target *target, const struct cairn_megatron_rank *ran
     } else {
         tensor = cairn_layout_tensor_find(target->checkpoint->layout, CAIRN_MEGATRON_COMMON);
     }
-    if (!err && !target->placed[tensor])
+    if (!err && tensor != UINT32_MAX && !target->placed[tensor])
         err = cairn_output_add_carried(target->output, tensor);
-    if (!err)
+    if (!err && tensor != UINT32_MAX)
         cairn_megatron_target_place(target, tensor);
     if (!err)
         err = cairn_pickle_read(tree, own, from, bytes_len, root, &taken);
     if (!err && !cairn_pickle_pairs(*root))
         err = CAIRN_CORRUPT;
+    if (!err && tensor == UINT32_MAX)
+        err = cairn_megatron_join_states(target, rank, tree, *root);
     return err ? cairn_complain(target->complaint, err, "%s: the carried object %s cannot be read",
                                 target->checkpoint->place.path, own)
                : CAIRN_OK;
@@ -226,7 +179,8 @@ cairn_megatron_target_object(struct cairn_megatron_target *target,
             continue;
         }
         if (cairn_pickle_is_text(key, "optimizer")) {
-            value = optimizer_of(target, tree, value);
+            value = cairn_megatron_settings_for(
+                tree, value, target->sizes.ep > 1 && target->expert_count > 0);
             if (target->plain_state)
                 err = cairn_megatron_plain_make(target, tree, value);
         }

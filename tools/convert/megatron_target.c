@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/convert/megatron_join.h"
 #include "tools/convert/megatron_plain.h"
 #include "tools/convert/pickle_read.h"
 
@@ -384,15 +385,18 @@ load_common(struct cairn_megatron_target *target)
     cairn_err err;
 
     cairn_megatron_args_read(NULL, &target->args);
-    if (tensor == UINT32_MAX) {
+    if (tensor == UINT32_MAX)
+        err = cairn_megatron_join(target);
+    else
+        err = cairn_checkpoint_load_opaque(target->checkpoint, CAIRN_MEGATRON_COMMON,
+                                           CAIRN_CONVERT_METADATA_BYTES_MAX, &target->common,
+                                           &target->common_bytes, target->complaint);
+    if (err)
+        return err;
+    if (!target->common) {
         target->has_optim = false;
         return find_sizes(target);
     }
-    err = cairn_checkpoint_load_opaque(target->checkpoint, CAIRN_MEGATRON_COMMON,
-                                       CAIRN_CONVERT_METADATA_BYTES_MAX, &target->common,
-                                       &target->common_bytes, target->complaint);
-    if (err)
-        return err;
     cairn_pickle_init(&tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
     err = cairn_pickle_read(&tree, CAIRN_MEGATRON_COMMON, target->common, target->common_bytes,
                             &root, &taken);

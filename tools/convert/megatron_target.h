@@ -28,6 +28,7 @@ struct cairn_megatron_target {
     uint8_t
         *common; /* megatron/common.pickle; NULL: the checkpoint did not come from Megatron-LM */
     size_t common_bytes;
+    bool joined; /* it is made of the values of a distributed checkpoint */
     struct cairn_megatron_key *keys;
     uint32_t key_count, key_room;
     uint32_t layer_count, expert_count;
