@@ -2,6 +2,7 @@
  * tests/fixtures/make_deepspeed.py), whose elements say where they belong: read, converted to other
  * numbers of ranks and to the universal form, broken. */
 #include "tools/convert/conversion.h"
+#include "tools/convert/deepspeed_cuts.h"
 #include "tools/convert/deepspeed_groups.h"
 
 #include "base/file.h"
@@ -385,6 +386,99 @@ parts_are_what_a_walk_gives(void **state)
     }
 }
 
+/* ---- tensor parallelism ---- */
+
+/* What universal_checkpoint_info has under one key: a list of this pattern. */
+static cairn_err
+read_cuts(const char *key, const char *pattern, uint64_t vocabulary, struct cairn_deepspeed_cuts *cuts)
+{
+    struct cairn_pickle tree;
+    struct cairn_pickle_node *info, *list;
+    const char *why = NULL;
+    cairn_err err;
+
+    cairn_pickle_init(&tree, 1 << 20);
+    info = cairn_pickle_dict(&tree);
+    list = cairn_pickle_sequence(&tree, CAIRN_PICKLE_LIST, NULL, 0);
+    cairn_pickle_append(&tree, list, cairn_pickle_text(&tree, pattern));
+    cairn_pickle_put(&tree, info, cairn_pickle_text(&tree, key), list);
+    cairn_pickle_put(&tree, info, cairn_pickle_text(&tree, "original_vocab_size"),
+                     cairn_pickle_int(&tree, (int64_t)vocabulary));
+    assert_int_equal(cairn_pickle_done(&tree), CAIRN_OK);
+    err = cairn_deepspeed_cuts_read(info, cuts, &why);
+    cairn_pickle_fini(&tree);
+    return err;
+}
+
+/* The second of three ranks, which has 4 x 6 elements of "a.weight". */
+static void
+finds_parts_of_tensor_parallelism(void **state)
+{
+    static const uint64_t shape[] = {4, 6};
+    static const struct {
+        const char *key;
+        uint64_t vocabulary;
+        uint64_t whole[2];
+        uint32_t boxes;
+        uint64_t starts[2][2], extents[2][2], rows[2];
+    } cases[] = {
+        {"parameter_with_row_parallelism_patterns", 0, {4, 18}, 1, {{0, 6}}, {{4, 6}}, {0}},
+        {"tp_replicated_parameter_patterns", 0, {4, 6}, 1, {{0, 0}}, {{4, 6}}, {0}},
+        {"vocabulary_parameter_patterns", 7, {7, 6}, 1, {{4, 0}}, {{3, 6}}, {0}},
+        {"vocabulary_parameter_patterns", 4, {4, 6}, 0, {{0}}, {{0}}, {0}},
+        {"parameter_with_2_sub_params_cat_dim_0", 0, {12, 6}, 2, {{2, 0}, {8, 0}}, {{2, 6}, {2, 6}}, {0, 2}},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct cairn_deepspeed_cuts cuts;
+        struct cairn_deepspeed_cut cut;
+
+        assert_int_equal(read_cuts(cases[i].key, "^a\\.w\\w+$", cases[i].vocabulary, &cuts), CAIRN_OK);
+        assert_null(cairn_deepspeed_cut(&cuts, "b.weight", 2, shape, 3, 1, &cut));
+        assert_true(cut.shape[0] == 12 && cut.shape[1] == 6 && cut.box_count == 1);
+        assert_true(cut.boxes[0].start[0] == 4 && cut.boxes[0].start[1] == 0);
+        assert_string_equal(cairn_deepspeed_cuts_unmet(&cuts), "^a\\.w\\w+$");
+        assert_null(cairn_deepspeed_cut(&cuts, "a.weight", 2, shape, 3, 1, &cut));
+        assert_null(cairn_deepspeed_cuts_unmet(&cuts));
+        assert_memory_equal(cut.shape, cases[i].whole, sizeof(cases[i].whole));
+        assert_int_equal(cut.box_count, cases[i].boxes);
+        for (uint32_t b = 0; b < cut.box_count; b++) {
+            assert_memory_equal(cut.boxes[b].start, cases[i].starts[b], sizeof(cases[i].starts[b]));
+            assert_memory_equal(cut.boxes[b].extent, cases[i].extents[b], sizeof(cases[i].extents[b]));
+            assert_int_equal(cut.boxes[b].row, cases[i].rows[b]);
+        }
+        cairn_deepspeed_cuts_fini(&cuts);
+    }
+}
+
+/* Patterns that mean something else to POSIX, or grow out of bounds when they are compiled. */
+static void
+refuses_patterns(void **state)
+{
+    static const char *const refused[] = {"a(?:b)",      "a.*?",    "a++",     "a\\x41",          "a\\b",  "[\\d]",
+                                          "[]a]",        "[[:x:]]", "a{20}",   "(a){2}",         "a{1}{2}", "((((a+)+)+)+)+",
+                                          "[^]a]", "a\\1"};
+    static const char *const understood[] = {"a\\.b-\\d+\\.(c|d)", "layers\\.\\d{1,2}\\.w", "[a-z]+", "(a+)+", "\\-\\_"};
+    struct cairn_deepspeed_cuts cuts;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
+        if (read_cuts("tp_replicated_parameter_patterns", refused[i], 0, &cuts) != CAIRN_VERSION)
+            fail_msg("%s is understood", refused[i]);
+        cairn_deepspeed_cuts_fini(&cuts);
+    }
+    for (size_t i = 0; i < sizeof(understood) / sizeof(understood[0]); i++) {
+        if (read_cuts("tp_replicated_parameter_patterns", understood[i], 0, &cuts) != CAIRN_OK)
+            fail_msg("%s is not understood", understood[i]);
+        cairn_deepspeed_cuts_fini(&cuts);
+    }
+    assert_int_equal(read_cuts("parameter_with_sub_params", "a", 0, &cuts), CAIRN_VERSION);
+    cairn_deepspeed_cuts_fini(&cuts);
+    assert_int_equal(read_cuts("autotp_unsupported_parameter_patterns", "a", 0, &cuts), CAIRN_VERSION);
+    cairn_deepspeed_cuts_fini(&cuts);
+}
+
 /* ---- broken ---- */
 
 static void
@@ -521,6 +615,8 @@ main(void)
         cmocka_unit_test(refuses_objects_without_a_rank),
         cmocka_unit_test(refuses_steps_that_differ),
         cmocka_unit_test(parts_are_what_a_walk_gives),
+        cmocka_unit_test(finds_parts_of_tensor_parallelism),
+        cmocka_unit_test(refuses_patterns),
         cmocka_unit_test(refuses_what_does_not_fit_together),
         cmocka_unit_test(survives_changed_bytes),
     };
