@@ -61,6 +61,15 @@ elements_of(const struct cairn_tensor *tensor)
     return elements;
 }
 
+static uint32_t
+past_alias(const struct cairn_checkpoint *checkpoint, uint32_t tensor)
+{
+    for (uint32_t i = 0; i < checkpoint->alias_count; i++)
+        if (checkpoint->aliases[i].tensor == tensor)
+            return checkpoint->aliases[i].of;
+    return tensor;
+}
+
 /* ---- the groups ---- */
 
 static cairn_err
@@ -167,6 +176,21 @@ split_numbered(const char *name, uint32_t *number, const char **key)
     return true;
 }
 
+/* Whether the groups that are named are as large as those that the source counts through. */
+static bool
+is_counted_alike(const struct cairn_deepspeed_job *job)
+{
+    bool alike = !job->own || job->own->count == job->groups->count;
+
+    for (uint32_t g = 0; job->own && alike && g < job->own->count; g++) {
+        const struct cairn_pickle_node *counted = cairn_pickle_get(job->own->items[g], "params");
+        const struct cairn_pickle_node *named = cairn_pickle_get(job->groups->items[g], "params");
+
+        alike = counted && named && counted->count == named->count;
+    }
+    return alike;
+}
+
 /* Where the source counts parameters and --job names them, its state gets their names: the optimizer counts through
  * all groups. */
 static cairn_err
@@ -188,11 +212,17 @@ name_numbered(struct cairn_deepspeed_make *make)
                                   "%s has %s, and the groups of --job have %" PRIu32
                                   " parameters: they are not those of this optimizer",
                                   make->checkpoint->place.path, tensor->name, make->member_count);
+        if (!is_counted_alike(&make->job))
+            return cairn_complain(make->complaint, CAIRN_INVAL,
+                                  "%s has %s, counted through the groups of its optimizer, and those of "
+                                  "--job are of other sizes: say the same groups in the same order",
+                                  make->checkpoint->place.path, tensor->name);
         if (snprintf(name, sizeof(name), "%s.%s", key,
                      tensor_at(make, make->members[number])->name) >= (int)sizeof(name) ||
             find(make, name) != UINT32_MAX)
             continue; /* then it stays beside */
-        err = cairn_checkpoint_add_alias_as(make->checkpoint, name, CAIRN_OPTIMIZER, i, make->complaint);
+        err = cairn_checkpoint_add_alias_as(make->checkpoint, name, CAIRN_OPTIMIZER,
+                                            past_alias(make->checkpoint, i), make->complaint);
         make->roles[i] = CAIRN_DEEPSPEED_MOMENT;
     }
     return err;
@@ -292,15 +322,6 @@ check_moments(struct cairn_deepspeed_make *make, uint32_t member)
         make->roles[state] = CAIRN_DEEPSPEED_MOMENT;
     }
     return CAIRN_OK;
-}
-
-static uint32_t
-past_alias(const struct cairn_checkpoint *checkpoint, uint32_t tensor)
-{
-    for (uint32_t i = 0; i < checkpoint->alias_count; i++)
-        if (checkpoint->aliases[i].tensor == tensor)
-            return checkpoint->aliases[i].of;
-    return tensor;
 }
 
 /* The parameter's master weights; the parameter itself where it was trained in float32. */
@@ -488,6 +509,26 @@ check_request(struct cairn_deepspeed_make *make)
     return CAIRN_OK;
 }
 
+/* Objects of single ranks and parts would be taken for parts of what is made here. */
+static cairn_err
+check_left(const struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
+{
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(checkpoint->layout); i++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(checkpoint->layout, i);
+
+        if (tensor->kind == CAIRN_OPAQUE && cairn_deepspeed_is_own(tensor->name))
+            return cairn_complain(complaint, CAIRN_INVAL,
+                                  "%s: %s is left of what DeepSpeed said of its own files, and of them "
+                                  "nothing is in those that are made: leave it out too, with --drop "
+                                  "'%s" CAIRN_DEEPSPEED_SCOPE "*'",
+                                  checkpoint->place.path, tensor->name,
+                                  strncmp(tensor->name, "part", 4) == 0   ? "part*/"
+                                  : strncmp(tensor->name, "rank", 4) == 0 ? "rank*/"
+                                                                          : "");
+    }
+    return CAIRN_OK;
+}
+
 static cairn_err
 prepare(struct cairn_deepspeed_make *make)
 {
@@ -543,7 +584,9 @@ cairn_deepspeed_prepare(struct cairn_checkpoint *checkpoint, const struct cairn_
                               "said of it: --drop 'deepspeed/*'",
                               checkpoint->place.path);
     }
-    err = prepare(&make);
+    err = check_left(checkpoint, complaint);
+    if (!err)
+        err = prepare(&make);
     cairn_deepspeed_job_fini(&make.job);
     free(make.roles);
     free(make.order);

@@ -280,7 +280,7 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
     if (!err && is_cut(target, object.root))
         err = cairn_complain(complaint, CAIRN_INVAL,
                              "%s was saved with tensor parallelism, with which no files are written; make "
-                             "them anew without it: --drop 'deepspeed/*,part*' with --zero and --job",
+                             "them anew without it: --drop 'deepspeed/*,part*/deepspeed/*' with --zero and --job",
                              checkpoint->place.path);
     shapes = err ? NULL : cairn_pickle_get(object.root, "param_shapes");
     if (checkpoint->step_known ||

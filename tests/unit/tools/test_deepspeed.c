@@ -4,6 +4,9 @@
 #include "tools/convert/conversion.h"
 #include "tools/convert/deepspeed_cuts.h"
 #include "tools/convert/deepspeed_groups.h"
+#include "tools/convert/drop.h"
+#include "tools/convert/param_groups.h"
+#include "tools/convert/pickle_write.h"
 
 #include "base/file.h"
 #include "base/log.h"
@@ -290,6 +293,117 @@ refuses_objects_without_a_rank(void **state)
         cairn_output_fini(&output);
     }
     cairn_checkpoint_close(&checkpoint);
+}
+
+/* Files that are made anew have nothing of a rank's own of the files before. */
+static void
+refuses_objects_that_are_left(void **state)
+{
+    static const char *const left[][2] = {{"rank1/deepspeed/model_states.pickle", "'rank*/deepspeed/*'"},
+                                          {"part1/rank2/deepspeed/optim_states.pickle", "'part*/deepspeed/*'"}};
+    static const char empty_dict[] = {'\x80', 2, '}', '.'};
+    const struct cairn_format *format = cairn_format_find("deepspeed");
+    const struct cairn_output_options options = {.zero = CAIRN_ZERO_3};
+    const char *const pattern = "deepspeed/*";
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(left) / sizeof(left[0]); i++) {
+        struct cairn_checkpoint checkpoint = {.place.dir_fd = -1};
+        struct cairn_complaint complaint = {""};
+        uint32_t dropped = 0;
+
+        assert_int_equal(cairn_checkpoint_open(FIXTURES "zero3", format, &checkpoint, &complaint), 0);
+        assert_int_equal(cairn_checkpoint_add_opaque(&checkpoint, left[i][0], empty_dict,
+                                                     sizeof(empty_dict), &complaint), 0);
+        assert_int_equal(cairn_checkpoint_drop(&checkpoint, &pattern, 1, &dropped, &complaint), 0);
+        assert_int_equal(format->prepare(&checkpoint, &options, &complaint), CAIRN_INVAL);
+        if (!strstr(complaint.text, left[i][0]) || !strstr(complaint.text, left[i][1]))
+            fail_msg("%s", complaint.text);
+        cairn_checkpoint_close(&checkpoint);
+    }
+}
+
+static struct cairn_pickle_node *
+group_of_one(struct cairn_pickle *tree, int64_t number)
+{
+    struct cairn_pickle_node *group = cairn_pickle_dict(tree), *member = cairn_pickle_int(tree, number);
+
+    cairn_pickle_put(tree, group, cairn_pickle_text(tree, "params"),
+                     cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, &member, 1));
+    cairn_pickle_put(tree, group, cairn_pickle_text(tree, "lr"), cairn_pickle_float(tree, 0.5));
+    return group;
+}
+
+/* Parameters of one shape, whose state is counted through two groups. */
+static void
+imagine_numbers(struct cairn_checkpoint *checkpoint)
+{
+    static const char *const parameters[] = {"a", "b"};
+    static const uint64_t shape[] = {4};
+    struct cairn_pickle tree;
+    struct cairn_pickle_node *list;
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0;
+    char name[32];
+    uint32_t tensor;
+
+    checkpoint->place.path = strdup("imagined");
+    assert_int_equal(cairn_layout_create(&checkpoint->layout), CAIRN_OK);
+    cairn_pickle_init(&tree, 1 << 20);
+    list = cairn_pickle_sequence(&tree, CAIRN_PICKLE_LIST, NULL, 0);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(cairn_checkpoint_add_tensor(checkpoint, parameters[i], CAIRN_F32, CAIRN_PARAM, 1,
+                                                     shape, &tensor, NULL), 0);
+        (void)snprintf(name, sizeof(name), "optimizer.state.%d.exp_avg", i);
+        assert_int_equal(cairn_checkpoint_add_tensor(checkpoint, name, CAIRN_F32, CAIRN_OPTIMIZER, 1,
+                                                     shape, &tensor, NULL), 0);
+        cairn_pickle_append(&tree, list, group_of_one(&tree, i));
+    }
+    assert_int_equal(cairn_pickle_write(&tree, list, &bytes, &bytes_len), 0);
+    assert_int_equal(cairn_checkpoint_add_opaque(checkpoint, CAIRN_PARAM_GROUPS_NAME, bytes, bytes_len,
+                                                 NULL), 0);
+    free(bytes);
+    cairn_pickle_fini(&tree);
+}
+
+/* A number stands for the parameter that is counted so; groups that are others count others. */
+static void
+names_what_is_counted(void **state)
+{
+    static const struct {
+        const char *job;
+        cairn_err err;
+    } cases[] = {
+        {"{\"global_steps\": 2, \"param_groups\": [{\"params\": [\"b\"], \"lr\": 1}, "
+         "{\"params\": [\"a\"], \"lr\": 1}]}", CAIRN_OK},
+        {"{\"global_steps\": 2, \"param_groups\": [{\"params\": [\"a\", \"b\"], \"lr\": 1}]}", CAIRN_INVAL}};
+    char path[PATH_BYTES];
+
+    (void)state;
+    (void)snprintf(path, sizeof(path), "%s/job.json", base);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct cairn_checkpoint checkpoint = {.place.dir_fd = -1};
+        struct cairn_complaint complaint = {""};
+        const struct cairn_output_options options = {.zero = CAIRN_ZERO_2, .job = path};
+        int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+
+        assert_true(fd >= 0);
+        assert_int_equal(write(fd, cases[i].job, strlen(cases[i].job)), strlen(cases[i].job));
+        assert_int_equal(close(fd), 0);
+        imagine_numbers(&checkpoint);
+        if (cairn_format_find("deepspeed")->prepare(&checkpoint, &options, &complaint) != cases[i].err)
+            fail_msg("%zu: %s", i, complaint.text);
+        if (cases[i].err) {
+            assert_non_null(strstr(complaint.text, "are of other sizes"));
+        } else {
+            uint32_t first = cairn_layout_tensor_find(checkpoint.layout, "exp_avg.b");
+
+            assert_true(checkpoint.alias_count > 0 && checkpoint.aliases[0].tensor == first);
+            assert_int_equal(checkpoint.aliases[0].of,
+                             cairn_layout_tensor_find(checkpoint.layout, "optimizer.state.0.exp_avg"));
+        }
+        cairn_checkpoint_close(&checkpoint);
+    }
 }
 
 /* One parameter's step is changed where each has its own: DeepSpeed's groups have one step, so it is refused. */
@@ -613,6 +727,8 @@ main(void)
         cmocka_unit_test(writes_pipelines),
         cmocka_unit_test(refuses_names_outside),
         cmocka_unit_test(refuses_objects_without_a_rank),
+        cmocka_unit_test(refuses_objects_that_are_left),
+        cmocka_unit_test(names_what_is_counted),
         cmocka_unit_test(refuses_steps_that_differ),
         cmocka_unit_test(parts_are_what_a_walk_gives),
         cmocka_unit_test(finds_parts_of_tensor_parallelism),
