@@ -19,6 +19,7 @@
 #include "tools/convert/drop.h"
 #include "tools/convert/format.h"
 #include "tools/convert/mdist.h"
+#include "tools/convert/mdist_megatron.h"
 #include "tools/convert/pickle_read.h"
 #include "tools/convert/torch_write.h"
 
@@ -435,6 +436,46 @@ refuses_unknown_order(void **unused)
     }
 }
 
+/* Expert parallelism changes the settings of state by parameter alone. */
+static void
+settles_what_it_knows(void **unused)
+{
+    static const struct {
+        const char *pickle;
+        size_t bytes;
+        uint32_t made;
+    } cases[] = {
+#define SETTLE(text, made) {text, sizeof(text) - 1, made}
+        SETTLE("\x80\x04}(\x8c\x09optimizer}\x8c\x19param_state_sharding_type\x8c\x11"
+               "fully_reshardableu.", 1),
+        SETTLE("\x80\x04}(\x8c\x09optimizer}\x8c\x19param_state_sharding_type\x8c\x16"
+               "dp_zero_gather_scatteru.", 0),
+        SETTLE("\x80\x04}\x8c\x09optimizer}\x8c\x05state}ss.", 0),
+        SETTLE("\x80\x04}.", 0),
+    };
+    const struct cairn_output_options options = {.parallelism = {.ep = 2}};
+
+    (void)unused;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct cairn_checkpoint checkpoint = {.format = &cairn_format_megatron_dist,
+                                              .place.dir_fd = -1};
+        struct cairn_complaint complaint = {{0}};
+        struct cairn_mdist_megatron made;
+
+        checkpoint.place.path = strdup("imagined");
+        assert_int_equal(cairn_layout_create(&checkpoint.layout), CAIRN_OK);
+        assert_int_equal(cairn_checkpoint_add_opaque(&checkpoint, "optimizer.pickle",
+                                                     cases[i].pickle, cases[i].bytes, NULL),
+                         CAIRN_OK);
+        if (cairn_mdist_megatron_take(&checkpoint, &options, &made, &complaint))
+            fail_msg("%zu: %s", i, complaint.text);
+        assert_int_equal(made.value_count, cases[i].made);
+        assert_int_equal(made.dissolved[0], cases[i].made);
+        cairn_mdist_megatron_fini(&made);
+        cairn_checkpoint_close(&checkpoint);
+    }
+}
+
 static void
 knows_keys(void **unused)
 {
@@ -497,6 +538,7 @@ main(void)
         cmocka_unit_test(cuts_experts_as_the_rest),
         cmocka_unit_test(orders_buffers_by_spec),
         cmocka_unit_test(refuses_unknown_order),
+        cmocka_unit_test(settles_what_it_knows),
     };
 
     cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
