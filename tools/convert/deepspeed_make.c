@@ -468,6 +468,29 @@ tell_roles(struct cairn_deepspeed_make *make)
     return CAIRN_OK;
 }
 
+/* A tied parameter's first name is of one that is saved: else the files could not be read again. */
+static cairn_err
+check_shared(const struct cairn_deepspeed_make *make)
+{
+    const struct cairn_pickle_node *shared = make->job.shared;
+
+    for (uint32_t i = 0; shared && i < shared->count; i++) {
+        char name[CAIRN_NAME_BYTES_MAX] = "", of[CAIRN_NAME_BYTES_MAX] = "";
+        uint32_t tensor = UINT32_MAX;
+
+        if (cairn_pickle_copy_text(shared->items[2 * i], name, sizeof(name)) &&
+            cairn_pickle_copy_text(shared->items[2 * i + 1], of, sizeof(of)))
+            tensor = find(make, of);
+        if (tensor == UINT32_MAX || (make->roles[tensor] != CAIRN_DEEPSPEED_TRAINED &&
+                                     make->roles[tensor] != CAIRN_DEEPSPEED_FROZEN))
+            return cairn_complain(make->complaint, CAIRN_INVAL,
+                                  "%s: --job says that \"%s\" is tied to \"%s\", which is no parameter "
+                                  "under a name of its own; see cairn inspect for its names",
+                                  make->checkpoint->place.path, name, of);
+    }
+    return CAIRN_OK;
+}
+
 /* What the reader of the plan should know before DeepSpeed, which compares no names, loads by it. */
 static cairn_err
 tell_order(struct cairn_deepspeed_make *make)
@@ -558,6 +581,8 @@ prepare(struct cairn_deepspeed_make *make)
         err = find_step(make);
     if (!err)
         err = tell_roles(make);
+    if (!err)
+        err = check_shared(make);
     if (!err) {
         make->checkpoint->step = make->job.step;
         make->checkpoint->step_known = true;
