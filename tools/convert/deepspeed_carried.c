@@ -18,9 +18,8 @@ static const struct {
              {"optimizer", CAIRN_OPTIMIZER},
              {"param", CAIRN_PARAM}};
 
-/* Whether opaque state is of these formats themselves: then it is in their files, or said not to fit. */
-static bool
-is_own(const char *name)
+bool
+cairn_deepspeed_is_own(const char *name)
 {
     while (strncmp(name, "part", 4) == 0 || strncmp(name, "rank", 4) == 0) {
         const char *slash = strchr(name, '/');
@@ -132,7 +131,7 @@ cairn_deepspeed_carried_put(const struct cairn_checkpoint *checkpoint, struct ca
     for (uint32_t i = 0; i < cairn_layout_tensor_count(checkpoint->layout); i++) {
         const struct cairn_tensor *tensor = cairn_layout_tensor(checkpoint->layout, order[i]);
 
-        if (tensor->kind != CAIRN_OPAQUE || is_own(tensor->name))
+        if (tensor->kind != CAIRN_OPAQUE || cairn_deepspeed_is_own(tensor->name))
             continue;
         if (!opaque)
             opaque = cairn_pickle_dict(tree);
@@ -162,7 +161,7 @@ take_kind(struct cairn_checkpoint *checkpoint, struct cairn_torch_source *source
         char name[CAIRN_NAME_BYTES_MAX];
 
         if (!tensor || !cairn_pickle_copy_text(pairs->items[2 * i], name, sizeof(name)) ||
-            (kind == CAIRN_OPAQUE && is_own(name)))
+            (kind == CAIRN_OPAQUE && cairn_deepspeed_is_own(name)))
             return cairn_complain(complaint, CAIRN_CORRUPT,
                                   "%s/%s: %s does not map names to tensors; it was changed since it was "
                                   "written",

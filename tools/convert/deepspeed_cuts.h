@@ -36,9 +36,12 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_cuts_read(const struct cairn_pickle_n
                                                      const char **why);
 void cairn_deepspeed_cuts_fini(struct cairn_deepspeed_cuts *cuts);
 
+/* A pattern that no parameter was asked for so far has; NULL: there is none. DeepSpeed's own converter stops then. */
+const char *cairn_deepspeed_cuts_unmet(const struct cairn_deepspeed_cuts *cuts);
+
 /* The part of rank `rank` of `ranks`, which has this shape, and is as large as the others'. NULL, or why that cannot be told
  * (static). */
-const char *cairn_deepspeed_cut(const struct cairn_deepspeed_cuts *cuts, const char *path, uint32_t dims,
+const char *cairn_deepspeed_cut(struct cairn_deepspeed_cuts *cuts, const char *path, uint32_t dims,
                                 const uint64_t *shape, uint32_t ranks, uint32_t rank,
                                 struct cairn_deepspeed_cut *out);
 

@@ -181,6 +181,7 @@ cairn_deepspeed_job_open(const struct cairn_checkpoint *checkpoint, const char *
         err = read_own(checkpoint, job, &own, complaint);
     if (err)
         return err;
+    job->own = own;
     if (job->groups)
         complete_groups(job, own);
     else

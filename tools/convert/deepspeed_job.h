@@ -22,6 +22,7 @@ enum { CAIRN_DEEPSPEED_JOB_BYTES_MAX = 1 << 28 };
 struct cairn_deepspeed_job {
     struct cairn_pickle tree; /* all nodes below are of it */
     uint8_t *text, *groups_bytes; /* what the tree borrows from */
+    const struct cairn_pickle_node *own;    /* groups of the source, a list of dicts; NULL: it has none */
     const struct cairn_pickle_node *groups; /* list of dicts; "params" are lists of names */
     const struct cairn_pickle_node *frozen, *buffers, *shared, *lr_scheduler; /* NULL: not said */
     bool step_known;

@@ -202,6 +202,29 @@ tell_roles(struct cairn_deepspeed_make *make)
     return CAIRN_OK;
 }
 
+/* A tied parameter's first name is of one that is saved: else the files could not be read again. */
+static cairn_err
+check_shared(const struct cairn_deepspeed_make *make)
+{
+    const struct cairn_pickle_node *shared = make->job.shared;
+
+    for (uint32_t i = 0; shared && i < shared->count; i++) {
+        char name[CAIRN_NAME_BYTES_MAX] = "", of[CAIRN_NAME_BYTES_MAX] = "";
+        uint32_t tensor = UINT32_MAX;
+
+        if (cairn_pickle_copy_text(shared->items[2 * i], name, sizeof(name)) &&
+            cairn_pickle_copy_text(shared->items[2 * i + 1], of, sizeof(of)))
+            tensor = cairn_deepspeed_make_find(make, of);
+        if (tensor == UINT32_MAX || (make->roles[tensor] != CAIRN_DEEPSPEED_TRAINED &&
+                                     make->roles[tensor] != CAIRN_DEEPSPEED_FROZEN))
+            return cairn_complain(make->complaint, CAIRN_INVAL,
+                                  "%s: --job says that \"%s\" is tied to \"%s\", which is no parameter "
+                                  "under a name of its own; see cairn inspect for its names",
+                                  make->checkpoint->place.path, name, of);
+    }
+    return CAIRN_OK;
+}
+
 /* What the reader of the plan should know before DeepSpeed, which compares no names, loads by it. */
 static cairn_err
 tell_order(struct cairn_deepspeed_make *make)
@@ -243,6 +266,26 @@ check_request(struct cairn_deepspeed_make *make)
     return CAIRN_OK;
 }
 
+/* Objects of single ranks and parts would be taken for parts of what is made here. */
+static cairn_err
+check_left(const struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
+{
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(checkpoint->layout); i++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(checkpoint->layout, i);
+
+        if (tensor->kind == CAIRN_OPAQUE && cairn_deepspeed_is_own(tensor->name))
+            return cairn_complain(complaint, CAIRN_INVAL,
+                                  "%s: %s is left of what DeepSpeed said of its own files, and of them "
+                                  "nothing is in those that are made: leave it out too, with --drop "
+                                  "'%s" CAIRN_DEEPSPEED_SCOPE "*'",
+                                  checkpoint->place.path, tensor->name,
+                                  strncmp(tensor->name, "part", 4) == 0   ? "part*/"
+                                  : strncmp(tensor->name, "rank", 4) == 0 ? "rank*/"
+                                                                          : "");
+    }
+    return CAIRN_OK;
+}
+
 static cairn_err
 prepare(struct cairn_deepspeed_make *make)
 {
@@ -272,6 +315,8 @@ prepare(struct cairn_deepspeed_make *make)
         err = cairn_deepspeed_make_step(make);
     if (!err)
         err = tell_roles(make);
+    if (!err)
+        err = check_shared(make);
     if (!err) {
         make->checkpoint->step = make->job.step;
         make->checkpoint->step_known = true;
@@ -298,7 +343,9 @@ cairn_deepspeed_prepare(struct cairn_checkpoint *checkpoint, const struct cairn_
                               "said of it: --drop '*deepspeed/*'",
                               checkpoint->place.path);
     }
-    err = prepare(&make);
+    err = check_left(checkpoint, complaint);
+    if (!err)
+        err = prepare(&make);
     cairn_deepspeed_job_fini(&make.job);
     free(make.roles);
     free(make.order);

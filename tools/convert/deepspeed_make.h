@@ -14,7 +14,7 @@
 #include "tools/convert/deepspeed_job.h"
 #include "tools/convert/deepspeed_state.h"
 
-/* {"opaque": {name: bytes as a tensor}, "buffer": {name: tensor}, "optimizer": {name: tensor}} */
+/* {"opaque": {name: bytes as a tensor}, "buffer": {name: tensor}, "optimizer": …, "param": …} */
 #define CAIRN_DEEPSPEED_CARRIED "cairn_carried"
 
 /* What a tensor of the source is to the job. */
@@ -90,6 +90,9 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_make_step(struct cairn_deepspeed_make
 
 /* The tensors of a layout, sorted by name, freed by the caller; NULL: no memory. */
 uint32_t *cairn_deepspeed_sorted(const struct cairn_layout *layout);
+
+/* Whether opaque state is of these formats themselves: then it is in their files, or said not to fit. */
+bool cairn_deepspeed_is_own(const char *name);
 
 /* Puts the source's opaque state that is not DeepSpeed's into a model_states object: deepspeed_carried.c, as the next
  * two. CAIRN_NOMEM. */

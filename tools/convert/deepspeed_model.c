@@ -415,6 +415,22 @@ read_frozen(struct reading *reading, struct cairn_pickle_node *root)
     return err;
 }
 
+/* A pattern for nothing was meant for something, which is then cut as what is in no pattern. */
+static cairn_err
+tell_unmet(const struct reading *reading)
+{
+    const char *unmet = reading->state->cut && reading->rank == 0 && reading->state->part == 0
+                            ? cairn_deepspeed_cuts_unmet(&reading->state->cuts)
+                            : NULL;
+
+    return unmet ? cairn_checkpoint_warn(reading->checkpoint,
+                                         "universal_checkpoint_info has the pattern %s, and no parameter "
+                                         "is called so; a parameter without a pattern is put together "
+                                         "along its first dimension",
+                                         unmet)
+                 : CAIRN_OK;
+}
+
 cairn_err
 cairn_deepspeed_model_read(struct cairn_checkpoint *checkpoint, struct cairn_deepspeed_state *state,
                            const char *path, uint32_t rank, struct cairn_complaint *complaint)
@@ -433,6 +449,8 @@ cairn_deepspeed_model_read(struct cairn_checkpoint *checkpoint, struct cairn_dee
         err = read_module(&reading, root);
     if (!err)
         err = read_frozen(&reading, root);
+    if (!err)
+        err = tell_unmet(&reading);
     if (!err && rank == 0 && state->part == 0)
         err = cairn_deepspeed_carried_take(checkpoint, &reading.source, complaint);
     if (!err && rank > 0)

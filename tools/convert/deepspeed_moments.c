@@ -53,6 +53,31 @@ split_numbered(const char *name, uint32_t *number, const char **key)
     return true;
 }
 
+/* What an alias is of; before alias_of is known. */
+static uint32_t
+past_alias(const struct cairn_checkpoint *checkpoint, uint32_t tensor)
+{
+    for (uint32_t i = 0; i < checkpoint->alias_count; i++)
+        if (checkpoint->aliases[i].tensor == tensor)
+            return checkpoint->aliases[i].of;
+    return tensor;
+}
+
+/* Whether the groups that are named are as large as those that the source counts through. */
+static bool
+is_counted_alike(const struct cairn_deepspeed_job *job)
+{
+    bool alike = !job->own || job->own->count == job->groups->count;
+
+    for (uint32_t g = 0; job->own && alike && g < job->own->count; g++) {
+        const struct cairn_pickle_node *counted = cairn_pickle_get(job->own->items[g], "params");
+        const struct cairn_pickle_node *named = cairn_pickle_get(job->groups->items[g], "params");
+
+        alike = counted && named && counted->count == named->count;
+    }
+    return alike;
+}
+
 /* Where the source counts parameters and --job names them, its state gets their names: the optimizer counts through
  * all groups. */
 cairn_err
@@ -74,11 +99,17 @@ cairn_deepspeed_make_names(struct cairn_deepspeed_make *make)
                                   "%s has %s, and the groups of --job have %" PRIu32
                                   " parameters: they are not those of this optimizer",
                                   make->checkpoint->place.path, tensor->name, make->member_count);
+        if (!is_counted_alike(&make->job))
+            return cairn_complain(make->complaint, CAIRN_INVAL,
+                                  "%s has %s, counted through the groups of its optimizer, and those of "
+                                  "--job are of other sizes: say the same groups in the same order",
+                                  make->checkpoint->place.path, tensor->name);
         if (snprintf(name, sizeof(name), "%s.%s", key,
                      tensor_at(make, make->members[number])->name) >= (int)sizeof(name) ||
             cairn_deepspeed_make_find(make, name) != UINT32_MAX)
             continue; /* then it stays beside */
-        err = cairn_checkpoint_add_alias_as(make->checkpoint, name, CAIRN_OPTIMIZER, i, make->complaint);
+        err = cairn_checkpoint_add_alias_as(make->checkpoint, name, CAIRN_OPTIMIZER,
+                                            past_alias(make->checkpoint, i), make->complaint);
         make->roles[i] = CAIRN_DEEPSPEED_MOMENT;
     }
     return err;

@@ -130,6 +130,22 @@ build_frozen(struct objects *objects, bool shapes)
     return dict;
 }
 
+/* The parameter that is saved of those that are one tensor of the source; UINT32_MAX. */
+static uint32_t
+saved_of(const struct cairn_deepspeed_make *make, uint32_t of)
+{
+    const struct cairn_checkpoint *checkpoint = make->checkpoint;
+
+    if (of < make->tensor_count &&
+        (make->roles[of] == CAIRN_DEEPSPEED_TRAINED || make->roles[of] == CAIRN_DEEPSPEED_FROZEN))
+        return of;
+    for (uint32_t i = 0; i < checkpoint->alias_count; i++)
+        if (checkpoint->aliases[i].of == of && checkpoint->aliases[i].tensor < make->tensor_count &&
+            make->roles[checkpoint->aliases[i].tensor] == CAIRN_DEEPSPEED_TRAINED)
+            return checkpoint->aliases[i].tensor;
+    return UINT32_MAX;
+}
+
 /* Tied parameters, as the source ties them and as the job says it. */
 static struct cairn_pickle_node *
 build_shared(struct objects *objects)
@@ -141,11 +157,12 @@ build_shared(struct objects *objects)
     for (uint32_t i = 0; i < checkpoint->alias_count; i++) {
         const struct cairn_alias *alias = &checkpoint->aliases[i];
 
-        if (alias->tensor < make->tensor_count && alias->of < make->tensor_count &&
-            make->roles[alias->tensor] == CAIRN_DEEPSPEED_SHARED &&
-            make->roles[alias->of] == CAIRN_DEEPSPEED_TRAINED)
+        uint32_t saved = saved_of(make, alias->of);
+
+        if (alias->tensor < make->tensor_count && saved != UINT32_MAX &&
+            make->roles[alias->tensor] == CAIRN_DEEPSPEED_SHARED)
             put(objects, dict, tensor_at(objects, alias->tensor)->name,
-                cairn_pickle_text(&objects->tree, tensor_at(objects, alias->of)->name));
+                cairn_pickle_text(&objects->tree, tensor_at(objects, saved)->name));
     }
     for (uint32_t i = 0; make->job.shared && i < make->job.shared->count; i++) {
         char name[CAIRN_NAME_BYTES_MAX], of[CAIRN_NAME_BYTES_MAX];

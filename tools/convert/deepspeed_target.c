@@ -280,8 +280,9 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
     if (!err && is_cut(target, object.root))
         err = cairn_complain(complaint, CAIRN_INVAL,
                              "%s was saved with tensor parallelism, with which no files are written; make "
-                             "them anew without it: --drop '*deepspeed/*' with --zero and --job",
-                             checkpoint->place.path);
+                             "%s anew without it: --drop '*deepspeed/*' with --zero and --job",
+                             checkpoint->place.path,
+                             flat ? "them" : "DeepSpeed's own (--to deepspeed), and these of them,");
     shapes = err ? NULL : cairn_pickle_get(object.root, "param_shapes");
     if (checkpoint->step_known ||
         !cairn_pickle_u64(cairn_pickle_get(object.root, "global_steps"), &target->step))

@@ -171,6 +171,24 @@ settle(const struct taking *taking, struct cairn_pickle *tree, struct cairn_pick
     return cairn_megatron_settings_reshardable(tree, settings);
 }
 
+/* Whether settings are of state that is written by parameter: that of other encodings lies as it was. */
+static bool
+is_reshardable(const struct cairn_pickle_node *settings)
+{
+    const struct cairn_pickle_node *pairs = cairn_pickle_pairs(settings);
+    bool all = pairs && pairs->count > 0;
+    uint64_t number;
+
+    if (!all || !cairn_pickle_u64(pairs->items[0], &number))
+        return cairn_pickle_is_text(cairn_pickle_get(settings, CAIRN_MEGATRON_SETTINGS_TYPE),
+                                    CAIRN_MEGATRON_RESHARDABLE);
+    for (uint32_t i = 0; i < pairs->count; i++)
+        all = all && cairn_pickle_is_text(cairn_pickle_get(pairs->items[2 * i + 1],
+                                                           CAIRN_MEGATRON_SETTINGS_TYPE),
+                                          CAIRN_MEGATRON_RESHARDABLE);
+    return all;
+}
+
 /* Those of a distributed checkpoint, where expert parallelism is to be another. */
 static cairn_err
 retake_settings(struct taking *taking)
@@ -184,7 +202,7 @@ retake_settings(struct taking *taking)
     if (object.tensor == UINT32_MAX || taking->options->parallelism.ep == 0)
         return CAIRN_OK;
     err = load_object(taking, &object);
-    if (!err) {
+    if (!err && is_reshardable(object.root)) {
         settings = settle(taking, &object.tree,
                           cairn_megatron_settings_plain(&object.tree, object.root));
         err = cairn_pickle_done(&object.tree);

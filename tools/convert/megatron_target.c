@@ -162,6 +162,34 @@ order_of(const char *name, bool local)
         local && cairn_megatron_norm_rename(name, false, plain, sizeof(plain)) ? plain : name);
 }
 
+/* Whether the table says where a parameter registers among all others, by which the optimizer's buffers go. */
+static bool
+is_order_known(const struct found *found)
+{
+    static const char *const places[] = {"embedding.", "decoder.layers.", "decoder.final_layernorm.",
+                                         "output_layer."};
+    bool placed = false;
+
+    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++)
+        placed = placed || strncmp(found->name, places[i], strlen(places[i])) == 0;
+    return placed && cairn_megatron_rule_of(found->name) && !strstr(found->name, "cross_attention.");
+}
+
+static cairn_err
+check_order(const struct cairn_megatron_target *target, const struct found *found, uint32_t count)
+{
+    if (!target->has_optim && (!target->plain_state || target->omit_optimizer))
+        return CAIRN_OK;
+    for (uint32_t i = 0; i < count; i++)
+        if (!is_order_known(&found[i]))
+            return cairn_complain(target->complaint, CAIRN_INVAL,
+                                  "%s: the buffers of Megatron-LM's optimizer name no parameters, and "
+                                  "where %s is in their order is not known; write it as megatron-dist, or "
+                                  "leave the optimizer out with --drop 'fp32.*,exp_avg.*,exp_avg_sq.*'",
+                                  target->checkpoint->place.path, found[i].name);
+    return CAIRN_OK;
+}
+
 /* Keys of a checkpoint that Megatron-LM did not save. */
 static cairn_err
 make_keys(struct cairn_megatron_target *target)
@@ -196,6 +224,8 @@ make_keys(struct cairn_megatron_target *target)
                            .name = tensor->name};
     }
     qsort(found, found_count, sizeof(*found), by_place);
+    if (!err)
+        err = check_order(target, found, found_count);
     for (uint32_t i = 0; i < found_count && !err; i++)
         err = add_found(target, &found[i], i + 1 < found_count ? found[i + 1].name : NULL, local);
     free(found);

@@ -2,7 +2,11 @@
  * tests/fixtures/make_deepspeed.py), whose elements say where they belong: read, converted to other
  * numbers of ranks and to the universal form, broken. */
 #include "tools/convert/conversion.h"
+#include "tools/convert/deepspeed_cuts.h"
 #include "tools/convert/deepspeed_groups.h"
+#include "tools/convert/drop.h"
+#include "tools/convert/param_groups.h"
+#include "tools/convert/pickle_write.h"
 
 #include "base/file.h"
 #include "base/log.h"
@@ -224,6 +228,121 @@ refuses_objects_without_a_rank(void **state)
     cairn_checkpoint_close(&checkpoint);
 }
 
+/* Files that are made anew have nothing of a rank's own of the files before. */
+static void
+refuses_objects_that_are_left(void **state)
+{
+    static const char *const left[][2] = {{"rank1/deepspeed/model_states.pickle", "'rank*/deepspeed/*'"},
+                                          {"part1/rank2/deepspeed/optim_states.pickle", "'part*/deepspeed/*'"}};
+    static const char empty_dict[] = {'\x80', 2, '}', '.'};
+    const struct cairn_format *format = cairn_format_find("deepspeed");
+    const struct cairn_output_options options = {.zero = CAIRN_ZERO_3};
+    const char *const pattern = "deepspeed/*";
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(left) / sizeof(left[0]); i++) {
+        struct cairn_checkpoint checkpoint = {.place.dir_fd = -1};
+        struct cairn_complaint complaint = {""};
+        uint32_t dropped = 0;
+
+        assert_int_equal(cairn_checkpoint_open(FIXTURES "zero3", format, &checkpoint, &complaint), 0);
+        assert_int_equal(cairn_checkpoint_add_opaque(&checkpoint, left[i][0], empty_dict,
+                                                     sizeof(empty_dict), &complaint), 0);
+        assert_int_equal(cairn_checkpoint_drop(&checkpoint, &pattern, 1, &dropped, &complaint), 0);
+        assert_int_equal(format->prepare(&checkpoint, &options, &complaint), CAIRN_INVAL);
+        if (!strstr(complaint.text, left[i][0]) || !strstr(complaint.text, left[i][1]))
+            fail_msg("%s", complaint.text);
+        cairn_checkpoint_close(&checkpoint);
+    }
+}
+
+static struct cairn_pickle_node *
+group_of_one(struct cairn_pickle *tree, int64_t number)
+{
+    struct cairn_pickle_node *group = cairn_pickle_dict(tree), *member = cairn_pickle_int(tree, number);
+
+    cairn_pickle_put(tree, group, cairn_pickle_text(tree, "params"),
+                     cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, &member, 1));
+    cairn_pickle_put(tree, group, cairn_pickle_text(tree, "lr"), cairn_pickle_float(tree, 0.5));
+    return group;
+}
+
+/* Parameters of one shape, whose state is counted through two groups. */
+static void
+imagine_numbers(struct cairn_checkpoint *checkpoint)
+{
+    static const char *const parameters[] = {"a", "b"};
+    static const uint64_t shape[] = {4};
+    struct cairn_pickle tree;
+    struct cairn_pickle_node *list;
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0;
+    char name[32];
+    uint32_t tensor;
+
+    checkpoint->place.path = strdup("imagined");
+    assert_int_equal(cairn_layout_create(&checkpoint->layout), CAIRN_OK);
+    cairn_pickle_init(&tree, 1 << 20);
+    list = cairn_pickle_sequence(&tree, CAIRN_PICKLE_LIST, NULL, 0);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(cairn_checkpoint_add_tensor(checkpoint, parameters[i], CAIRN_F32, CAIRN_PARAM, 1,
+                                                     shape, &tensor, NULL), 0);
+        (void)snprintf(name, sizeof(name), "optimizer.state.%d.exp_avg", i);
+        assert_int_equal(cairn_checkpoint_add_tensor(checkpoint, name, CAIRN_F32, CAIRN_OPTIMIZER, 1,
+                                                     shape, &tensor, NULL), 0);
+        cairn_pickle_append(&tree, list, group_of_one(&tree, i));
+    }
+    assert_int_equal(cairn_pickle_write(&tree, list, &bytes, &bytes_len), 0);
+    assert_int_equal(cairn_checkpoint_add_opaque(checkpoint, CAIRN_PARAM_GROUPS_NAME, bytes, bytes_len,
+                                                 NULL), 0);
+    free(bytes);
+    cairn_pickle_fini(&tree);
+}
+
+/* A number stands for the parameter that is counted so; groups that are others count others. */
+static void
+names_what_is_counted(void **state)
+{
+    static const struct {
+        const char *job;
+        cairn_err err;
+        const char *said;
+    } cases[] = {
+        {"{\"global_steps\": 2, \"param_groups\": [{\"params\": [\"b\"], \"lr\": 1}, "
+         "{\"params\": [\"a\"], \"lr\": 1}]}", CAIRN_OK, ""},
+        {"{\"global_steps\": 2, \"param_groups\": [{\"params\": [\"a\", \"b\"], \"lr\": 1}]}", CAIRN_INVAL,
+         "are of other sizes"},
+        {"{\"global_steps\": 2, \"shared\": {\"c\": \"B\"}, \"param_groups\": [{\"params\": [\"b\"], \"lr\": 1}, "
+         "{\"params\": [\"a\"], \"lr\": 1}]}", CAIRN_INVAL, "\"c\" is tied to \"B\", which is no parameter"}};
+    char path[PATH_BYTES];
+
+    (void)state;
+    (void)snprintf(path, sizeof(path), "%s/job.json", base);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct cairn_checkpoint checkpoint = {.place.dir_fd = -1};
+        struct cairn_complaint complaint = {""};
+        const struct cairn_output_options options = {.zero = CAIRN_ZERO_2, .job = path};
+        int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+
+        assert_true(fd >= 0);
+        assert_int_equal(write(fd, cases[i].job, strlen(cases[i].job)), strlen(cases[i].job));
+        assert_int_equal(close(fd), 0);
+        imagine_numbers(&checkpoint);
+        if (cairn_format_find("deepspeed")->prepare(&checkpoint, &options, &complaint) != cases[i].err)
+            fail_msg("%zu: %s", i, complaint.text);
+        if (cases[i].err) {
+            assert_non_null(strstr(complaint.text, cases[i].said));
+        } else {
+            uint32_t first = cairn_layout_tensor_find(checkpoint.layout, "exp_avg.b");
+
+            assert_true(checkpoint.alias_count > 0 && checkpoint.aliases[0].tensor == first);
+            assert_int_equal(checkpoint.aliases[0].of,
+                             cairn_layout_tensor_find(checkpoint.layout, "optimizer.state.0.exp_avg"));
+        }
+        cairn_checkpoint_close(&checkpoint);
+    }
+}
+
 /* One parameter's step is changed where each has its own: DeepSpeed's groups have one step, so it is refused. */
 static void
 refuses_steps_that_differ(void **state)
@@ -316,6 +435,99 @@ parts_are_what_a_walk_gives(void **state)
                 }
         }
     }
+}
+
+/* ---- tensor parallelism ---- */
+
+/* What universal_checkpoint_info has under one key: a list of this pattern. */
+static cairn_err
+read_cuts(const char *key, const char *pattern, uint64_t vocabulary, struct cairn_deepspeed_cuts *cuts)
+{
+    struct cairn_pickle tree;
+    struct cairn_pickle_node *info, *list;
+    const char *why = NULL;
+    cairn_err err;
+
+    cairn_pickle_init(&tree, 1 << 20);
+    info = cairn_pickle_dict(&tree);
+    list = cairn_pickle_sequence(&tree, CAIRN_PICKLE_LIST, NULL, 0);
+    cairn_pickle_append(&tree, list, cairn_pickle_text(&tree, pattern));
+    cairn_pickle_put(&tree, info, cairn_pickle_text(&tree, key), list);
+    cairn_pickle_put(&tree, info, cairn_pickle_text(&tree, "original_vocab_size"),
+                     cairn_pickle_int(&tree, (int64_t)vocabulary));
+    assert_int_equal(cairn_pickle_done(&tree), CAIRN_OK);
+    err = cairn_deepspeed_cuts_read(info, cuts, &why);
+    cairn_pickle_fini(&tree);
+    return err;
+}
+
+/* The second of three ranks, which has 4 x 6 elements of "a.weight". */
+static void
+finds_parts_of_tensor_parallelism(void **state)
+{
+    static const uint64_t shape[] = {4, 6};
+    static const struct {
+        const char *key;
+        uint64_t vocabulary;
+        uint64_t whole[2];
+        uint32_t boxes;
+        uint64_t starts[2][2], extents[2][2], rows[2];
+    } cases[] = {
+        {"parameter_with_row_parallelism_patterns", 0, {4, 18}, 1, {{0, 6}}, {{4, 6}}, {0}},
+        {"tp_replicated_parameter_patterns", 0, {4, 6}, 1, {{0, 0}}, {{4, 6}}, {0}},
+        {"vocabulary_parameter_patterns", 7, {7, 6}, 1, {{4, 0}}, {{3, 6}}, {0}},
+        {"vocabulary_parameter_patterns", 4, {4, 6}, 0, {{0}}, {{0}}, {0}},
+        {"parameter_with_2_sub_params_cat_dim_0", 0, {12, 6}, 2, {{2, 0}, {8, 0}}, {{2, 6}, {2, 6}}, {0, 2}},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct cairn_deepspeed_cuts cuts;
+        struct cairn_deepspeed_cut cut;
+
+        assert_int_equal(read_cuts(cases[i].key, "^a\\.w\\w+$", cases[i].vocabulary, &cuts), CAIRN_OK);
+        assert_null(cairn_deepspeed_cut(&cuts, "b.weight", 2, shape, 3, 1, &cut));
+        assert_true(cut.shape[0] == 12 && cut.shape[1] == 6 && cut.box_count == 1);
+        assert_true(cut.boxes[0].start[0] == 4 && cut.boxes[0].start[1] == 0);
+        assert_string_equal(cairn_deepspeed_cuts_unmet(&cuts), "^a\\.w\\w+$");
+        assert_null(cairn_deepspeed_cut(&cuts, "a.weight", 2, shape, 3, 1, &cut));
+        assert_null(cairn_deepspeed_cuts_unmet(&cuts));
+        assert_memory_equal(cut.shape, cases[i].whole, sizeof(cases[i].whole));
+        assert_int_equal(cut.box_count, cases[i].boxes);
+        for (uint32_t b = 0; b < cut.box_count; b++) {
+            assert_memory_equal(cut.boxes[b].start, cases[i].starts[b], sizeof(cases[i].starts[b]));
+            assert_memory_equal(cut.boxes[b].extent, cases[i].extents[b], sizeof(cases[i].extents[b]));
+            assert_int_equal(cut.boxes[b].row, cases[i].rows[b]);
+        }
+        cairn_deepspeed_cuts_fini(&cuts);
+    }
+}
+
+/* Patterns that mean something else to POSIX, or grow out of bounds when they are compiled. */
+static void
+refuses_patterns(void **state)
+{
+    static const char *const refused[] = {"a(?:b)",      "a.*?",    "a++",     "a\\x41",          "a\\b",  "[\\d]",
+                                          "[]a]",        "[[:x:]]", "a{20}",   "(a){2}",         "a{1}{2}", "((((a+)+)+)+)+",
+                                          "[^]a]", "a\\1"};
+    static const char *const understood[] = {"a\\.b-\\d+\\.(c|d)", "layers\\.\\d{1,2}\\.w", "[a-z]+", "(a+)+", "\\-\\_"};
+    struct cairn_deepspeed_cuts cuts;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
+        if (read_cuts("tp_replicated_parameter_patterns", refused[i], 0, &cuts) != CAIRN_VERSION)
+            fail_msg("%s is understood", refused[i]);
+        cairn_deepspeed_cuts_fini(&cuts);
+    }
+    for (size_t i = 0; i < sizeof(understood) / sizeof(understood[0]); i++) {
+        if (read_cuts("tp_replicated_parameter_patterns", understood[i], 0, &cuts) != CAIRN_OK)
+            fail_msg("%s is not understood", understood[i]);
+        cairn_deepspeed_cuts_fini(&cuts);
+    }
+    assert_int_equal(read_cuts("parameter_with_sub_params", "a", 0, &cuts), CAIRN_VERSION);
+    cairn_deepspeed_cuts_fini(&cuts);
+    assert_int_equal(read_cuts("autotp_unsupported_parameter_patterns", "a", 0, &cuts), CAIRN_VERSION);
+    cairn_deepspeed_cuts_fini(&cuts);
 }
 
 /* ---- broken ---- */
@@ -453,8 +665,12 @@ main(void)
         cmocka_unit_test(takes_all_files_of_a_tied_layer),
         cmocka_unit_test(refuses_names_outside),
         cmocka_unit_test(refuses_objects_without_a_rank),
+        cmocka_unit_test(refuses_objects_that_are_left),
+        cmocka_unit_test(names_what_is_counted),
         cmocka_unit_test(refuses_steps_that_differ),
         cmocka_unit_test(parts_are_what_a_walk_gives),
+        cmocka_unit_test(finds_parts_of_tensor_parallelism),
+        cmocka_unit_test(refuses_patterns),
         cmocka_unit_test(refuses_what_does_not_fit_together),
         cmocka_unit_test(survives_changed_bytes),
     };

@@ -177,7 +177,7 @@ put_pattern(struct cairn_pickle *tree, struct cairn_pickle_node *info, const cha
 /* All ranks' boxes hold every element of the whole once; the rows of rank 1's part are these of the whole, where they
  * are given. */
 static void
-check_cut(const struct cairn_deepspeed_cuts *cuts, const char *path, const uint64_t part[2], uint32_t ranks,
+check_cut(struct cairn_deepspeed_cuts *cuts, const char *path, const uint64_t part[2], uint32_t ranks,
           const uint64_t whole[2], const uint64_t *rows_of_second)
 {
     uint8_t seen[64] = {0};

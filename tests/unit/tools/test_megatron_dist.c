@@ -16,8 +16,10 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "tools/convert/drop.h"
 #include "tools/convert/format.h"
 #include "tools/convert/mdist.h"
+#include "tools/convert/mdist_megatron.h"
 #include "tools/convert/pickle_read.h"
 #include "tools/convert/torch_write.h"
 
@@ -295,10 +297,12 @@ cuts_experts_as_the_rest(void **unused)
     struct cairn_output output = {.format = &cairn_format_megatron};
     struct cairn_output_options options = {.parallelism = {0}};
     struct cairn_checkpoint checkpoint;
-    uint32_t halves = 0;
+    const char *const state = "exp_avg.*"; /* of which there is too little for an optimizer */
+    uint32_t halves = 0, dropped = 0;
 
     (void)unused;
     open_fixture("stacked", &checkpoint);
+    assert_int_equal(cairn_checkpoint_drop(&checkpoint, &state, 1, &dropped, &complaint), CAIRN_OK);
     assert_int_equal(checkpoint.parallelism.tp, 2);
     assert_int_equal(checkpoint.parallelism.etp, 0);
     if (cairn_format_megatron.plan(&checkpoint, &options, &output, &complaint))
@@ -339,6 +343,163 @@ cuts_by_bytes_and_not_by_ranks(void **unused)
     }
     assert_int_equal(pieces[1], pieces[0]);
     assert_int_equal(pieces[2], pieces[0]);
+}
+
+/* A model of one layer with a distributed optimizer, without bytes; `other` is a parameter more. */
+static void
+imagine_model(const char *implementation, const char *other, struct cairn_checkpoint *checkpoint)
+{
+    static const char *const states[] = {"", "fp32.", "exp_avg.", "exp_avg_sq."};
+    const struct {
+        const char *name;
+        uint64_t rows, columns; /* 0: of one dimension */
+    } parameters[] = {{"embedding.word_embeddings.weight", 4, 4},
+                      {"decoder.layers.0.self_attention.linear_proj.weight", 4, 4},
+                      {"decoder.layers.0.self_attention.linear_qkv.layer_norm_weight", 4, 0},
+                      {"decoder.layers.0.self_attention.linear_qkv.weight", 12, 4},
+                      {"decoder.layers.0.mlp.linear_fc1.layer_norm_weight", 4, 0},
+                      {"decoder.layers.0.mlp.linear_fc1.weight", 8, 4},
+                      {"decoder.layers.0.mlp.linear_fc2.weight", 4, 8},
+                      {"decoder.final_layernorm.weight", 4, 0},
+                      {other, 4, 0}};
+    static const char optimizer[] = "\x80\x04}(\x8c\x09optimizer}\x8c\x0cparam_groups]s"
+                                    "\x8c\x19param_state_sharding_type\x8c\x11"
+                                    "fully_reshardableu.";
+    char args[128];
+    int args_bytes =
+        snprintf(args, sizeof(args), "\x80\x04%s\x8c\x10transformer_impl\x8c%c%ssb.",
+                 "cargparse\nNamespace\n)\x81}", (int)strlen(implementation), implementation);
+
+    memset(checkpoint, 0, sizeof(*checkpoint));
+    checkpoint->format = &cairn_format_megatron_dist;
+    checkpoint->place.dir_fd = -1;
+    checkpoint->place.path = strdup("imagined");
+    assert_int_equal(cairn_layout_create(&checkpoint->layout), CAIRN_OK);
+    for (size_t i = 0; i < sizeof(parameters) / sizeof(parameters[0]); i++)
+        for (size_t s = 0; s < sizeof(states) / sizeof(states[0]) && parameters[i].name; s++) {
+            uint64_t shape[] = {parameters[i].rows, parameters[i].columns};
+            char name[CAIRN_NAME_BYTES_MAX];
+            uint32_t tensor;
+
+            (void)snprintf(name, sizeof(name), "%s%s", states[s], parameters[i].name);
+            assert_int_equal(cairn_checkpoint_add_tensor(checkpoint, name,
+                                                         s ? CAIRN_F32 : CAIRN_BF16,
+                                                         s ? CAIRN_OPTIMIZER : CAIRN_PARAM,
+                                                         shape[1] ? 2 : 1, shape, &tensor, NULL),
+                             CAIRN_OK);
+        }
+    assert_int_equal(cairn_checkpoint_add_opaque(checkpoint, "args.pickle", args,
+                                                 (size_t)args_bytes, NULL),
+                     CAIRN_OK);
+    assert_int_equal(cairn_checkpoint_add_opaque(checkpoint, "optimizer.pickle", optimizer,
+                                                 sizeof(optimizer) - 1, NULL),
+                     CAIRN_OK);
+}
+
+static uint64_t
+offset_of(const struct cairn_output *output, const char *name)
+{
+    uint32_t tensor = cairn_layout_tensor_find(output->layout, name);
+
+    for (size_t i = 0; i < cairn_layout_piece_count(output->layout); i++)
+        if (cairn_layout_piece(output->layout, i)->tensor == tensor)
+            return cairn_layout_piece(output->layout, i)->offset_bytes;
+    fail_msg("%s was not written", name);
+    return 0;
+}
+
+/* Buffers go from the parameter that registers last to the first. The local spec has the norm before the
+ * attention, as a module of its own; Transformer Engine's has it in the attention's second layer. */
+static void
+orders_buffers_by_spec(void **unused)
+{
+#define ATTENTION "exp_avg.decoder.layers.0.self_attention."
+    static const char *const orders[2][3] = {
+        {ATTENTION "linear_qkv.weight", ATTENTION "linear_qkv.layer_norm_weight",
+         ATTENTION "linear_proj.weight"},
+        {ATTENTION "linear_qkv.weight", ATTENTION "linear_proj.weight",
+         ATTENTION "linear_qkv.layer_norm_weight"}};
+
+    (void)unused;
+    for (int local = 0; local < 2; local++) {
+        struct cairn_complaint complaint = {{0}};
+        struct cairn_output output = {.format = &cairn_format_megatron};
+        struct cairn_output_options options = {.parallelism = {1, 1, 0, 1, 0, 0}};
+        struct cairn_checkpoint checkpoint;
+        const char *const *order = orders[local];
+
+        imagine_model(local ? "local" : "transformer_engine", NULL, &checkpoint);
+        if (cairn_format_megatron.plan(&checkpoint, &options, &output, &complaint))
+            fail_msg("%s", complaint.text);
+        assert_true(offset_of(&output, order[0]) < offset_of(&output, order[1]));
+        assert_true(offset_of(&output, order[1]) < offset_of(&output, order[2]));
+        cairn_output_fini(&output);
+        cairn_checkpoint_close(&checkpoint);
+    }
+}
+
+/* Where nobody knows when a parameter registers, the buffers would be those of others. */
+static void
+refuses_unknown_order(void **unused)
+{
+    static const char *const others[] = {"decoder.layers.0.mixer.A_log",
+                                         "mtp.layers.0.final_layernorm.weight"};
+
+    (void)unused;
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+        struct cairn_complaint complaint = {{0}};
+        struct cairn_output output = {.format = &cairn_format_megatron};
+        struct cairn_output_options options = {.parallelism = {1, 1, 0, 1, 0, 0}};
+        struct cairn_checkpoint checkpoint;
+
+        imagine_model("transformer_engine", others[i], &checkpoint);
+        assert_int_equal(cairn_format_megatron.plan(&checkpoint, &options, &output, &complaint),
+                         CAIRN_INVAL);
+        assert_non_null(strstr(complaint.text, others[i]));
+        assert_non_null(strstr(complaint.text, "order is not known"));
+        cairn_output_fini(&output);
+        cairn_checkpoint_close(&checkpoint);
+    }
+}
+
+/* Expert parallelism changes the settings of state by parameter alone. */
+static void
+settles_what_it_knows(void **unused)
+{
+    static const struct {
+        const char *pickle;
+        size_t bytes;
+        uint32_t made;
+    } cases[] = {
+#define SETTLE(text, made) {text, sizeof(text) - 1, made}
+        SETTLE("\x80\x04}(\x8c\x09optimizer}\x8c\x19param_state_sharding_type\x8c\x11"
+               "fully_reshardableu.", 1),
+        SETTLE("\x80\x04}(\x8c\x09optimizer}\x8c\x19param_state_sharding_type\x8c\x16"
+               "dp_zero_gather_scatteru.", 0),
+        SETTLE("\x80\x04}\x8c\x09optimizer}\x8c\x05state}ss.", 0),
+        SETTLE("\x80\x04}.", 0),
+    };
+    const struct cairn_output_options options = {.parallelism = {.ep = 2}};
+
+    (void)unused;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct cairn_checkpoint checkpoint = {.format = &cairn_format_megatron_dist,
+                                              .place.dir_fd = -1};
+        struct cairn_complaint complaint = {{0}};
+        struct cairn_mdist_megatron made;
+
+        checkpoint.place.path = strdup("imagined");
+        assert_int_equal(cairn_layout_create(&checkpoint.layout), CAIRN_OK);
+        assert_int_equal(cairn_checkpoint_add_opaque(&checkpoint, "optimizer.pickle",
+                                                     cases[i].pickle, cases[i].bytes, NULL),
+                         CAIRN_OK);
+        if (cairn_mdist_megatron_take(&checkpoint, &options, &made, &complaint))
+            fail_msg("%zu: %s", i, complaint.text);
+        assert_int_equal(made.value_count, cases[i].made);
+        assert_int_equal(made.dissolved[0], cases[i].made);
+        cairn_mdist_megatron_fini(&made);
+        cairn_checkpoint_close(&checkpoint);
+    }
 }
 
 static void
@@ -402,6 +563,9 @@ main(void)
         cmocka_unit_test(keeps_words_of_other_tokenizers),
         cmocka_unit_test(cuts_experts_as_the_rest),
         cmocka_unit_test(cuts_by_bytes_and_not_by_ranks),
+        cmocka_unit_test(orders_buffers_by_spec),
+        cmocka_unit_test(refuses_unknown_order),
+        cmocka_unit_test(settles_what_it_knows),
     };
 
     cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
