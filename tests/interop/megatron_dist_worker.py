@@ -6,7 +6,7 @@ Reads commands, one line of JSON each, from its standard input, and answers each
 
     {"op": "save", "job": …, "out": {folder: encoding}, "options": {…}}   trains, saves the same state in each encoding
     {"op": "same", "job": …, "one": folder, "other": folder}              loads both and compares every tensor of every rank
-    {"op": "alike", "job": …, "one": folder, "other": folder}             loads both into models and optimizers, and compares those
+    {"op": "alike", "job": …, "one": folder, "other": folder}             loads both into models and optimizers, compares those
 
 Encodings are the optimizer's: fully_reshardable, dp_reshardable, or none; "torch" is the folder per rank of Megatron-LM's
 `ckpt_format torch`, which "alike" loads as well. Everything is Megatron-Core's own code on CPU tensors
@@ -173,8 +173,9 @@ def arguments(job: dict[str, Any]) -> argparse.Namespace:
         tensor_model_parallel_size=job["tp"], pipeline_model_parallel_size=job["pp"], expert_model_parallel_size=job["ep"],
         expert_tensor_parallel_size=1 if job["ep"] > 1 else job["tp"], num_layers=4, vocab_size=VOCABULARY,
         padded_vocab_size=job.get("padded", VOCABULARY), make_vocab_size_divisible_by=job.get("multiple", 4), swiglu=True,
-        untie_embeddings_and_output_weights="tied" not in job["kind"], overlap_grad_reduce=True, ddp_bucket_size=job.get("bucket"),
-        accumulate_allreduce_grads_in_fp32=False, rank=dist.get_rank(), data_parallel_size=job["dp"], transformer_impl="local")
+        untie_embeddings_and_output_weights="tied" not in job["kind"], overlap_grad_reduce=True,
+        ddp_bucket_size=job.get("bucket"), accumulate_allreduce_grads_in_fp32=False, rank=dist.get_rank(),
+        data_parallel_size=job["dp"], transformer_impl="local")
 
 
 def folder_of(folder: pathlib.Path) -> pathlib.Path:
