@@ -97,6 +97,15 @@ def test_from_dcp(tmp_path: pathlib.Path) -> None:
     train(model, optimizer, 1)
 
 
+def test_directory_as_file(tmp_path: pathlib.Path) -> None:
+    """One file cannot be a directory, and that is said before anything is written."""
+    torch.save({"a": torch.ones(2)}, tmp_path / "in.pt")
+    (tmp_path / "there").mkdir()
+    for target in (f"{tmp_path}/new/", f"{tmp_path}/there"):
+        assert "is a directory" in cairn("convert", tmp_path / "in.pt", target, "--to", "torch", status=64).stderr
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["in.pt", "there"]
+
+
 def test_ambiguous_numbers(tmp_path: pathlib.Path) -> None:
     """Two groups without names: which parameter a number is cannot be told, so it is not."""
     model = Model()

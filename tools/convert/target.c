@@ -265,6 +265,10 @@ cairn_target_open(const char *path, const struct cairn_output *output, bool sing
     target->mask = cairn_file_mask();
     target->output = output;
     err = split_path(target, path, single_file);
+    if (!err && !single_file && output->file_count > 0 && output->files[0].path[0] == '\0')
+        err = cairn_complain(complaint, CAIRN_INVAL,
+                             "%s is a directory, and %s is one file: say its name, %s/model for example",
+                             path, output->format->name, path);
     if (!err)
         err = open_directory(target, complaint);
     if (!err && cairn_target_journal_name(target, journal, sizeof(journal)) != CAIRN_OK)
