@@ -19,8 +19,10 @@ POLL_S = 0.5
 # libFuzzer's own limit for one input is by the clock, and idle time may be long in coming. Here an input that takes
 # longer than this after its fuzzer was told to stop counts as one that never ends.
 HANG_CPU_S = 20
-# If whoever started it is gone.
+# A fuzzer ends by itself after so long, and one that has not a while later stands still in an input.
 CLOCK_LIMIT_S = 7200
+STUCK_S = 600
+SHARED_MEMORY = "/dev/shm"
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -29,20 +31,22 @@ class Fuzzer:
 
     def __init__(self, name, program, arguments, seconds):
         self.name, self.seconds = name, seconds
-        self.command = [program, "-verbosity=0", "-timeout=0", f"-max_total_time={CLOCK_LIMIT_S}",
+        # The kernel ends it with whoever started it, however that ends.
+        die_too = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+        self.command = [*die_too, program, "-verbosity=0", "-timeout=0", f"-max_total_time={CLOCK_LIMIT_S}",
                         "-error_exitcode=1",  # it is 77 by default, which says "skipped" everywhere else here
                         *arguments]
-        self.process, self.folder = None, None
+        self.process, self.folder, self.began_s = None, None, 0.0
         self.cpu_s, self.told_to_stop, self.hung, self.paused = 0.0, False, False, False
         self.status, self.output = None, ""
         self._out = tempfile.TemporaryFile()
 
     def start(self, cwd):
         # Files of its inputs: libFuzzer leaves without giving programs a chance to remove them.
-        self.folder = tempfile.mkdtemp(prefix="cairn-fuzz-", dir="/dev/shm")
-        self.process = subprocess.Popen(self.command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=self._out,
-                                        stderr=subprocess.STDOUT, start_new_session=True,
-                                        env={**os.environ, "TMPDIR": self.folder})
+        self.folder = tempfile.mkdtemp(prefix="cairn-fuzz-", dir=SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None)
+        self.began_s = time.monotonic()
+        self.process = subprocess.Popen(self.command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=self._out, stderr=subprocess.STDOUT,
+                                        start_new_session=True, env={**os.environ, "TMPDIR": self.folder})
         give_way(self.process.pid)
 
     def poll(self):
@@ -52,7 +56,8 @@ class Fuzzer:
             if self.cpu_s >= self.seconds and not self.told_to_stop:
                 self.told_to_stop = True
                 self.process.send_signal(signal.SIGUSR1)  # libFuzzer ends when the input at hand is done
-            if self.cpu_s >= self.seconds + HANG_CPU_S and not self.hung:
+            stuck = time.monotonic() - self.began_s > CLOCK_LIMIT_S + STUCK_S
+            if (self.cpu_s >= self.seconds + HANG_CPU_S or stuck) and not self.hung:
                 self.hung = True
                 self.process.send_signal(signal.SIGABRT)  # it keeps the input at hand, as after any crash
             return True
@@ -71,12 +76,17 @@ class Fuzzer:
         if self.folder:
             shutil.rmtree(self.folder, ignore_errors=True)
 
+    def fail(self, why):
+        """It could not be started."""
+        self.status, self.output = 1, f"fuzzing: {why}"
+        self.kill()
+
     def _end(self, status):
         self._out.seek(0)
         self.output = self._out.read().decode("utf-8", "replace")
         self.status = status
         if self.hung:
-            self.output += f"\nfuzzing: one input took more than {HANG_CPU_S} s"
+            self.output += f"\nfuzzing: one input took more than {HANG_CPU_S} s of the processor, or stood still"
         elif status == 0 and not self.told_to_stop:
             self.output += f"\nfuzzing: ended by itself after {self.cpu_s:.0f} s"
             self.status = 1
@@ -87,7 +97,7 @@ class Fuzzing:
     """All fuzzers, `jobs` at a time. `collect` waits for them; `paused` keeps them off the processor meanwhile."""
 
     def __init__(self, fuzzers, cwd, jobs):
-        self.waiting, self.running, self.done = list(fuzzers), [], []
+        self.all, self.waiting, self.running, self.done = list(fuzzers), list(fuzzers), [], []
         self.cwd, self.jobs = cwd, jobs
         self.lock = threading.Lock()  # guards the lists and `pauses`
         self.pauses = 0
@@ -103,8 +113,12 @@ class Fuzzing:
                         self.done.append(fuzzer)
                 while self.waiting and len(self.running) < self.jobs and not self.pauses:
                     fuzzer = self.waiting.pop(0)
-                    self.running.append(fuzzer)
-                    fuzzer.start(self.cwd)
+                    try:
+                        fuzzer.start(self.cwd)
+                        self.running.append(fuzzer)
+                    except (OSError, subprocess.SubprocessError) as error:
+                        fuzzer.fail(f"cannot be started: {error}")
+                        self.done.append(fuzzer)
                 if not self.running and not self.waiting:
                     return
             time.sleep(POLL_S)
@@ -129,9 +143,9 @@ class Fuzzing:
             return sum(f.cpu_s for f in self.done)
 
     def collect(self):
-        """The fuzzers, in the order in which they were given, when all have ended."""
+        """All fuzzers, by name, when they have ended. One without a status never did, and has failed."""
         self.thread.join()
-        return sorted(self.done, key=lambda f: f.name)
+        return sorted(self.all, key=lambda f: f.name)
 
     def kill(self):
         """For a run that is given up: nothing of it stays behind."""

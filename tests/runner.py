@@ -7,7 +7,8 @@ A suite is a list of programs. A cmocka program counts its own tests, a Python p
 counts as one: exit 0 passed, 77 skipped (its last line is the reason), else failed. A program that runs longer than its
 limit has failed. A program of real processes or real time (unit, asan, tsan, cluster, interop) that fails is run once more, alone: machines
 that run tests are often busy, and their deadlines are short. If it passes then it counts as passed, and is listed as unsteady with
-what it said the first time, so that nothing is hidden. Fuzzers run in the background of the suites that follow (fuzzing.py).
+what it said the first time, so that nothing is hidden. What a sanitizer has reported is never taken back: a data race that is not
+seen again is there all the same. Fuzzers run in the background of the suites that follow (fuzzing.py).
 The last line is `N passed, N failed` with `, N skipped` where there are any; the exit status is 1 when
 anything failed. Only the standard library is used.
 """
@@ -105,13 +106,14 @@ def run_program(name, command, limit_s=300, env=None):
 
 
 UNSTEADY = []
+SANITIZER_REPORT = re.compile(r"(?:ERROR|WARNING): \w+Sanitizer: |: runtime error: ")
 
 
 def again_alone(results, commands, limit_s, env=None):
-    """Runs what failed once more, one after the other; commands maps names to command lines."""
+    """Runs what failed once more, one after the other, but for what a sanitizer reported; commands maps names to command lines."""
     steady = []
     for result in results:
-        if result.failed and result.name in commands:
+        if result.failed and result.name in commands and not SANITIZER_REPORT.search(result.output):
             with quiet():
                 second = run_program(result.name, commands[result.name], limit_s, env)
             if not second.failed:

@@ -3,13 +3,15 @@
  *
  * NCCL's proxy thread says "the device's timer stood at D" a while after that happened, so now - D is at least the distance of
  * the two clocks, and its minimum over many events is near it: late by the shortest delay of that thread. Clocks drift, so
- * the minimum is that of the last two windows of CAIRN_DEVICE_CLOCK_WINDOW_NS. Times on one device keep their distances
+ * the minimum is that of the last two windows of CAIRN_DEVICE_CLOCK_WINDOW_NS; what was known before a longer silence than
+ * that is forgotten. Times on one device keep their distances
  * whatever the estimate. Wait-free; a value may be shared by threads.
  */
 #ifndef CAIRN_NCCL_DEVICE_CLOCK_H
 #define CAIRN_NCCL_DEVICE_CLOCK_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #define CAIRN_DEVICE_CLOCK_WINDOW_NS (2 * UINT64_C(1000000000))
@@ -33,9 +35,12 @@ cairn_device_clock_observe(struct cairn_device_clock *clock, uint64_t device_ns,
     int64_t distance_ns = (int64_t)(host_ns - device_ns);
     uint64_t began_ns = atomic_load_explicit(&clock->window_began_ns, memory_order_relaxed);
     int64_t least_ns = atomic_load_explicit(&clock->distance_ns, memory_order_relaxed);
+    int64_t since_ns = (int64_t)(host_ns - began_ns); /* negative where another thread was quicker */
 
-    if (began_ns == 0 || host_ns - began_ns > CAIRN_DEVICE_CLOCK_WINDOW_NS) {
-        atomic_store_explicit(&clock->before_ns, began_ns == 0 ? distance_ns : least_ns, memory_order_relaxed);
+    if (began_ns == 0 || since_ns > (int64_t)CAIRN_DEVICE_CLOCK_WINDOW_NS) {
+        bool silent = began_ns == 0 || since_ns > 2 * (int64_t)CAIRN_DEVICE_CLOCK_WINDOW_NS;
+
+        atomic_store_explicit(&clock->before_ns, silent ? distance_ns : least_ns, memory_order_relaxed);
         atomic_store_explicit(&clock->distance_ns, distance_ns, memory_order_relaxed);
         atomic_store_explicit(&clock->window_began_ns, host_ns, memory_order_relaxed);
     } else if (distance_ns < least_ns) {

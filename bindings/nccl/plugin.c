@@ -30,10 +30,11 @@ enum { KIND_MASK = 0xf, CHANNEL_SHIFT = 4, CHANNEL_MASK = 0xff, OPERATION_SHIFT 
 /* NCCL's proxies, which timed kernels need, allocate in /dev/shm, and NCCL ends in a crash where that is full. */
 #define SHARED_BYTES_MIN (UINT64_C(64) << 20)
 
+/* Calls may still come while finalize runs and after it: each reads `comm` and `theirs` once, and finds NULL from then on. */
 struct context {
     _Atomic bool used;
-    struct cairn_probe_comm *comm; /* NULL: nothing of it is recorded */
-    void *theirs;                  /* of a chained plugin */
+    struct cairn_probe_comm *_Atomic comm; /* NULL: nothing of it is recorded */
+    void *_Atomic theirs;                  /* of a chained plugin */
     int *mask;                     /* NCCL's word for the whole process; lives as long as NCCL */
 };
 
@@ -130,8 +131,6 @@ open_context(void **out, int *mask, int version, const void *table, nccl_logger 
             context = &contexts[i];
     if (!context)
         return NULL;
-    context->comm = NULL;
-    context->theirs = NULL;
     context->mask = mask;
     return context;
 }
@@ -140,21 +139,22 @@ static void
 join(struct context *context, uint64_t hash, int ranks, int rank)
 {
     if (cairn_probe_enabled())
-        context->comm = cairn_probe_join(hash, ranks, rank);
+        atomic_store_explicit(&context->comm, cairn_probe_join(hash, ranks, rank), memory_order_release);
 }
 
 static int
 finalize(void *opaque)
 {
     struct context *context = opaque;
+    struct cairn_probe_comm *comm;
 
     if (!context)
         return 0;
     pthread_mutex_lock(&joining);
-    cairn_chain_finalize(context->theirs);
-    if (context->comm)
-        cairn_probe_leave(context->comm);
-    context->comm = NULL;
+    cairn_chain_finalize(atomic_exchange_explicit(&context->theirs, NULL, memory_order_acq_rel));
+    comm = atomic_exchange_explicit(&context->comm, NULL, memory_order_acq_rel);
+    if (comm)
+        cairn_probe_leave(comm);
     atomic_store_explicit(&context->used, false, memory_order_release);
     pthread_mutex_unlock(&joining);
     return 0;
@@ -195,11 +195,16 @@ channel_of(uint64_t ours)
 
 /* ---- events ---- */
 
+/* 0 where nothing of the communicator is recorded. */
 static uint64_t
 begin_task(const struct context *context, const struct cairn_probe_task *task)
 {
-    uint64_t operation = cairn_probe_enter(context->comm, task);
+    struct cairn_probe_comm *comm = atomic_load_explicit(&context->comm, memory_order_acquire);
+    uint64_t operation;
 
+    if (!comm)
+        return 0;
+    operation = cairn_probe_enter(comm, task);
     publish_mask(context);
     return task_handle(operation);
 }
@@ -222,13 +227,14 @@ chain_start(const struct context *context, void **handle, uint64_t ours, uint64_
             void **group)
 {
     struct cairn_chain_pair pair = {.ours = ours};
+    void *theirs = atomic_load_explicit(&context->theirs, memory_order_acquire);
     void *parent = head->parent, *parent_group = group ? *group : NULL;
 
-    if (context->theirs && cairn_chain_wants(type)) {
+    if (theirs && cairn_chain_wants(type)) {
         head->parent = cairn_chain_look_up(number_of_handle(parent)).theirs;
         if (group)
             *group = cairn_chain_look_up(number_of_handle(parent_group)).theirs;
-        pair.theirs = cairn_chain_start(context->theirs, head);
+        pair.theirs = cairn_chain_start(theirs, head);
         head->parent = parent;
         if (group)
             *group = parent_group;
@@ -247,14 +253,14 @@ start_v3(void *opaque, void **handle, void *descriptor)
         *handle = NULL;
     if (!handle || !context || !event)
         return 0;
-    if (context->comm && event->head.type8 == NCCL_COLL)
+    if (event->head.type8 == NCCL_COLL)
         ours = begin_task(context, &(struct cairn_probe_task){.func = event->coll.func,
                                                               .datatype = event->coll.datatype,
                                                               .comm_hash = event->coll.comm_hash,
                                                               .seq = event->coll.seq,
                                                               .count = event->coll.count,
                                                               .rank = event->head.rank});
-    else if (context->comm && event->head.type8 == NCCL_P2P)
+    else if (event->head.type8 == NCCL_P2P)
         ours = begin_task(context, &(struct cairn_probe_task){.func = event->p2p.func,
                                                               .datatype = event->p2p.datatype,
                                                               .comm_hash = event->p2p.comm_hash,
@@ -281,14 +287,14 @@ start_v4(void *opaque, void **handle, void *descriptor)
         *handle = NULL;
     if (!handle || !context || !event)
         return 0;
-    if (context->comm && event->head.type8 == NCCL_COLL)
+    if (event->head.type8 == NCCL_COLL)
         ours = begin_task(context, &(struct cairn_probe_task){.func = event->coll.func,
                                                               .datatype = event->coll.datatype,
                                                               .seq = event->coll.seq,
                                                               .count = event->coll.count,
                                                               .rank = event->head.rank,
                                                               .channels = event->coll.channels});
-    else if (context->comm && event->head.type8 == NCCL_P2P)
+    else if (event->head.type8 == NCCL_P2P)
         ours = begin_task(context, &(struct cairn_probe_task){.func = event->p2p.func,
                                                               .datatype = event->p2p.datatype,
                                                               .count = event->p2p.count,
@@ -319,7 +325,7 @@ start_v5(void *opaque, void **handle, void *descriptor)
     switch (event->head.type64) {
     case NCCL_COLL:
         group = &event->coll.parent_group;
-        if (context->comm && cairn_chain_look_up(number_of_handle(event->head.parent)).ours == KIND_MARK)
+        if (cairn_chain_look_up(number_of_handle(event->head.parent)).ours == KIND_MARK)
             ours = begin_task(context, &(struct cairn_probe_task){.func = event->coll.func,
                                                                   .datatype = event->coll.datatype,
                                                                   .seq = event->coll.seq,
@@ -329,14 +335,13 @@ start_v5(void *opaque, void **handle, void *descriptor)
         break;
     case NCCL_P2P:
         group = &event->p2p.parent_group;
-        if (context->comm)
-            ours = begin_task(context, &(struct cairn_probe_task){.func = event->p2p.func,
-                                                                  .datatype = event->p2p.datatype,
-                                                                  .count = event->p2p.count,
-                                                                  .rank = event->head.rank,
-                                                                  .peer = event->p2p.peer,
-                                                                  .channels = event->p2p.channels,
-                                                                  .point_to_point = true});
+        ours = begin_task(context, &(struct cairn_probe_task){.func = event->p2p.func,
+                                                              .datatype = event->p2p.datatype,
+                                                              .count = event->p2p.count,
+                                                              .rank = event->head.rank,
+                                                              .peer = event->p2p.peer,
+                                                              .channels = event->p2p.channels,
+                                                              .point_to_point = true});
         break;
     case NCCL_KERNEL_CH:
         ours = begin_kernel(cairn_chain_look_up(number_of_handle(event->head.parent)).ours, event->kernel_ch.channel,
@@ -406,12 +411,14 @@ static int
 init_v3(void **out, int *mask)
 {
     struct context *context;
+    void *theirs = NULL;
 
     pthread_mutex_lock(&joining);
     context = open_context(out, mask, 3, &ncclProfiler_v3, NULL);
     if (context) {
         join(context, 0, -1, -1);
-        cairn_chain_init_v3(&context->theirs);
+        cairn_chain_init_v3(&theirs);
+        atomic_store_explicit(&context->theirs, theirs, memory_order_release);
         publish_mask(context);
         *out = context;
     }
@@ -424,12 +431,14 @@ init_v4(void **out, int *mask, const char *comm_name, uint64_t comm_hash, int no
         nccl_logger *logger)
 {
     struct context *context;
+    void *theirs = NULL;
 
     pthread_mutex_lock(&joining);
     context = open_context(out, mask, 4, &ncclProfiler_v4, logger);
     if (context) {
         join(context, comm_hash, ranks, rank);
-        cairn_chain_init_v4(&context->theirs, comm_hash, comm_name, nodes, ranks, rank, logger);
+        cairn_chain_init_v4(&theirs, comm_hash, comm_name, nodes, ranks, rank, logger);
+        atomic_store_explicit(&context->theirs, theirs, memory_order_release);
         publish_mask(context);
         *out = context;
     }
@@ -442,12 +451,14 @@ init_later(void **out, int version, const void *table, uint64_t comm_hash, int *
            int ranks, int rank, nccl_logger *logger)
 {
     struct context *context;
+    void *theirs = NULL;
 
     pthread_mutex_lock(&joining);
     context = open_context(out, mask, version, table, logger);
     if (context) {
         join(context, comm_hash, ranks, rank);
-        cairn_chain_init_v5(&context->theirs, version, comm_hash, comm_name, nodes, ranks, rank, logger);
+        cairn_chain_init_v5(&theirs, version, comm_hash, comm_name, nodes, ranks, rank, logger);
+        atomic_store_explicit(&context->theirs, theirs, memory_order_release);
         publish_mask(context);
         *out = context;
     }

@@ -29,8 +29,8 @@ cairn_err
 cairn_target_part_name(const struct cairn_target *target, uint32_t file, char *name,
                        size_t name_bytes)
 {
-    int used =
-        snprintf(name, name_bytes, "%s.cairn-part", cairn_target_final_name(target, file));
+    int used = snprintf(name, name_bytes, "%s%s", cairn_target_final_name(target, file),
+                        target->named[file] ? "" : ".cairn-part");
 
     return used > 0 && (size_t)used < name_bytes ? CAIRN_OK : CAIRN_INVAL;
 }
@@ -85,6 +85,7 @@ cairn_target_close(struct cairn_target *target)
     (void)cairn_file_close(target->dir_fd); /* -1 is allowed; a directory has nothing to lose */
     free(target->directory);
     free(target->name);
+    free(target->named);
     free(target->sized);
     free(target);
 }
@@ -224,6 +225,25 @@ check_free(const struct cairn_target *target, const char *journal,
     return err;
 }
 
+/* Finds the files that have their final names already. What is in them is verified as that of part
+ * files is; to make them again would take the room for all of them a second time. */
+static void
+find_named(struct cairn_target *target, const char *journal)
+{
+    char part[CAIRN_TARGET_NAME_BYTES_MAX];
+    struct stat found;
+
+    if (fstatat(target->dir_fd, journal, &found, AT_SYMLINK_NOFOLLOW) != 0)
+        return;
+    for (uint32_t f = 0; f < target->output->file_count; f++)
+        target->named[f] =
+            cairn_target_part_name(target, f, part, sizeof(part)) == CAIRN_OK &&
+            fstatat(target->dir_fd, part, &found, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT &&
+            fstatat(target->dir_fd, cairn_target_final_name(target, f), &found,
+                    AT_SYMLINK_NOFOLLOW) == 0 &&
+            S_ISREG(found.st_mode) && (uint64_t)found.st_size == target->output->files[f].bytes;
+}
+
 /* Whether the disk has room for what is not there yet. */
 static cairn_err
 check_room(const struct cairn_target *target, struct cairn_complaint *complaint)
@@ -264,7 +284,9 @@ cairn_target_open(const char *path, const struct cairn_output *output, bool sing
     target->dir_fd = -1;
     target->mask = cairn_file_mask();
     target->output = output;
-    err = split_path(target, path, single_file);
+    target->named = calloc((size_t)output->file_count + 1, sizeof(bool));
+    target->sized = calloc((size_t)output->file_count + 1, sizeof(bool));
+    err = target->named && target->sized ? split_path(target, path, single_file) : CAIRN_NOMEM;
     if (!err && !single_file && output->file_count > 0 && output->files[0].path[0] == '\0')
         err = cairn_complain(complaint, CAIRN_INVAL,
                              "%s is a directory, and %s is one file: say its name, %s/model for example",
@@ -276,12 +298,14 @@ cairn_target_open(const char *path, const struct cairn_output *output, bool sing
     if (!err)
         err = check_free(target, journal, complaint);
     if (!err)
+        find_named(target, journal);
+    if (!err)
         err = check_room(target, complaint);
     if (!err)
         err = cairn_journal_open(target->dir_fd, journal, digest, &target->journal,
                                  &target->resumed, complaint);
-    if (!err && !(target->sized = calloc((size_t)output->file_count + 1, sizeof(bool))))
-        err = CAIRN_NOMEM;
+    if (!err && !target->resumed) /* whatever has those names is not ours */
+        memset(target->named, 0, (size_t)output->file_count * sizeof(bool));
     if (!err)
         err = cairn_handles_create(output->file_count, open_part, target, &target->handles);
     if (err) {

@@ -45,7 +45,7 @@ CAIRN_MUST_CHECK cairn_err cairn_target_write(struct cairn_target *target, uint3
                                               uint64_t at, const void *bytes, size_t bytes_len,
                                               struct cairn_complaint *complaint);
 
-/* The temporary name of a file, in the place that cairn_place_open finds at
+/* The temporary name of a file (the final one, where an earlier run has given it that), in the place that cairn_place_open finds at
  * cairn_target_directory. */
 cairn_err cairn_target_part_name(const struct cairn_target *target, uint32_t file, char *name,
                                  size_t name_bytes);

@@ -83,6 +83,8 @@ rename_parts(struct cairn_target *target, struct cairn_complaint *complaint)
     for (uint32_t f = 0; !err && f < target->output->file_count; f++) {
         const char *name = cairn_target_final_name(target, f);
 
+        if (target->named[f])
+            continue;
         err = cairn_target_part_name(target, f, part, sizeof(part));
         if (!err)
             err = cairn_file_rename(target->dir_fd, part, name);

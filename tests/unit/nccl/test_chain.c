@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-enum { RECORDS_MAX = 1 << 15, OPERATIONS = 300, BIT_GROUP = 0, BIT_COLL = 1, BIT_KERNEL_CH = 6, BIT_COLL_API = 9 };
+enum { RECORDS_MAX = 1 << 15, OPERATIONS = 300, BIT_GROUP = 0, BIT_COLL = 1, BIT_PROXY_CTRL = 5, BIT_KERNEL_CH = 6, BIT_COLL_API = 9 };
 
 static struct cairn_timing_record records[RECORDS_MAX];
 
@@ -47,7 +47,9 @@ both_are_told(int version)
     struct fake_nccl nccl;
     struct fake_comm comm;
     struct cairn_ring ring;
+    uint8_t late[128] = {NCCL_PROXY_CTRL};
     uint32_t count, whole = 0;
+    void *context;
 
     fake_open_one(&nccl, &comm, version);
     /* Copy engines are in version 6 alone, which the other plugin does not have. */
@@ -69,8 +71,11 @@ both_are_told(int version)
     again = fake_enqueue(&comm, &all_reduce);
     fake_stop(&nccl, again.handle); /* a second time: it has ended once */
     CHECK(other->wrong == 0);
+    context = comm.context;
     fake_comm_finalize(&comm);
     CHECK(other->left == 1);
+    /* NCCL's proxy thread, which communicators may share, comes with the one that has ended: the other has left it. */
+    CHECK(fake_start(&nccl, context, late) == NULL && other->started[BIT_PROXY_CTRL] == 0);
     fake_nccl_close(&nccl);
 }
 

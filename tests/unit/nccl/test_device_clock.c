@@ -54,12 +54,29 @@ test_begins_anew(void **state)
     assert_int_equal(cairn_device_clock_host_ns(&clock, 6), 9 * SECOND + 1);
 }
 
+/* An hour without an operation, in which the device's clock loses 72 ms. */
+static void
+test_forgets(void **state)
+{
+    struct cairn_device_clock clock = {0};
+    uint64_t lost_ns = 72000000, later_ns = 3600 * SECOND;
+
+    (void)state;
+    cairn_device_clock_observe(&clock, SECOND, SECOND);
+    cairn_device_clock_observe(&clock, later_ns - lost_ns, later_ns);
+    assert_int_equal(cairn_device_clock_host_ns(&clock, later_ns - lost_ns), later_ns);
+    /* and the window after it takes the one before into account, as always */
+    cairn_device_clock_observe(&clock, later_ns + 3 * SECOND - lost_ns, later_ns + 3 * SECOND + 5);
+    assert_int_equal(cairn_device_clock_host_ns(&clock, later_ns + 3 * SECOND - lost_ns), later_ns + 3 * SECOND);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_follows),
         cmocka_unit_test(test_begins_anew),
+        cmocka_unit_test(test_forgets),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -93,7 +93,9 @@ a_killed_run_goes_on(void **state)
 {
     static struct marker marker;
     struct cairn_complaint complaint = {""};
-    bool kept = false;
+    bool kept = false, all_kept = false;
+    struct stat first, again;
+    char path[400];
     int n = 1;
 
     (void)state;
@@ -105,11 +107,21 @@ a_killed_run_goes_on(void **state)
         if (!killed_at(n))
             break;
         assert_false(is_there("DONE"));
+        (void)snprintf(path, sizeof(path), "%s/part/0.bin", target);
+        all_kept = stat(path, &first) == 0; /* killed while it finished: files have their names */
         assert_int_equal(convert(&report, &complaint), CAIRN_OK);
         assert_int_equal(marker_check(&marker, target), 0);
         assert_true(is_there("DONE"));
+        assert_false(is_there(".cairn-journal"));
+        assert_false(is_there("part/0.bin.cairn-part"));
         kept = kept || report.kept_bytes > 0;
+        if (all_kept) { /* and are not made a second time */
+            assert_int_equal(report.kept_bytes, report.target_bytes);
+            assert_int_equal(stat(path, &again), 0);
+            assert_int_equal(again.st_ino, first.st_ino);
+        }
     }
+    assert_true(all_kept); /* that of the last write, which is the marker's */
     assert_true(n > 10);
     assert_true(kept); /* some run found tiles of the one before */
 }
