@@ -68,8 +68,8 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_experts_spread(const struct cairn_dee
 struct cairn_deepspeed_share cairn_deepspeed_share(const struct cairn_deepspeed_groups *groups, uint32_t group,
                                                    uint32_t ranks, uint32_t rank);
 
-/* "<key>.<name>", or the name where `key` is NULL, with the number that an expert has over all ranks. CAIRN_VERSION where it does not
- * fit. */
+/* "<key>.<name>", or the name where `key` is NULL, with the number that an expert has over all ranks. CAIRN_VERSION where
+ * it does not fit. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_state_name(const char *key, const struct cairn_deepspeed_parameter *parameter,
                                                       uint32_t expert_rank, char name[CAIRN_NAME_BYTES_MAX]);
 

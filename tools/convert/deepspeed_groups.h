@@ -57,8 +57,8 @@ uint64_t cairn_deepspeed_partition(const struct cairn_deepspeed_groups *groups, 
                                    bool stage3, uint32_t ranks);
 
 /*
- * The part of a parameter that a rank, of those that cut its group, holds: its elements [*begin, *end), and where the first of them is in
- * the rank's buffer (ZeRO 1 and 2; in ZeRO 3 the caller adds up parts of ceil(elements / ranks)).
+ * The part of a parameter that a rank, of those that cut its group, holds: its elements [*begin, *end), and where the first
+ * of them is in the rank's buffer (ZeRO 1 and 2; in ZeRO 3 the caller adds up parts of ceil(elements / ranks)).
  * Empty: *begin = *end.
  */
 void cairn_deepspeed_part(const struct cairn_deepspeed_parameter *parameter, bool stage3,

@@ -93,74 +93,6 @@ check_experts(const struct reading *reading, const struct cairn_pickle_node *roo
     return CAIRN_OK;
 }
 
-/* Which groups are of experts, and as many experts of each layer as the file says. */
-static cairn_err
-place_experts(struct reading *reading, const struct cairn_pickle_node *root)
-{
-    const struct cairn_pickle_node *counts = cairn_pickle_get(root, "num_experts");
-    const struct cairn_pickle_node *first =
-        cairn_pickle_get(cairn_pickle_get(root, "ds_config"), "use_data_before_expert_parallelism");
-    const struct cairn_pickle_node *shared = cairn_pickle_pairs(cairn_pickle_get(root, "shared_params"));
-    struct cairn_deepspeed_state *state = reading->state;
-    char name[CAIRN_NAME_BYTES_MAX];
-    const char *why = NULL;
-    size_t begin, end;
-    uint64_t count;
-    uint32_t number;
-    cairn_err err;
-
-    if (state->layers->count > 0 && (!counts || counts->kind != CAIRN_PICKLE_LIST))
-        return refuse(reading, "it is beside files of experts and does not say num_experts");
-    if (counts && counts->kind == CAIRN_PICKLE_LIST && counts->count != state->layers->count)
-        return refuse(reading, "it has not as many layers of experts as there are layer_…_expert_… files of; copy those "
-                               "that are missing from the nodes that wrote them");
-    for (uint32_t i = 0; i < state->layers->count; i++)
-        if (!cairn_pickle_u64(counts->items[i], &count) || count != state->layers->layers[i].experts)
-            return refuse(reading, "its num_experts are not as many as there are layer_…_expert_… files of each layer; "
-                                   "copy those that are missing from the nodes that wrote them");
-    for (uint32_t i = 0; shared && i < shared->count; i++)
-        if (cairn_pickle_copy_text(shared->items[2 * i], name, sizeof(name)) &&
-            cairn_deepspeed_expert_in(cairn_deepspeed_canonical(name), &begin, &end, &number))
-            return cairn_complain(reading->complaint, CAIRN_VERSION,
-                                  "%s/%s: %s is a tied parameter of an expert, which is said of the first rank's "
-                                  "experts alone and not read",
-                                  reading->checkpoint->place.path, reading->where, name);
-    state->groups.data_first = first && first->kind == CAIRN_PICKLE_BOOL && first->truth;
-    err = cairn_deepspeed_experts_place(&state->groups, state->layers, state->ranks, &why);
-    return err == CAIRN_CORRUPT ? refuse(reading, why) : err;
-}
-
-/* The object as that of a job whose experts are not spread. */
-static cairn_err
-gather_experts(struct reading *reading, struct cairn_pickle_node *root)
-{
-    struct cairn_deepspeed_state *state = reading->state;
-    struct cairn_pickle *tree = &reading->source.torch.tree;
-    struct cairn_deepspeed_groups whole = {0};
-    const char *why = NULL;
-    char text[16];
-    bool mixed, split = false;
-    uint32_t spread = cairn_deepspeed_spread(&state->groups, &mixed);
-    cairn_err err;
-
-    err = cairn_deepspeed_experts_spread(&state->groups, state->layers, 1, &whole, &why);
-    if (!err) {
-        cairn_torch_carry_replace(root, "param_shapes", cairn_deepspeed_shapes_node(&whole, tree));
-        err = cairn_deepspeed_names_spread(tree, root, "buffer_names", state->layers, 1, &why);
-    }
-    for (uint32_t i = 0; i < whole.group_count && !err; i++)
-        split = split || (whole.groups[i].count > 0 && whole.parameters[whole.groups[i].first].own_experts > 0 &&
-                          whole.groups[i].elements > CAIRN_DEEPSPEED_EXPERT_GROUP_ELEMENTS_MAX);
-    (void)snprintf(text, sizeof(text), "%" PRIu32, mixed ? 0 : spread);
-    if (!err && (split || mixed))
-        err = cairn_checkpoint_add_opaque(reading->checkpoint, CAIRN_DEEPSPEED_EXPERT_RANKS, text, strlen(text),
-                                          reading->complaint);
-    cairn_deepspeed_groups_fini(&whole);
-    return err == CAIRN_VERSION ? cairn_complain(reading->complaint, err, "%s/%s: %s",
-                                                 reading->checkpoint->place.path, reading->where, why)
-                                : err;
-}
-
 static cairn_err
 refuse_cut(const struct reading *reading, const char *path, const char *why)
 {
@@ -223,7 +155,7 @@ read_facts(struct reading *reading, const struct cairn_pickle_node *root)
     err = cairn_deepspeed_groups_read(shapes, &state->groups, &why);
     if (err)
         return err == CAIRN_CORRUPT ? refuse(reading, why) : err;
-    err = place_experts(reading, root);
+    err = cairn_deepspeed_experts_in_model(reading->checkpoint, state, root, reading->where, reading->complaint);
     return !err && state->cut ? cut_parameters(reading) : err;
 }
 
@@ -531,8 +463,8 @@ cairn_deepspeed_model_read(struct cairn_checkpoint *checkpoint, struct cairn_dee
         err = cairn_deepspeed_carried_take(checkpoint, &reading.source, complaint);
     if (!err && rank > 0)
         cairn_deepspeed_carried_remove(root);
-    if (!err && state->layers->count > 0 && state->has_groups)
-        err = gather_experts(&reading, root);
+    if (!err && state->layers.count > 0 && state->has_groups)
+        err = cairn_deepspeed_experts_gather(checkpoint, state, &reading.source.torch.tree, root, path, complaint);
     if (!err)
         cairn_deepspeed_set_ranks(&reading.source.torch.tree, root, "dp_world_size", 1);
     if (!err)

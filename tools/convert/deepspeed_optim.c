@@ -424,7 +424,7 @@ gather_experts(struct reading *reading)
 {
     struct cairn_deepspeed_groups whole = {0};
     const char *why = NULL;
-    cairn_err err = cairn_deepspeed_experts_spread(&reading->state->groups, reading->state->layers, 1, &whole, &why);
+    cairn_err err = cairn_deepspeed_experts_spread(&reading->state->groups, &reading->state->layers, 1, &whole, &why);
 
     if (!err)
         cairn_deepspeed_optim_spread(&reading->source.torch.tree, reading->optimizer, &whole);
@@ -462,7 +462,7 @@ cairn_deepspeed_optim_read(struct cairn_checkpoint *checkpoint, struct cairn_dee
         cairn_deepspeed_forget(tree, reading.optimizer, "group_paddings");
         cairn_deepspeed_forget(tree, reading.optimizer, "param_slice_mappings");
         cairn_deepspeed_set_ranks(tree, reading.optimizer, "partition_count", 1);
-        if (state->layers->count > 0)
+        if (state->layers.count > 0)
             err = gather_experts(&reading);
     }
     if (!err)

@@ -46,7 +46,7 @@ struct cairn_deepspeed_state {
     uint32_t part, part_count; /* which part of the module this is of */
     uint32_t first_tensor;     /* of this part in the layout: tied parameters are in several parts */
     bool has_layers;           /* a pipeline's files */
-    const struct cairn_deepspeed_layers *layers; /* of experts; not owned */
+    struct cairn_deepspeed_layers layers; /* of experts; borrowed */
     bool cut;                  /* parts are those of tensor parallelism, else stages of a pipeline */
     struct cairn_deepspeed_cuts cuts;
     struct cairn_deepspeed_cut *cut_of; /* [groups.parameter_count] where `cut` */
@@ -75,6 +75,25 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_layers_read(struct cairn_checkpoint *
                                                        char *const *paths, const uint32_t *numbers,
                                                        uint32_t count, uint32_t part_count,
                                                        struct cairn_complaint *complaint);
+
+struct cairn_deepspeed_files;
+
+/* deepspeed_expert_read.c: the layers of which there are files of experts. CAIRN_CORRUPT, CAIRN_VERSION; complained about. The
+ * caller ends *layers in any case. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_experts_in_files(struct cairn_checkpoint *checkpoint,
+                                                            const struct cairn_deepspeed_files *files,
+                                                            struct cairn_deepspeed_layers *layers,
+                                                            struct cairn_complaint *complaint);
+/* Which groups of the state are of experts, as a model_states object tells it, which must say as many as there are. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_experts_in_model(const struct cairn_checkpoint *checkpoint,
+                                                            struct cairn_deepspeed_state *state,
+                                                            const struct cairn_pickle_node *root, const char *where,
+                                                            struct cairn_complaint *complaint);
+/* The model_states object becomes that of a job whose experts are not spread. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_experts_gather(struct cairn_checkpoint *checkpoint,
+                                                          struct cairn_deepspeed_state *state,
+                                                          struct cairn_pickle *tree, struct cairn_pickle_node *root,
+                                                          const char *where, struct cairn_complaint *complaint);
 
 /* Reads a model_states file of a rank; rank 0 first. Complained about, as all here. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_model_read(struct cairn_checkpoint *checkpoint,

@@ -71,58 +71,6 @@ check_counts(const struct cairn_checkpoint *checkpoint, const struct cairn_deeps
     return CAIRN_OK;
 }
 
-/* What a layer's experts are called in the module, as the file of one says. */
-static cairn_err
-read_layer(struct cairn_checkpoint *checkpoint, const char *path, uint32_t experts,
-           struct cairn_deepspeed_layers *layers, struct cairn_complaint *complaint)
-{
-    struct cairn_torch_source source = {0};
-    const struct cairn_pickle_node *pairs;
-    char key[CAIRN_NAME_BYTES_MAX];
-    const char *name;
-    size_t begin, end;
-    uint32_t number;
-    cairn_err err = cairn_torch_source_open(checkpoint, path, &source, complaint);
-
-    pairs = err ? NULL : cairn_pickle_pairs(source.torch.root);
-    if (!err && (!pairs || pairs->count == 0 || !cairn_pickle_copy_text(pairs->items[0], key, sizeof(key))))
-        err = cairn_complain(complaint, CAIRN_CORRUPT, "%s/%s holds no tensors of an expert by name",
-                             checkpoint->place.path, path);
-    name = err ? NULL : cairn_deepspeed_canonical(key);
-    if (!err && !cairn_deepspeed_expert_in(name, &begin, &end, &number))
-        err = cairn_complain(complaint, CAIRN_VERSION,
-                             "%s/%s: %s is no name of an expert of DeepSpeed's MoE layers, which alone are read",
-                             checkpoint->place.path, path, key);
-    if (!err && cairn_deepspeed_layer_find(layers, name, begin))
-        err = cairn_complain(complaint, CAIRN_CORRUPT,
-                             "%s/%s is of the same layer as the file of another; take all of one checkpoint",
-                             checkpoint->place.path, path);
-    if (!err)
-        err = cairn_deepspeed_layer_add(layers, name, begin, experts);
-    cairn_torch_source_close(&source);
-    return err;
-}
-
-/* The layers of experts. */
-static cairn_err
-read_layers(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_files *files,
-            struct cairn_deepspeed_layers *layers, struct cairn_complaint *complaint)
-{
-    cairn_err err = CAIRN_OK;
-
-    if (files->expert_count > 0 && (files->part_count > 1 || files->layer_count > 0 || files->model_by_rank))
-        return cairn_complain(complaint, CAIRN_VERSION,
-                              "%s: %s is of a job with experts and pipeline or tensor parallelism or ZeRO 3, which "
-                              "are not read together",
-                              checkpoint->place.path, files->experts[0]);
-    for (uint32_t i = 0, next; i < files->expert_count && !err; i = next) {
-        for (next = i + 1; next < files->expert_count && files->expert_layers[next] == files->expert_layers[i];)
-            next++;
-        err = read_layer(checkpoint, files->experts[i], next - i, layers, complaint);
-    }
-    return err;
-}
-
 /* All files of one part of the module. */
 static cairn_err
 read_part(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_files *files,
@@ -133,7 +81,7 @@ read_part(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_file
         .part_count = files->part_count,
         .first_tensor = cairn_layout_tensor_count(checkpoint->layout),
         .has_layers = files->layer_count > 0,
-        .layers = layers,
+        .layers = *layers,
         .stage3 = files->model_by_rank};
     uint32_t models = files->model_count / files->part_count;
     uint32_t optims = files->optim_count / files->part_count;
@@ -166,7 +114,7 @@ read_all(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
     if (!err)
         err = cairn_deepspeed_files_list(&checkpoint->place, folder, &files, complaint);
     if (!err)
-        err = read_layers(checkpoint, &files, &layers, complaint);
+        err = cairn_deepspeed_experts_in_files(checkpoint, &files, &layers, complaint);
     for (uint32_t part = 0; part < files.part_count && !err; part++)
         err = read_part(checkpoint, &files, &layers, part, complaint);
     if (!err)
