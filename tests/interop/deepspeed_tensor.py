@@ -25,8 +25,8 @@ class Net(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embed = torch.nn.Embedding(VOCABULARY, WIDTH)
-        self.up = torch.nn.Linear(WIDTH, 14)
-        self.down = torch.nn.Linear(14, WIDTH)
+        self.up = torch.nn.Linear(WIDTH, 16)
+        self.down = torch.nn.Linear(16, WIDTH)
         self.norm = torch.nn.LayerNorm(WIDTH)
         self.lm_head = torch.nn.Linear(WIDTH, VOCABULARY, bias=False)
         self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
