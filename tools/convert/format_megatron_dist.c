@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "tools/convert/mdist_read.h"
+#include "tools/convert/megatron_plan.h"
 
 static bool
 probe(const struct cairn_place *place)
@@ -49,6 +50,7 @@ const struct cairn_format cairn_format_megatron_dist = {
     .writes = true,
     .probe = probe,
     .read = read_checkpoint,
+    .prepare = cairn_megatron_prepare,
     .plan = cairn_mdist_plan,
     .finish = cairn_mdist_finish,
     .release = cairn_mdist_release,

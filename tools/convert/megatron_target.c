@@ -470,8 +470,15 @@ note_aliases(struct cairn_megatron_target *target)
         return CAIRN_NOMEM;
     for (uint32_t i = 0; i < count; i++)
         target->alias_of[i] = UINT32_MAX;
-    for (uint32_t i = 0; i < target->checkpoint->alias_count; i++)
-        target->alias_of[target->checkpoint->aliases[i].tensor] = target->checkpoint->aliases[i].of;
+    for (uint32_t i = 0; i < target->checkpoint->alias_count; i++) {
+        const struct cairn_alias *alias = &target->checkpoint->aliases[i];
+        const struct cairn_layout *layout = target->checkpoint->layout;
+
+        /* a master is not cast with its parameter: then they are two */
+        if (cairn_output_dtype(target->options, cairn_layout_tensor(layout, alias->tensor)) ==
+            cairn_output_dtype(target->options, cairn_layout_tensor(layout, alias->of)))
+            target->alias_of[alias->tensor] = alias->of;
+    }
     return CAIRN_OK;
 }
 
