@@ -170,6 +170,21 @@ def in_order_of_the_table(saved: pathlib.Path) -> list[Job]:
     return loads
 
 
+def plain_as_distributed(saved: pathlib.Path) -> Job:
+    """An optimizer that is not distributed becomes one where its settings are made anew; else it is not loaded from torch_dist."""
+    said = convert(saved / "plain", saved / "plain_dist", "--to", "megatron-dist")
+    assert "not the distributed one" in said, said
+    names = [tensor["name"] for tensor in json.loads(cairn("inspect", saved / "plain", "-o", "json").stdout)["tensors"]
+             if tensor["kind"] == "param"]
+    group = {"params": names, "lr": 0.001, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0}
+    (saved / "plain.json").write_text(json.dumps({"param_groups": [group]}))
+    said = convert(saved / "plain", saved / "plain_again", "--to", "megatron", "--tp", 1, "--pp", 1, "--job", saved / "plain.json",
+                   "--drop", "megatron/*,rank*/megatron/*")
+    assert "opt_param_scheduler" in said, said
+    return {"mode": "load", "dir": str(saved / "plain_again"), **CASES["plain"][0], "tp": 1, "pp": 1, "dp": 2,
+            "distributed_optimizer": True, "vocab_multiple": 128}
+
+
 def test_other_frameworks(saved: pathlib.Path) -> None:
     """Moments that another framework saved are loaded by Megatron-Core's optimizer, exactly and at their step: with the groups
     that the source has, or that --job says; parameters that were trained in float32 are masters of those that are cast."""
@@ -193,7 +208,8 @@ def test_other_frameworks(saved: pathlib.Path) -> None:
     assert "does not say the groups of its optimizer" in said, said
     convert(saved / "by_file", saved / "from_file", "--to", "megatron", "--tp", 4, "--job", saved / "job.json")
     run_jobs(saved, [{"mode": "load", "dir": str(saved / "from_fsdp"), **job, **target},
-                     {"mode": "load", "dir": str(saved / "from_file"), **job, "dtype": "fp32", "tp": 4, "pp": 1, "vpp": 1, "dp": 1}])
+                     {"mode": "load", "dir": str(saved / "from_file"), **job, "dtype": "fp32", "tp": 4, "pp": 1, "vpp": 1, "dp": 1},
+                     plain_as_distributed(saved)])
     path = next((saved / "from_fsdp").glob("*/mp_rank_00_000/model_optim_rng.pt"))
     made = torch.load(path, weights_only=False)
     assert made["iteration"] == 3 and made["opt_param_scheduler"] == scheduler["lr_scheduler"]
