@@ -3,9 +3,9 @@
  *
  * A sequence of s tokens costs a s^2 + b s + c, times the pipeline's time_scale; a pipeline takes the
  * sum of its costs and, to fill and drain, (stages - 1) times the largest of them. For a time to keep,
- * sequences are placed longest first by one of two rules: where the pipeline is then fullest, which
- * matters when a few long ones decide; or together with those that are longer, where filling and
- * draining loses nothing more. The least time for which either works is found by halving.
+ * sequences are placed longest first by one of three rules: where the pipeline is then fullest, where filling and
+ * draining loses nothing more, or where it loses least of what is left. The least time for which one works is found
+ * by halving. Where that is far from the bound a few long sequences decide, and all ways for those are searched.
  */
 #ifndef CAIRN_REPLAN_ASSIGN_H
 #define CAIRN_REPLAN_ASSIGN_H
