@@ -122,17 +122,31 @@ is_faster(const struct cairn_problem *problem)
 }
 
 cairn_err
+cairn_answer_plan_best(const struct cairn_problem *problem, const struct cairn_stop *stop,
+                       struct cairn_answer_plan *out)
+{
+    struct cairn_answer_plan answer = {0};
+    cairn_err err = plan_for(problem, stop, &answer);
+
+    answer.healthy_ms = answer.plan ? answer.step_ms : INFINITY;
+    answer.current_ms = INFINITY;
+    if (!err && answer.plan && problem->current)
+        err = migrate(problem, &answer);
+    if (err)
+        cairn_answer_plan_fini(&answer);
+    else
+        *out = answer;
+    return err;
+}
+
+cairn_err
 cairn_answer_plan_make(const struct cairn_problem *problem, const struct cairn_stop *stop,
                        const struct cairn_stop *stop_healthy, struct cairn_answer_plan *out)
 {
     struct cairn_answer_plan answer = {0};
     cairn_err err;
 
-    err = plan_for(problem, stop, &answer);
-    answer.healthy_ms = answer.plan ? answer.step_ms : INFINITY;
-    answer.current_ms = INFINITY;
-    if (!err && answer.plan && problem->current)
-        err = migrate(problem, &answer);
+    err = cairn_answer_plan_best(problem, stop, &answer);
     if (!err && answer.plan && !is_healthy(problem)) {
         err = plan_healthy(problem, stop_healthy, &answer.healthy_ms);
         /* What slow devices do, healthy ones do as well: a search that was cut short may not have seen it. */

@@ -28,6 +28,11 @@ CAIRN_MUST_CHECK cairn_err cairn_answer_plan_make(const struct cairn_problem *pr
                                                   const struct cairn_stop *stop,
                                                   const struct cairn_stop *stop_healthy,
                                                   struct cairn_answer_plan *out);
+
+/* The same without the healthy plan (healthy_ms is that of this one). CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_answer_plan_best(const struct cairn_problem *problem,
+                                                  const struct cairn_stop *stop,
+                                                  struct cairn_answer_plan *out);
 void cairn_answer_plan_fini(struct cairn_answer_plan *answer);
 
 #endif
