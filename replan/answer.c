@@ -17,7 +17,7 @@ plan_for(const struct cairn_problem *problem, const struct cairn_stop *stop,
 
     err = cairn_fleet_create(problem, &fleet);
     if (!err)
-        err = cairn_bound_step_ms(fleet, &out->bound_ms);
+        err = cairn_bound_step_ms(fleet, stop, &out->bound_ms);
     if (!err && out->bound_ms < INFINITY)
         err = cairn_search(fleet, out->bound_ms, stop, &out->plan, &out->step_ms, &out->complete);
     if (err == CAIRN_NOT_FOUND)

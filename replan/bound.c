@@ -19,7 +19,8 @@
 
 /* Sums are compared with a margin for rounding: it lowers the bound, never raises it. */
 #define MARGIN 1e-9
-enum { DOUBLINGS_MAX = 400, HALVINGS = 44, STAGES_MAX = 512 };
+#define PRECISION 1e-6
+enum { DOUBLINGS_MAX = 400, STAGES_MAX = 512 };
 
 /* Pipelines of s equal, fastest groups of one size. */
 struct uniform {
@@ -210,26 +211,46 @@ out_of_reach(struct bound *bound, double step_ms, bool *out)
     return err;
 }
 
-static cairn_err
-search(struct bound *bound, double *step_ms)
+/* Half the time that all devices would take together, each as fast as in its best group, if nothing were ever waited for. */
+static double
+guess_ms(const struct cairn_fleet *fleet)
 {
-    double low = 0, high = bound->fleet->problem->layer_ms;
-    bool beyond = true;
-    cairn_err err = CAIRN_OK;
+    const struct cairn_problem *problem = fleet->problem;
+    double best = 0, speed = 0;
 
-    for (uint32_t i = 0; !err && beyond && i < DOUBLINGS_MAX; i++) {
-        err = out_of_reach(bound, high, &beyond);
-        if (beyond) {
-            low = high;
-            high *= 2;
-        }
+    for (uint32_t i = 0; i < problem->size_count; i++)
+        best = fmax(best, 1 / (problem->sizes[i].cost * problem->sizes[i].size));
+    for (uint32_t i = 0; i < fleet->device_count; i++)
+        speed += best / problem->devices[fleet->order[i]].rate;
+    return 0.5 * problem->microbatches * cairn_problem_work_layers(problem) * problem->layer_ms / speed;
+}
+
+/* Every `low` is out of reach by itself, however the sums behave in between. */
+static cairn_err
+search(struct bound *bound, const struct cairn_stop *stop, double *step_ms)
+{
+    double low, high = bound->fleet->device_count > 0 ? guess_ms(bound->fleet) : 1;
+    bool beyond;
+    cairn_err err = out_of_reach(bound, high, &beyond);
+
+    low = beyond ? high : high / 2;
+    if (!err && !beyond)
+        err = out_of_reach(bound, low, &beyond);
+    for (uint32_t i = 0; !err && !beyond && i < DOUBLINGS_MAX; i++) {
+        high = low;
+        low /= 2;
+        err = out_of_reach(bound, low, &beyond);
     }
-    if (!err && beyond) {
+    for (uint32_t i = 0; !err && high <= low && i < DOUBLINGS_MAX; i++) {
+        high = 2 * low;
+        err = out_of_reach(bound, high, &beyond);
+        low = beyond ? high : low;
+    }
+    if (!err && high <= low) {
         *step_ms = INFINITY;
         return CAIRN_OK;
     }
-    /* Every `low` is out of reach by itself, however the sums behave in between. */
-    for (uint32_t i = 0; !err && i < HALVINGS && high - low > 1e-7 * high; i++) {
+    while (!err && high - low > PRECISION * high && !stop->over(stop->context)) {
         double middle = low + (high - low) / 2;
 
         err = out_of_reach(bound, middle, &beyond);
@@ -243,7 +264,7 @@ search(struct bound *bound, double *step_ms)
 }
 
 cairn_err
-cairn_bound_step_ms(const struct cairn_fleet *fleet, double *step_ms)
+cairn_bound_step_ms(const struct cairn_fleet *fleet, const struct cairn_stop *stop, double *step_ms)
 {
     struct bound *bound = calloc(1, sizeof(*bound));
     cairn_err err = bound ? CAIRN_OK : CAIRN_NOMEM;
@@ -260,7 +281,7 @@ cairn_bound_step_ms(const struct cairn_fleet *fleet, double *step_ms)
     for (uint32_t i = 0; !err && i < fleet->problem->size_count; i++)
         begin_uniform(bound, i);
     if (!err)
-        err = search(bound, step_ms);
+        err = search(bound, stop, step_ms);
     if (bound) {
         cairn_divider_destroy(bound->divider);
         cairn_divider_destroy(bound->free_divider);

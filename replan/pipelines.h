@@ -30,6 +30,7 @@ struct cairn_pipeline {
     uint32_t *members; /* units, slowest first; in the division's memory */
     uint32_t member_count;
     uint32_t room;
+    uint64_t name;          /* of the members' kinds: pipelines that differ in it are not alike */
     enum cairn_order order; /* of the stages */
     struct cairn_pipeline_lines lines;
     double microbatches; /* within the target, fractions included */
