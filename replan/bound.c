@@ -6,7 +6,7 @@
  *   (A) the sum over its groups of floor(x), and
  *   (B) the sum over its groups of max(0, x - 1) + the share of the layers that it can hold,
  * and that (B) stays true when the pipelines of equal, fastest groups are counted with whole layers and
- * whole micro-batches (C). The best grouping for each sum is known exactly (group.h); where even that
+ * whole micro-batches (C), and (A) when groups that cannot hold the model alone count for less (D). The best grouping for each sum is known exactly (group.h); where even that
  * is below the micro-batches that there are, T cannot be reached.
  */
 #include "replan/bound.h"
@@ -41,6 +41,7 @@ struct sums {
     double step_ms;
     const struct uniform *uniform;
     double rate_min;
+    double spare; /* of (D), 0 to 1 */
 };
 
 static double
@@ -87,6 +88,24 @@ worth_shared(const void *context, uint32_t size_index, double rate, uint64_t mem
         return uniform->value;
     return (more > 0 ? more : 0) + share +
            (uniform->share > 0 ? uniform->lost / uniform->share : 0);
+}
+
+/* (D): what is left over of a whole micro-batch, from 1 - `spare` on, counts for groups that hold the model; those that do
+ * not count with their fraction, and with what they hold or 1 - `spare`. */
+static double
+worth_dependent(const void *context, uint32_t size_index, double rate, uint64_t memory_bytes)
+{
+    const struct sums *sums = context;
+    double share = share_of(sums->problem, sums->problem->sizes[size_index].size, memory_bytes);
+    double alone = alone_microbatches(sums, layer_ms_of(sums, size_index, rate)), rest = 1 - sums->spare;
+
+    if (share <= 0)
+        return 0;
+    if (alone < 1)
+        return share < sums->spare ? share : sums->spare;
+    if (share < 1)
+        return alone - 1 + (share > rest ? share : rest);
+    return floor(alone) + (alone - floor(alone) > rest ? alone - floor(alone) - rest : 0);
 }
 
 /* The slowest stages of pipelines of equal groups, up to `stages`. */
@@ -193,13 +212,19 @@ out_of_reach(struct bound *bound, double step_ms, bool *out)
 {
     const struct cairn_problem *problem = bound->fleet->problem;
     struct sums sums = {problem, cairn_problem_work_layers(problem), step_ms, NULL,
-                        bound->fleet->rate_min};
+                        bound->fleet->rate_min, 0};
+    static const double spares[] = {0.1, 0.25, 0.5, 0.75, 0.9};
     uint32_t all = (1u << problem->size_count) - 1;
     double needed = problem->microbatches * (1 - MARGIN), total;
     cairn_err err;
 
     err = cairn_group_best(bound->fleet, all, worth_alone, &sums, &total, NULL, NULL);
     *out = total < needed;
+    for (uint32_t i = 0; !err && !*out && i < sizeof(spares) / sizeof(*spares); i++) {
+        sums.spare = spares[i];
+        err = cairn_group_best(bound->fleet, all, worth_dependent, &sums, &total, NULL, NULL);
+        *out = total < needed;
+    }
     for (uint32_t i = 0; !err && !*out && i < problem->size_count; i++) {
         if (bound->uniforms[i].stages_max == 0)
             continue;

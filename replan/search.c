@@ -10,9 +10,9 @@
 
 enum {
     SETS_MAX = 320, /* 13 for each size of groups, and as many again of one pipeline */
-    KEPT_MAX = 3,         /* divisions that are improved */
+    KEPT_MAX = 8,         /* divisions that are improved */
     NEAR_PIPELINES = 40,  /* numbers of pipelines tried one by one, before the steps grow */
-    MOVES_MAX = 60000,    /* of one search */
+    MOVES_MAX = 200000,    /* of one search */
     MOVES_AT_ONCE = 12000 /* towards one target */
 };
 #define NEAR 1.01 /* how far from the best a division may be to be kept for improvement */
