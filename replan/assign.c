@@ -8,12 +8,13 @@
 
 enum {
     PACKINGS = 6,
-    DOUBLINGS_MAX = 64,
     LONG_ONES = 256,     /* that rules with a price place; the others just fill up */
-    SEARCH_WORK = 10000,  /* steps of the first searches for places of the longest, */
+    SEARCH_WORK = 250000,  /* steps of the first searches for places of the longest, */
     SEARCH_BUDGET = 4000000, /* and of all */
     PACKING_WORK = 20000,    /* what filling up costs, in such steps */
 };
+#define ANY_MS INFINITY
+#define VERY_NEAR 1e-4
 #define NEARLY_NOTHING 1e-6 /* settles between pipelines that lose the same */
 #define NEAR_ENOUGH 2e-3    /* to the bound: no more is looked for */
 #define SETTLED 0.45        /* of what lies between bound and time: open for want of work */
@@ -113,7 +114,7 @@ enum rule {
     TIGHT,    /* the one that is fullest then: for when a few long sequences decide */
     TOGETHER, /* in the order of loss the first that has a longer one already, else the first */
     CHEAP,    /* the one that loses the least part of what it has left */
-    RULE_COUNT
+    EARLY     /* the one that then ends first, whatever the time to keep */
 };
 
 /* The worth of a pipeline that has room for a sequence, the least best. */
@@ -128,6 +129,8 @@ price_of(const struct assigner *assigner, uint32_t pipeline, const struct cairn_
                          ? (own->stages - 1) * (sequence->cost_ms - filled->largest_ms)
                          : 0;
 
+    if (rule == EARLY)
+        return time_with(assigner, pipeline, sequence->cost_ms);
     if (rule == CHEAP)
         return lost_ms / (left_ms + sequence->cost_ms) + NEARLY_NOTHING * left_ms / step_ms;
     return left_ms;
@@ -207,30 +210,24 @@ take(const struct assigner *assigner, struct cairn_assignment *out)
             out->step_ms = time_with(assigner, i, 0);
 }
 
-/* The least time that packing keeps, from the bound upwards. False where none does. */
+/* The least time that a rule keeps, between the bound and where each sequence in turn goes to the pipeline that then ends
+ * first. False where a sequence has no place. */
 static bool
 find_packing(struct assigner *assigner, struct cairn_assignment *out)
 {
-    double low = out->bound_ms, high = out->bound_ms * (1 + 1e-4);
-    bool packed = pack(assigner, high);
+    double low = out->bound_ms;
 
-    for (uint32_t i = 0; !packed && i < DOUBLINGS_MAX; i++) {
-        low = high;
-        high = out->bound_ms + 2 * (high - out->bound_ms);
-        packed = pack(assigner, high);
-    }
-    if (!packed)
+    if (!pack_by(assigner, ANY_MS, 0, EARLY, EARLY))
         return false;
     take(assigner, out);
-    for (uint32_t i = 0; i < PACKINGS && high - low > 1e-3 * high; i++) {
-        double middle = low + (high - low) / 2;
+    for (uint32_t i = 0; i < PACKINGS && out->step_ms - low > NEAR_ENOUGH * low; i++) {
+        /* Near the bound first: mostly that is enough, and where it is not the rest is halved. */
+        double step_ms = i == 0 ? low * (1 + VERY_NEAR) : low + (out->step_ms - low) / 2;
 
-        if (pack(assigner, middle)) {
-            high = middle;
+        if (pack(assigner, step_ms))
             take(assigner, out);
-        } else {
-            low = middle;
-        }
+        else
+            low = step_ms;
     }
     return true;
 }
@@ -250,7 +247,7 @@ list_counts(const struct assigner *assigner, uint32_t *counts)
         for (uint32_t j = 0; i < most && j < problem->pipeline_count && !fewer_may; j++)
             fewer_may = problem->pipelines[j].max_tokens < assigner->sequences[i - 1].tokens &&
                         problem->pipelines[j].max_tokens >= assigner->sequences[i].tokens;
-        if (i == most || i % 4 == 0 || fewer_may)
+        if (i == most || i % 12 == 0 || fewer_may)
             counts[count++] = i;
     }
     return count;
