@@ -51,6 +51,7 @@ struct cairn_division {
 enum cairn_deal {
     CAIRN_DEAL_SPEED,  /* each to the slowest pipeline so far: pipelines of equal speed */
     CAIRN_DEAL_MEMORY, /* each to the one with least memory: for when that is what lacks */
+    CAIRN_DEAL_EVEN,   /* as many to each, slow ones to where they slow least */
     CAIRN_DEAL_ALIKE,  /* in order of speed: slow units together, pipelines of different speed */
     CAIRN_DEAL_COUNT
 };
