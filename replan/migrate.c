@@ -79,16 +79,11 @@ cairn_migration_of(const struct cairn_problem *problem, const struct cairn_plan 
     return CAIRN_OK;
 }
 
-struct kind {
-    double rate;
-    uint64_t memory_bytes;
-};
-
-static struct kind
-kind_of(const struct cairn_problem *problem, const struct cairn_plan *plan,
-        const struct cairn_plan_stage *stage)
+struct cairn_stage_kind
+cairn_stage_kind_of(const struct cairn_problem *problem, const struct cairn_plan *plan,
+                    const struct cairn_plan_stage *stage)
 {
-    struct kind kind = {0, UINT64_MAX};
+    struct cairn_stage_kind kind = {0, UINT64_MAX};
 
     for (uint32_t i = 0; i < stage->device_count; i++) {
         uint32_t at = cairn_problem_device_find(problem, plan->devices[stage->first_device + i]);
@@ -155,7 +150,7 @@ cairn_migration_settle(const struct cairn_problem *problem, const struct cairn_p
                        struct cairn_plan *plan)
 {
     struct holding *was = holdings_of(problem, from);
-    struct kind *kinds = calloc((size_t)plan->stage_count + 1, sizeof(*kinds));
+    struct cairn_stage_kind *kinds = calloc((size_t)plan->stage_count + 1, sizeof(*kinds));
     uint32_t count = plan->stage_count <= SETTLED_STAGES_MAX ? plan->stage_count : 0;
 
     if (!was || !kinds) {
@@ -164,7 +159,7 @@ cairn_migration_settle(const struct cairn_problem *problem, const struct cairn_p
         return CAIRN_NOMEM;
     }
     for (uint32_t i = 0; i < plan->stage_count; i++)
-        kinds[i] = kind_of(problem, plan, &plan->stages[i]);
+        kinds[i] = cairn_stage_kind_of(problem, plan, &plan->stages[i]);
     for (uint32_t i = 0; i < count; i++) { /* stage i takes the best group of those not taken yet */
         struct cairn_plan_stage *stage = &plan->stages[i];
         double best_held = group_holds(problem, plan, was, stage, stage);
@@ -220,7 +215,7 @@ groups_of(const struct cairn_problem *problem, const struct cairn_plan *plan,
     for (uint32_t i = 0; i < plan->stage_count; i++) {
         const struct cairn_plan_stage *stage = &plan->stages[i];
         double cost = cairn_cost_of_size(problem, stage->device_count);
-        struct kind kind;
+        struct cairn_stage_kind kind;
 
         for (uint32_t j = 0; j < stage->device_count; j++) {
             uint32_t at = cairn_problem_device_find(problem, plan->devices[stage->first_device + j]);
@@ -230,7 +225,7 @@ groups_of(const struct cairn_problem *problem, const struct cairn_plan *plan,
         }
         if (cost <= 0)
             return false;
-        kind = kind_of(problem, plan, stage);
+        kind = cairn_stage_kind_of(problem, plan, stage);
         groups[i] = (struct cairn_group){
             problem->layer_ms * cost * kind.rate,
             cairn_cost_group_bytes(problem, stage->device_count, kind.memory_bytes)};

@@ -20,10 +20,10 @@ enum { KEY_BYTES = 32, NAME_BYTES = 64, DEVICES_ROOM_MIN = 64, PRESET_TP = 8, PR
 static const char *const keys[] = {
     "layers",        "layer_ms",         "embed_layers",   "head_layers", "microbatches", "tp",     "tp_cost",
     "layer_bytes",   "activation_bytes", "reserved_bytes", "devices",     "link_gbps",    "current",
-    "preset"};
+    "preset",        "slow_links"};
 enum key {
     LAYERS, LAYER_MS, EMBED_LAYERS, HEAD_LAYERS, MICROBATCHES, TP, TP_COST,
-    LAYER_BYTES, ACTIVATION_BYTES, RESERVED_BYTES, DEVICES, LINK_GBPS, CURRENT, PRESET, KEY_COUNT
+    LAYER_BYTES, ACTIVATION_BYTES, RESERVED_BYTES, DEVICES, LINK_GBPS, CURRENT, PRESET, SLOW_LINKS, KEY_COUNT
 };
 /* What a problem must say; the others are 0, or nothing, where they are left out. */
 static const uint32_t required = 1u << LAYERS | 1u << LAYER_MS | 1u << MICROBATCHES | 1u << TP_COST |
@@ -197,6 +197,57 @@ read_links(struct cairn_json_reader *reader, struct cairn_problem *problem)
         cairn_json_reader_fail(reader, "link_gbps must have intra and inter");
 }
 
+/* {"nodes": [0, 5], "gbps": 25} */
+static void
+read_slow_link(struct cairn_json_reader *reader, struct cairn_slow_link *link)
+{
+    static const char *const names[] = {"nodes", "gbps"};
+    char key[KEY_BYTES];
+    uint32_t seen = 0, nodes = 0;
+
+    cairn_json_object_begin(reader);
+    while (cairn_json_object_next(reader, key, sizeof(key))) {
+        uint32_t which = key_of(reader, key, names, 2, &seen);
+
+        if (which == 0) {
+            cairn_json_array_begin(reader);
+            for (; cairn_json_array_next(reader); nodes++) {
+                uint64_t node = cairn_json_read_u64(reader, UINT64_MAX);
+
+                if (nodes < 2)
+                    link->nodes[nodes] = node;
+                else
+                    cairn_json_reader_fail(reader, "a slow link joins two nodes");
+            }
+        } else if (which == 1) {
+            link->gbps = read_number(reader, 1e-6, GBPS_MAX, "gbps must be from 1e-6 to 1e9");
+        }
+    }
+    if (seen != 3)
+        cairn_json_reader_fail(reader, "a slow link must have nodes and gbps");
+    else if (nodes != 2 || link->nodes[0] == link->nodes[1])
+        cairn_json_reader_fail(reader, "a slow link joins two nodes");
+}
+
+static cairn_err
+read_slow_links(struct cairn_json_reader *reader, struct cairn_problem *problem)
+{
+    free(problem->slow_links); /* a key that stands twice is refused in the end */
+    problem->slow_link_count = 0;
+    problem->slow_links = calloc(CAIRN_PROBLEM_SLOW_LINKS_MAX, sizeof(*problem->slow_links));
+    if (!problem->slow_links)
+        return CAIRN_NOMEM;
+    cairn_json_array_begin(reader);
+    while (cairn_json_array_next(reader)) {
+        if (problem->slow_link_count == CAIRN_PROBLEM_SLOW_LINKS_MAX) {
+            cairn_json_reader_fail(reader, "there are more than 256 slow links");
+            break;
+        }
+        read_slow_link(reader, &problem->slow_links[problem->slow_link_count++]);
+    }
+    return CAIRN_OK;
+}
+
 /* {"model": "llama3-70b", "gpu": "h100-sxm", "sequence_tokens": 8192, "reached": 0.4}; the last may be left out. */
 static void
 read_preset(struct cairn_json_reader *reader, struct cairn_preset *preset)
@@ -316,6 +367,8 @@ read_field(struct cairn_json_reader *reader, uint32_t key, struct cairn_problem 
         break;
     case CURRENT:
         return cairn_json_read_null(reader) ? CAIRN_OK : cairn_plan_read(reader, &problem->current);
+    case SLOW_LINKS:
+        return read_slow_links(reader, problem);
     case PRESET:
         read_preset(reader, preset);
         break;
@@ -331,6 +384,15 @@ by_id(const void *left, const void *right)
     const struct cairn_device *a = left, *b = right;
 
     return a->id < b->id ? -1 : a->id > b->id;
+}
+
+static bool
+has_node(const struct cairn_problem *problem, uint64_t node)
+{
+    for (uint32_t i = 0; i < problem->device_count; i++)
+        if (problem->devices[i].node == node)
+            return true;
+    return false;
 }
 
 /* What no single field can tell. */
@@ -349,6 +411,13 @@ check(struct cairn_problem *problem, uint32_t seen, struct cairn_fault *fault)
             (void)snprintf(fault->text, sizeof(fault->text),
                            "two devices have the id %" PRIu64 ": give each its own",
                            problem->devices[i].id);
+            return CAIRN_CORRUPT;
+        }
+    for (uint32_t i = 0; i < 2 * problem->slow_link_count; i++)
+        if (!has_node(problem, problem->slow_links[i / 2].nodes[i % 2])) {
+            (void)snprintf(fault->text, sizeof(fault->text),
+                           "slow_links names node %" PRIu64 ", which no device is of",
+                           problem->slow_links[i / 2].nodes[i % 2]);
             return CAIRN_CORRUPT;
         }
     return CAIRN_OK;
