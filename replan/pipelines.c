@@ -1,6 +1,8 @@
 /* replan/pipelines.c - groups divided over pipelines, judged at a target time. */
 #include "replan/pipelines.h"
 
+#include "replan/deal.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -173,96 +175,18 @@ judge(struct cairn_division *division, struct cairn_pipeline *pipeline)
     free(groups);
 }
 
-/* Pipelines by what they were dealt: a heap, the one with least on top, of equals the first. */
-struct dealt {
-    double had;
-    uint32_t pipeline;
-};
-
-static bool
-has_less(const struct dealt *left, const struct dealt *right)
-{
-    return left->had < right->had || (left->had <= right->had && left->pipeline < right->pipeline);
-}
-
-/* Gives to the pipeline on top, and lets it sink. */
-static uint32_t
-deal_one(struct dealt *heap, uint32_t count, double more)
-{
-    uint32_t to = heap[0].pipeline, at = 0;
-
-    heap[0].had += more;
-    for (uint32_t child; (child = 2 * at + 1) < count; at = child) {
-        struct dealt sinking = heap[at];
-
-        if (child + 1 < count && has_less(&heap[child + 1], &heap[child]))
-            child++;
-        if (!has_less(&heap[child], &sinking))
-            break;
-        heap[at] = heap[child];
-        heap[child] = sinking;
-    }
-    return to;
-}
-
-/* Deals as many units to each pipeline, those with fewest left out: the slowest first, each to the pipeline that is then the fastest,
- * its places that are still free counted as the fastest units. owner[unit_count]. CAIRN_NOMEM. */
-static cairn_err
-deal_evenly(const struct cairn_division *division, uint32_t *owner)
-{
-    uint32_t count = division->pipeline_count, unit_count = division->unit_count;
-    struct dealt *heap = calloc(count, sizeof(*heap)); /* had: what a place has lost on average */
-    uint32_t *left = calloc(count, sizeof(*left));
-    double fastest = 1 / division->units[0].group.layer_ms;
-    uint32_t heap_count = 0;
-    cairn_err err = heap && left ? CAIRN_OK : CAIRN_NOMEM;
-
-    for (uint32_t i = 0; !err && i < count; i++) {
-        left[i] = unit_count / count + (i < unit_count % count);
-        heap[heap_count++] = (struct dealt){0, i};
-    }
-    for (uint32_t unit = unit_count; !err && unit-- > 0;) {
-        uint32_t to = heap[0].pipeline;
-        uint32_t places = unit_count / count + (to < unit_count % count);
-
-        owner[unit] = to;
-        if (--left[to] == 0) { /* full: the last of the heap takes its place, and sinks */
-            heap[0] = heap[--heap_count];
-            (void)deal_one(heap, heap_count, 0);
-        } else {
-            (void)deal_one(heap, heap_count,
-                           (fastest - 1 / division->units[unit].group.layer_ms) / places);
-        }
-    }
-    free(heap);
-    free(left);
-    return err;
-}
-
 static cairn_err
 deal_units(struct cairn_division *division, enum cairn_deal deal)
 {
     uint32_t unit_count = division->unit_count, pipeline_count = division->pipeline_count, at = 0;
-    struct dealt *heap = calloc(pipeline_count, sizeof(*heap));
     uint32_t *owner = calloc((size_t)unit_count + 1, sizeof(*owner));
     uint32_t *counts = calloc(pipeline_count, sizeof(*counts));
-    cairn_err err = heap && owner && counts ? CAIRN_OK : CAIRN_NOMEM;
+    cairn_err err = owner && counts ? CAIRN_OK : CAIRN_NOMEM;
 
-    for (uint32_t i = 0; !err && i < pipeline_count; i++)
-        heap[i].pipeline = i;
-    if (!err && deal == CAIRN_DEAL_EVEN)
-        err = deal_evenly(division, owner);
-    for (uint32_t unit = 0; !err && unit < unit_count; unit++) {
-        const struct cairn_group *group = &division->units[unit].group;
-
-        if (deal != CAIRN_DEAL_EVEN)
-            owner[unit] = deal == CAIRN_DEAL_ALIKE
-                          ? (uint32_t)((uint64_t)unit * pipeline_count / unit_count)
-                          : deal_one(heap, pipeline_count,
-                                     deal == CAIRN_DEAL_SPEED ? 1 / group->layer_ms
-                                                              : (double)group->bytes);
+    if (!err)
+        err = cairn_deal_units(division->units, unit_count, pipeline_count, deal, owner);
+    for (uint32_t unit = 0; !err && unit < unit_count; unit++)
         counts[owner[unit]]++;
-    }
     for (uint32_t i = 0; !err && i <= pipeline_count; i++) {
         struct cairn_pipeline *pipeline = &division->pipelines[i];
 
@@ -272,7 +196,6 @@ deal_units(struct cairn_division *division, enum cairn_deal deal)
     }
     for (uint32_t unit = 0; !err && unit < unit_count; unit++)
         insert(division, &division->pipelines[owner[unit]], unit);
-    free(heap);
     free(owner);
     free(counts);
     return err;
