@@ -61,16 +61,28 @@ most_costly_first(const void *left, const void *right)
     return a->index < b->index ? -1 : 1;
 }
 
+static uint64_t
+longest_taken(const struct cairn_assign_problem *problem)
+{
+    uint64_t limit = 0;
+
+    for (uint32_t i = 0; i < problem->pipeline_count; i++)
+        if (problem->pipelines[i].max_tokens > limit)
+            limit = problem->pipelines[i].max_tokens;
+    return limit;
+}
+
 struct cairn_sequence *
 cairn_sequences_sorted(const struct cairn_assign_problem *problem)
 {
     struct cairn_sequence *sequences = calloc((size_t)problem->sequence_count + 1, sizeof(*sequences));
+    uint64_t limit = longest_taken(problem);
 
     if (!sequences)
         return NULL;
-    for (uint32_t i = 0; i < problem->sequence_count; i++)
-        sequences[i] =
-            (struct cairn_sequence){cost_ms(problem, problem->tokens[i]), problem->tokens[i], i};
+    for (uint32_t i = 0; i < problem->sequence_count; i++) /* one that is cut fits where the longest do */
+        sequences[i] = (struct cairn_sequence){cost_ms(problem, problem->tokens[i]),
+                                               problem->tokens[i] < limit ? problem->tokens[i] : limit, i};
     qsort(sequences, problem->sequence_count, sizeof(*sequences), most_costly_first);
     return sequences;
 }
@@ -319,12 +331,15 @@ settle_longest(struct assigner *assigner, struct cairn_assignment *out)
 static cairn_err
 check_lengths(const struct cairn_assign_problem *problem, struct cairn_fault *fault)
 {
-    uint64_t limit = 0;
+    uint64_t limit = longest_taken(problem);
 
-    for (uint32_t i = 0; i < problem->pipeline_count; i++)
-        if (problem->pipelines[i].max_tokens > limit)
-            limit = problem->pipelines[i].max_tokens;
-    for (uint32_t i = 0; i < problem->sequence_count; i++)
+    if (problem->microbatch_tokens > limit) {
+        (void)snprintf(fault->text, sizeof(fault->text),
+                       "microbatch_tokens is %" PRIu64 ", and no pipeline takes more than %" PRIu64 " tokens",
+                       problem->microbatch_tokens, limit);
+        return CAIRN_NOT_FOUND;
+    }
+    for (uint32_t i = 0; problem->microbatch_tokens == 0 && i < problem->sequence_count; i++)
         if (problem->tokens[i] > limit) {
             (void)snprintf(fault->text, sizeof(fault->text),
                            "sequence %" PRIu32 " has %" PRIu64

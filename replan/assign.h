@@ -26,6 +26,7 @@ struct cairn_assign_problem {
     double square, linear, constant; /* the cost's a, b, c */
     struct cairn_assign_pipeline *pipelines; /* owned */
     uint32_t pipeline_count;
+    uint64_t microbatch_tokens; /* sequences too long for every pipeline are cut into chunks of that; 0: they are refused */
 };
 
 void cairn_assign_problem_fini(struct cairn_assign_problem *problem);
@@ -41,8 +42,8 @@ struct cairn_assignment {
     double bound_ms; /* no assignment takes less; docs/PLANNER.md proves it */
 };
 
-/* Assigns. CAIRN_NOT_FOUND with *fault where a sequence is too long for every pipeline; CAIRN_NOMEM. The caller
- * frees out->pipelines. */
+/* Assigns; a sequence that will be cut goes to a pipeline that takes the longest ones, and counts as one all the same.
+ * CAIRN_NOT_FOUND with *fault where a sequence, or a chunk, is too long for every pipeline; CAIRN_NOMEM. The caller frees out->pipelines. */
 CAIRN_MUST_CHECK cairn_err cairn_assign(const struct cairn_assign_problem *problem,
                                         struct cairn_assignment *out, struct cairn_fault *fault);
 

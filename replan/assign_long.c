@@ -267,8 +267,10 @@ cairn_long_place(struct cairn_long *longest, uint32_t count, double step_ms, uin
         if (at == count)
             break;
         if (may_fit(longest, bin_count, at, count, levels)) {
-            /* Of sequences of one length the order does not matter: bins are taken in theirs. */
-            uint32_t first = longest->sequences[at].tokens == sequence->tokens ? level->bin : 0;
+            /* Of sequences that are alike the order does not matter: bins are taken in theirs. */
+            const struct cairn_sequence *next = &longest->sequences[at];
+            bool alike = next->tokens == sequence->tokens && !(next->cost_ms < sequence->cost_ms);
+            uint32_t first = alike ? level->bin : 0;
 
             levels[at].candidate_count = list_candidates(longest, first, bin_count, &longest->sequences[at],
                                                          longest->candidates + at * room);

@@ -9,7 +9,7 @@
 
 struct cairn_sequence {
     double cost_ms; /* at time_scale 1; never more for fewer tokens */
-    uint64_t tokens;
+    uint64_t tokens; /* that a pipeline must take: all, or the most that any takes where it is cut */
     uint32_t index; /* in the problem */
 };
 

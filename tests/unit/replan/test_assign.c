@@ -117,7 +117,7 @@ test_many(void **test_state)
     static uint64_t tokens[MANY];
     struct cairn_assign_pipeline pipelines[PIPELINES];
     struct cairn_assign_problem problem = {
-        tokens, MANY, 1e-7, 0.18, 0, pipelines, PIPELINES};
+        tokens, MANY, 1e-7, 0.18, 0, pipelines, PIPELINES, 0};
     struct cairn_assignment assignment = {0};
     struct cairn_fault fault = {""};
     uint64_t state = 1;
@@ -133,12 +133,37 @@ test_many(void **test_state)
     free(assignment.pipelines);
 }
 
+/* Too long for all: refused, unless it may be cut; then it goes where the longest are taken. */
+static void
+test_cut(void **test_state)
+{
+    uint64_t tokens[] = {5000, 10, 20, 7000};
+    struct cairn_assign_pipeline pipelines[] = {{1, 1, 100}, {1, 2, 400}};
+    struct cairn_assign_problem problem = {tokens, 4, 1e-3, 1, 0, pipelines, 2, 0};
+    struct cairn_assignment assignment = {0};
+    struct cairn_fault fault = {""};
+
+    (void)test_state;
+    assert_int_equal(cairn_assign(&problem, &assignment, &fault), CAIRN_NOT_FOUND);
+    problem.microbatch_tokens = 300;
+    assert_int_equal(cairn_assign(&problem, &assignment, &fault), CAIRN_OK);
+    assert_int_equal(assignment.pipelines[0], 1);
+    assert_int_equal(assignment.pipelines[3], 1);
+    assert_int_equal(assignment.pipelines[1], 0);
+    assert_true(assignment.bound_ms <= assignment.step_ms * (1 + 1e-9));
+    free(assignment.pipelines);
+    problem.microbatch_tokens = 500;
+    assert_int_equal(cairn_assign(&problem, &assignment, &fault), CAIRN_NOT_FOUND);
+    assert_non_null(strstr(fault.text, "microbatch_tokens is 500"));
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_small),
         cmocka_unit_test(test_many),
+        cmocka_unit_test(test_cut),
     };
 
     return cmocka_run_group_tests_name("replan/assign", tests, NULL, NULL);
