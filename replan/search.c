@@ -31,6 +31,7 @@ struct search {
     double bound_ms;
     double work_layers;
     bool stopped;
+    bool tried; /* a division of many pipelines: before that a plan may be of a handful of devices, and time does not count */
     struct unit_set sets[SETS_MAX];
     uint32_t set_count;
     struct cairn_division *kept[KEPT_MAX]; /* the best first */
@@ -275,7 +276,7 @@ done:
 static bool
 over(struct search *search)
 {
-    if (!search->plan)
+    if (!search->plan || !search->tried)
         return false;
     search->stopped = search->stopped || search->stop->over(search->stop->context);
     return search->stopped;
@@ -379,8 +380,10 @@ try_set(struct search *search, const struct unit_set *set)
 
         if (search->plan && fluid_ms >= search->step_ms * NEAR)
             break;
-        for (int deal = 0; !err && deal < CAIRN_DEAL_COUNT && !over(search); deal++)
+        for (int deal = 0; !err && deal < CAIRN_DEAL_COUNT && !over(search); deal++) {
             err = try_division(search, set, count, (enum cairn_deal)deal);
+            search->tried = true;
+        }
         if (tried >= NEAR_PIPELINES)
             step += step / 4 + 1;
         count = count > step ? count - step : count > 1 && !search->plan ? 1 : 0;
