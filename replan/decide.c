@@ -22,7 +22,7 @@ struct cairn_decider {
     struct device *devices; /* [device_count] */
     double *settled;        /* [device_count] */
     uint32_t device_count;
-    double lost_ms[CAIRN_ACTION_COUNT]; /* by not having taken the action */
+    double lost_ms[CAIRN_REPLAN_COUNT]; /* by not having taken the action */
     double patience;                    /* times the cost, before acting */
     uint64_t steps_since_action;
     bool has_acted;
@@ -124,19 +124,19 @@ cairn_decider_measured(struct cairn_decider *decider, const double *rates)
 }
 
 /* The cheapest of the actions that lead to nearly the best step. */
-static enum cairn_action
+static enum cairn_replan_action
 cheapest(const struct cairn_offer *offers, const bool *considered)
 {
-    enum cairn_action best = CAIRN_ACTION_NONE;
+    enum cairn_replan_action best = CAIRN_REPLAN_NONE;
     double least_ms = INFINITY;
 
-    for (int i = 0; i < CAIRN_ACTION_COUNT; i++)
+    for (int i = 0; i < CAIRN_REPLAN_COUNT; i++)
         if (considered[i] && offers[i].step_ms < least_ms)
             least_ms = offers[i].step_ms;
-    for (int i = 0; i < CAIRN_ACTION_COUNT; i++)
+    for (int i = 0; i < CAIRN_REPLAN_COUNT; i++)
         if (considered[i] && offers[i].step_ms <= least_ms * NEARLY &&
-            (best == CAIRN_ACTION_NONE || offers[i].cost_ms < offers[best].cost_ms))
-            best = (enum cairn_action)i;
+            (best == CAIRN_REPLAN_NONE || offers[i].cost_ms < offers[best].cost_ms))
+            best = (enum cairn_replan_action)i;
     return best;
 }
 
@@ -148,21 +148,21 @@ count_action(struct cairn_decider *decider)
         decider->patience *= 2;
     decider->has_acted = true;
     decider->steps_since_action = 0;
-    for (int i = 0; i < CAIRN_ACTION_COUNT; i++)
+    for (int i = 0; i < CAIRN_REPLAN_COUNT; i++)
         decider->lost_ms[i] = 0;
 }
 
-enum cairn_action
+enum cairn_replan_action
 cairn_decider_weigh(struct cairn_decider *decider, uint32_t steps, double current_ms,
                     const struct cairn_offer *offers)
 {
-    bool considered[CAIRN_ACTION_COUNT] = {false};
-    enum cairn_action action;
+    bool considered[CAIRN_REPLAN_COUNT] = {false};
+    enum cairn_replan_action action;
 
     decider->steps_since_action += steps;
     for (; decider->steps_since_action >= QUIET_STEPS && decider->patience > 1; decider->patience /= 2)
         decider->steps_since_action -= QUIET_STEPS;
-    for (int i = 0; i < CAIRN_ACTION_COUNT; i++) {
+    for (int i = 0; i < CAIRN_REPLAN_COUNT; i++) {
         double gained_ms = current_ms - offers[i].step_ms;
 
         if (!(offers[i].step_ms < INFINITY) || !(offers[i].cost_ms < INFINITY))
@@ -177,7 +177,7 @@ cairn_decider_weigh(struct cairn_decider *decider, uint32_t steps, double curren
             decider->lost_ms[i] >= (offers[i].cost_ms + offers[i].step_ms) * decider->patience;
     }
     action = cheapest(offers, considered);
-    if (action != CAIRN_ACTION_NONE)
+    if (action != CAIRN_REPLAN_NONE)
         count_action(decider);
     return action;
 }

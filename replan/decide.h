@@ -19,13 +19,13 @@
 #include <stdint.h>
 
 /* What can be done, the cheapest kind first. */
-enum cairn_action {
-    CAIRN_ACTION_MICROBATCHES, /* fewer for a slow pipeline: nothing moves */
-    CAIRN_ACTION_LAYERS,       /* fewer for a slow stage */
-    CAIRN_ACTION_GROUPS,       /* other groups and pipelines, devices left out */
-    CAIRN_ACTION_RESTART,      /* from the last checkpoint, with other devices */
-    CAIRN_ACTION_COUNT,
-    CAIRN_ACTION_NONE = CAIRN_ACTION_COUNT
+enum cairn_replan_action {
+    CAIRN_REPLAN_MICROBATCHES, /* fewer for a slow pipeline: nothing moves */
+    CAIRN_REPLAN_LAYERS,       /* fewer for a slow stage */
+    CAIRN_REPLAN_GROUPS,       /* other groups and pipelines, devices left out */
+    CAIRN_REPLAN_RESTART,      /* from the last checkpoint, with other devices */
+    CAIRN_REPLAN_COUNT,
+    CAIRN_REPLAN_NONE = CAIRN_REPLAN_COUNT
 };
 
 /* What an action leads to. */
@@ -51,10 +51,10 @@ const double *cairn_decider_rates(const struct cairn_decider *decider);
 
 /*
  * Takes that `steps` steps were made at the present settled rates, each of current_ms (INFINITY: the plan that runs
- * cannot go on), while the actions would have led to offers[CAIRN_ACTION_COUNT]. Returns the action to take now, or
- * CAIRN_ACTION_NONE. An action that was returned counts as taken.
+ * cannot go on), while the actions would have led to offers[CAIRN_REPLAN_COUNT]. Returns the action to take now, or
+ * CAIRN_REPLAN_NONE. An action that was returned counts as taken.
  */
-enum cairn_action cairn_decider_weigh(struct cairn_decider *decider, uint32_t steps, double current_ms,
+enum cairn_replan_action cairn_decider_weigh(struct cairn_decider *decider, uint32_t steps, double current_ms,
                                       const struct cairn_offer *offers);
 
 #endif

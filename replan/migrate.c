@@ -325,8 +325,8 @@ shift(const struct pace *paces, uint32_t total, struct cairn_plan *plan)
             low_ms = middle_ms;
     }
     for (uint32_t i = 0; i < plan->pipeline_count; i++) {
-        plan->pipelines[i].microbatches =
-            1 + (uint32_t)floor(fmax(0, high_ms - paces[i].first_ms) / paces[i].slowest_ms);
+        plan->pipelines[i].microbatches = (uint32_t)fmin(
+            total, 1 + floor(fmax(0, high_ms - paces[i].first_ms) / paces[i].slowest_ms));
         given += plan->pipelines[i].microbatches;
     }
     for (uint32_t i = plan->pipeline_count; i-- > 0;) { /* those that end at the same time may be too many */

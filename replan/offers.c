@@ -5,7 +5,7 @@
 
 /* Takes a plan as what an action leads to; the cost is that of moving state, and a pause. */
 static cairn_err
-offer(const struct cairn_problem *problem, enum cairn_action action, struct cairn_plan *plan, double step_ms,
+offer(const struct cairn_problem *problem, enum cairn_replan_action action, struct cairn_plan *plan, double step_ms,
       double pause_ms, struct cairn_offers *out)
 {
     struct cairn_migration migration = {0};
@@ -14,7 +14,7 @@ offer(const struct cairn_problem *problem, enum cairn_action action, struct cair
     if (!plan)
         return CAIRN_OK;
     out->plans[action] = plan;
-    if (action != CAIRN_ACTION_MICROBATCHES)
+    if (action != CAIRN_REPLAN_MICROBATCHES)
         err = cairn_migration_of(problem, problem->current, plan, &migration);
     /* Without links the time of a move is not known, and taken as nothing: the pause is measured. */
     out->offers[action] = (struct cairn_offer){
@@ -38,8 +38,8 @@ offer_groups(const struct cairn_problem *problem, const struct cairn_offer_costs
     answer.plan = NULL; /* it is the offer's */
     cairn_answer_plan_fini(&answer);
     if (plan && costs->restart_ms < INFINITY)
-        out->offers[CAIRN_ACTION_RESTART] = (struct cairn_offer){step_ms, costs->restart_ms};
-    return offer(problem, CAIRN_ACTION_GROUPS, plan, step_ms, costs->pause_ms, out);
+        out->offers[CAIRN_REPLAN_RESTART] = (struct cairn_offer){step_ms, costs->restart_ms};
+    return offer(problem, CAIRN_REPLAN_GROUPS, plan, step_ms, costs->pause_ms, out);
 }
 
 cairn_err
@@ -54,7 +54,7 @@ cairn_offers_make(const struct cairn_problem *problem, const struct cairn_offer_
 
     if (!problem->current)
         return CAIRN_INVAL;
-    for (int i = 0; i < CAIRN_ACTION_COUNT; i++)
+    for (int i = 0; i < CAIRN_REPLAN_COUNT; i++)
         made.offers[i] = (struct cairn_offer){INFINITY, INFINITY};
     err = cairn_plan_check(problem->current, problem, &fault);
     if (err == CAIRN_NOMEM)
@@ -63,11 +63,11 @@ cairn_offers_make(const struct cairn_problem *problem, const struct cairn_offer_
         made.current_ms = cairn_plan_step_ms(problem->current, problem);
     err = cairn_migration_shift(problem, problem->current, &plan, &step_ms);
     if (!err)
-        err = offer(problem, CAIRN_ACTION_MICROBATCHES, plan, step_ms, 0, &made);
+        err = offer(problem, CAIRN_REPLAN_MICROBATCHES, plan, step_ms, 0, &made);
     if (!err)
         err = cairn_migration_redivide(problem, problem->current, &plan, &step_ms);
     if (!err)
-        err = offer(problem, CAIRN_ACTION_LAYERS, plan, step_ms, costs->pause_ms, &made);
+        err = offer(problem, CAIRN_REPLAN_LAYERS, plan, step_ms, costs->pause_ms, &made);
     if (!err)
         err = offer_groups(problem, costs, stop, &made);
     if (err)
@@ -80,7 +80,7 @@ cairn_offers_make(const struct cairn_problem *problem, const struct cairn_offer_
 void
 cairn_offers_fini(struct cairn_offers *offers)
 {
-    for (int i = 0; i < CAIRN_ACTION_COUNT; i++)
+    for (int i = 0; i < CAIRN_REPLAN_COUNT; i++)
         cairn_plan_destroy(offers->plans[i]);
     *offers = (struct cairn_offers){0};
 }

@@ -8,8 +8,8 @@
 #include "replan/decide.h"
 
 struct cairn_offers {
-    struct cairn_offer offers[CAIRN_ACTION_COUNT];
-    struct cairn_plan *plans[CAIRN_ACTION_COUNT]; /* owned; NULL: the action cannot be done, or is a restart */
+    struct cairn_offer offers[CAIRN_REPLAN_COUNT];
+    struct cairn_plan *plans[CAIRN_REPLAN_COUNT]; /* owned; NULL: the action cannot be done, or is a restart */
     double current_ms;                            /* INFINITY: the plan that runs cannot go on */
 };
 

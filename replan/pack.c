@@ -65,9 +65,9 @@ cut(const struct cairn_assign_problem *cost, const uint64_t *tokens, uint32_t se
         for (uint64_t first = 0; first < tokens[i]; first += cap_tokens) {
             uint64_t left = tokens[i] - first, end = left < cap_tokens ? tokens[i] : first + cap_tokens;
             double cost_ms = cost_of(cost, first, end);
-            struct cairn_piece *piece = &packing->pieces[packing->piece_count];
+            struct cairn_packed_piece *piece = &packing->pieces[packing->piece_count];
 
-            *piece = (struct cairn_piece){i, 0, first, end};
+            *piece = (struct cairn_packed_piece){i, 0, first, end};
             packing->sum_ms += cost_ms;
             if (left >= cap_tokens) {
                 piece->microbatch = packing->microbatch_count++;

@@ -14,7 +14,7 @@
 enum { CAIRN_PACK_PIECES_MAX = 65536 };
 
 /* Tokens [first_token, end_token) of a sequence, in one micro-batch. */
-struct cairn_piece {
+struct cairn_packed_piece {
     uint32_t sequence;
     uint32_t microbatch;
     uint64_t first_token;
@@ -22,7 +22,7 @@ struct cairn_piece {
 };
 
 struct cairn_packing {
-    struct cairn_piece *pieces; /* owned; chunks of a sequence in their order */
+    struct cairn_packed_piece *pieces; /* owned; chunks of a sequence in their order */
     uint32_t piece_count;
     uint32_t microbatch_count;
     uint32_t microbatches_min; /* no packing has fewer */

@@ -55,7 +55,7 @@ write_microbatches(const struct cairn_assign_problem *problem, const struct cair
         err = pack_pipeline(problem, assignment, i, sequences, &packing);
         cairn_json_write_array_begin(writer);
         for (uint32_t j = 0; j < packing.piece_count; j++) {
-            const struct cairn_piece *piece = &packing.pieces[j];
+            const struct cairn_packed_piece *piece = &packing.pieces[j];
 
             cairn_json_write_object_begin(writer);
             cairn_json_write_key(writer, "microbatch");

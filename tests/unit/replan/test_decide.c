@@ -103,7 +103,7 @@ end(struct job *job)
 static void
 play(struct job *job, const double *measured)
 {
-    enum cairn_action action;
+    enum cairn_replan_action action;
 
     if (cairn_decider_measured(job->decider, measured)) {
         for (uint32_t i = 0; i < DEVICES; i++)
@@ -111,7 +111,7 @@ play(struct job *job, const double *measured)
         make_offers(job);
     }
     action = cairn_decider_weigh(job->decider, STEPS_PER_ROUND, job->offers.current_ms, job->offers.offers);
-    if (action == CAIRN_ACTION_NONE)
+    if (action == CAIRN_REPLAN_NONE)
         return;
     job->actions++;
     cairn_plan_destroy(job->problem.current);
@@ -234,7 +234,7 @@ test_death(void **test_state)
 static void
 test_twice_the_best(void **test_state)
 {
-    static const struct cairn_offer offers[CAIRN_ACTION_COUNT] = {
+    static const struct cairn_offer offers[CAIRN_REPLAN_COUNT] = {
         {INFINITY, INFINITY}, {INFINITY, INFINITY}, {100, 5000}, {INFINITY, INFINITY}};
 
     (void)test_state;
@@ -246,7 +246,7 @@ test_twice_the_best(void **test_state)
         assert_int_equal(cairn_decider_create(1, &decider), CAIRN_OK);
         for (uint32_t step = 0; step < length && !acted; step++) {
             lost_ms += 30;
-            acted = cairn_decider_weigh(decider, 1, 130, offers) == CAIRN_ACTION_GROUPS;
+            acted = cairn_decider_weigh(decider, 1, 130, offers) == CAIRN_REPLAN_GROUPS;
         }
         lost_ms += acted ? 5000 : 0;
         assert_true(lost_ms <= 2 * best_ms + 30 + 100); /* a round, and the step that any action costs */
@@ -258,18 +258,18 @@ test_twice_the_best(void **test_state)
 static void
 test_cheapest_adequate(void **test_state)
 {
-    struct cairn_offer offers[CAIRN_ACTION_COUNT] = {{120, 0}, {101, 2000}, {100, 9000}, {100, 600000}};
+    struct cairn_offer offers[CAIRN_REPLAN_COUNT] = {{120, 0}, {101, 2000}, {100, 9000}, {100, 600000}};
     struct cairn_decider *decider;
 
     (void)test_state;
     assert_int_equal(cairn_decider_create(1, &decider), CAIRN_OK);
-    assert_int_equal(cairn_decider_weigh(decider, 3, 150, offers), CAIRN_ACTION_NONE);
-    assert_int_equal(cairn_decider_weigh(decider, 1, 150, offers), CAIRN_ACTION_MICROBATCHES);
-    assert_int_equal(cairn_decider_weigh(decider, 100, 120, offers), CAIRN_ACTION_NONE);
+    assert_int_equal(cairn_decider_weigh(decider, 3, 150, offers), CAIRN_REPLAN_NONE);
+    assert_int_equal(cairn_decider_weigh(decider, 1, 150, offers), CAIRN_REPLAN_MICROBATCHES);
+    assert_int_equal(cairn_decider_weigh(decider, 100, 120, offers), CAIRN_REPLAN_NONE);
     /* The first action made the second one dearer: 4,202 ms. */
-    assert_int_equal(cairn_decider_weigh(decider, 130, 120, offers), CAIRN_ACTION_LAYERS);
-    offers[CAIRN_ACTION_LAYERS].step_ms = INFINITY;
-    assert_int_equal(cairn_decider_weigh(decider, 1, INFINITY, offers), CAIRN_ACTION_GROUPS);
+    assert_int_equal(cairn_decider_weigh(decider, 130, 120, offers), CAIRN_REPLAN_LAYERS);
+    offers[CAIRN_REPLAN_LAYERS].step_ms = INFINITY;
+    assert_int_equal(cairn_decider_weigh(decider, 1, INFINITY, offers), CAIRN_REPLAN_GROUPS);
     cairn_decider_destroy(decider);
 }
 

@@ -38,7 +38,7 @@ check(const struct cairn_packing *packing, const uint64_t *tokens, uint32_t coun
         uint32_t before = 0;
 
         for (; at < packing->piece_count && packing->pieces[at].sequence == i; at++) {
-            const struct cairn_piece *piece = &packing->pieces[at];
+            const struct cairn_packed_piece *piece = &packing->pieces[at];
             double ms = whole_ms(piece->end_token) - (piece->first_token > 0 ? whole_ms(piece->first_token) : 0);
 
             assert_true(piece->first_token == next && piece->end_token > next);
