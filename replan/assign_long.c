@@ -9,8 +9,15 @@
 #include "replan/assigner.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #define MARGIN 1e-9
+enum { FAILED_ROOM = 8192 };
+
+/* 128 bits that stand for a state; two states have the same by chance once in far more than there ever are. */
+struct name {
+    uint64_t part[2];
+};
 
 /* A pipeline that is filled. */
 struct bin {
@@ -31,6 +38,8 @@ struct cairn_long {
     uint32_t *candidates;   /* [CAIRN_LONG_MAX * pipeline_count], for each sequence the bins to try */
     double *prices;         /* [pipeline_count], of the candidates of one sequence */
     uint64_t looked_at;     /* bins, since the search began */
+    uint64_t searches;      /* so far: names of one search mean nothing in another */
+    struct name failed[FAILED_ROOM]; /* states from which there is no way; later ones replace earlier ones */
 };
 
 cairn_err
@@ -68,6 +77,43 @@ cairn_long_destroy(struct cairn_long *longest)
     free(longest);
 }
 
+static uint64_t
+mix(uint64_t name, uint64_t more)
+{
+    name = (name ^ more) * UINT64_C(0x9e3779b97f4a7c15);
+    return name ^ name >> 29;
+}
+
+/* The name of a state before sequence `at` is placed in one of the bins from `first` on. Bins that are alike may change
+ * places on either side of `first`: a name is a sum over all. */
+static struct name
+name_state(struct cairn_long *longest, uint32_t bin_count, uint32_t at, uint32_t first)
+{
+    struct name name = {{0, 0}};
+
+    longest->looked_at += bin_count;
+    for (uint32_t i = 0; i < bin_count; i++) {
+        const struct bin *bin = &longest->bins[i];
+        uint64_t left, largest, own = 2 * (uint64_t)bin->alike + (i >= first);
+
+        memcpy(&left, &bin->left_ms, sizeof(left));
+        memcpy(&largest, &bin->largest_ms, sizeof(largest));
+        name.part[0] += mix(mix(mix(own, left), largest), left);
+        name.part[1] += mix(mix(mix(~own, largest), left), largest);
+    }
+    for (uint64_t i = 0; i < 2; i++)
+        name.part[i] = mix(mix(mix(name.part[i], longest->searches), at), i + 7);
+    return name;
+}
+
+static bool
+has_failed(const struct cairn_long *longest, const struct name *name)
+{
+    const struct name *there = &longest->failed[name->part[0] % FAILED_ROOM];
+
+    return there->part[0] == name->part[0] && there->part[1] == name->part[1];
+}
+
 /* Where the search stands for one sequence: what is to be tried, and what to undo. */
 struct level {
     uint32_t candidate_count;
@@ -77,6 +123,7 @@ struct level {
     double was_largest_ms;
     double all_left_ms; /* of all pipelines, before the sequence is placed */
     double work_ms;     /* of the sequences from here on */
+    struct name state;  /* before the sequence is placed; of the first one, nothing */
 };
 
 /* Only bins that can hold the least of the sequences are searched; all work counts. */
@@ -160,7 +207,7 @@ may_fit_some(struct cairn_long *longest, uint32_t bin_count, uint32_t at, uint32
         longest->looked_at++;
         room_ms += room_of(&longest->bins[i], next_ms, least_ms, &own);
         places += own;
-        if (room_ms >= work_ms && places >= count - at)
+        if (room_ms * (1 + MARGIN) >= work_ms && places >= count - at) /* equal ones add up with rounding */
             return true;
     }
     return false;
@@ -227,6 +274,7 @@ cairn_long_place(struct cairn_long *longest, uint32_t count, double step_ms, uin
         levels[i].work_ms = work_ms;
     }
     rest_ms = longest->total_ms - work_ms;
+    longest->searches++;
     bin_count = begin(longest, count, step_ms, &levels[0].all_left_ms);
     levels[0].candidate_count =
         levels[0].all_left_ms >= longest->total_ms && may_fit(longest, bin_count, 0, count, levels)
@@ -242,6 +290,8 @@ cairn_long_place(struct cairn_long *longest, uint32_t count, double step_ms, uin
                 *work -= longest->looked_at < *work ? longest->looked_at : *work;
                 return CAIRN_LONG_NONE;
             }
+            if (level->candidate_count > 0)
+                longest->failed[level->state.part[0] % FAILED_ROOM] = level->state;
             level = &levels[--at];
             longest->bins[level->bin].left_ms = level->was_left_ms;
             longest->bins[level->bin].largest_ms = level->was_largest_ms;
@@ -272,6 +322,9 @@ cairn_long_place(struct cairn_long *longest, uint32_t count, double step_ms, uin
             bool alike = next->tokens == sequence->tokens && !(next->cost_ms < sequence->cost_ms);
             uint32_t first = alike ? level->bin : 0;
 
+            levels[at].state = name_state(longest, bin_count, at, first);
+            if (has_failed(longest, &levels[at].state))
+                continue;
             levels[at].candidate_count = list_candidates(longest, first, bin_count, &longest->sequences[at],
                                                          longest->candidates + at * room);
         }
