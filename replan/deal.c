@@ -36,8 +36,8 @@ deal_one(struct dealt *heap, uint32_t count, double more)
     return to;
 }
 
-/* Deals as many units to each pipeline, those with fewest left out: the slowest first, each to the pipeline that is then the fastest,
- * its places that are still free counted as the fastest units. owner[unit_count]. CAIRN_NOMEM. */
+/* Deals as many units to each pipeline: the slowest first, each to the pipeline whose places have lost least speed so
+ * far. owner[unit_count]. CAIRN_NOMEM. */
 static cairn_err
 deal_evenly(const struct cairn_unit *units, uint32_t unit_count, uint32_t count, uint32_t *owner)
 {

@@ -93,7 +93,8 @@ have_left(const struct device *device, double settled)
     return above == ROUNDS || below == ROUNDS;
 }
 
-/* The rate that a device is settled at after another round. The first of the rounds may have been slow in part: hence the median. */
+/* The rate that a device is settled at after another round. The first of the rounds may have been slow in part: hence
+ * the median. */
 static double
 settle(struct device *device, double settled, double rate)
 {

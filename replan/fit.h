@@ -24,8 +24,8 @@ struct cairn_stage_sample {
 };
 
 /*
- * Sets layer_ms, embed_layers and head_layers; the latter two stay as they are where no sample has such a stage. CAIRN_INVAL with *fault:
- * too few samples, or alike ones, which leave a coefficient open; what to measure. CAIRN_NOMEM.
+ * Sets layer_ms, embed_layers and head_layers; the latter two stay as they are where no sample has such a stage.
+ * CAIRN_INVAL with *fault: too few samples, or alike ones, which leave a coefficient open; what to measure. CAIRN_NOMEM.
  */
 CAIRN_MUST_CHECK cairn_err cairn_fit_stages(const struct cairn_stage_sample *samples, uint32_t count,
                                             struct cairn_problem *problem, struct cairn_fit *fit,

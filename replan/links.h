@@ -2,7 +2,7 @@
  * replan/links.h - keeps the reduction over pipelines off links that are known to be slow.
  *
  * All pipelines add up the gradients of a layer: much data, every step. Stages of one pipeline hand on activations: little.
- * So two nodes with a slow link between them should hold different layers, as stages of one pipeline do, or layers that do not overlap.
+ * So two nodes with a slow link between them should hold different layers, as stages of one pipeline do.
  * Groups that are alike in time and memory change places until that is so; the time that the formula gives stays as it is.
  */
 #ifndef CAIRN_REPLAN_LINKS_H

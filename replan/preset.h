@@ -2,7 +2,8 @@
  * replan/preset.h - known models and devices, for questions that are asked before anything has been measured.
  *
  * What is known are shapes (layers, widths, vocabulary) and data sheets (operations, memory, links); times follow from
- * counting operations, at the part of its peak that a device reaches in training. Measured coefficients (fit.h) are better, always.
+ * counting operations, at the part of its peak that a device reaches in training. Measured coefficients (fit.h) are
+ * better, always.
  */
 #ifndef CAIRN_REPLAN_PRESET_H
 #define CAIRN_REPLAN_PRESET_H

@@ -31,7 +31,7 @@ cairn_baseline cairn_baseline_drop;
  */
 cairn_baseline cairn_baseline_malleus;
 
-/* The time of an assignment of sequences; INFINITY where there is none. `pipelines` is scratch, [sequence_count]. CAIRN_NOMEM. */
+/* The time of an assignment of sequences; INFINITY where there is none. pipelines[sequence_count]: scratch. CAIRN_NOMEM. */
 typedef cairn_err cairn_baseline_assign(const struct cairn_assign_problem *problem, uint32_t *pipelines,
                                         double *step_ms);
 

@@ -331,8 +331,8 @@ row_simulation(bool full)
             cairn_answer_plan_fini(&answer);
             cairn_problem_fini(&problem);
         }
-    printf("\nsimulated step under the formula: %u plans, %u within 2 %%, median %.3f %%, least %.3f %%, most %.3f %%\n", under.count,
-           near, 100 * quantile(&under, 0.5), 100 * quantile(&under, 0), 100 * quantile(&under, 1));
+    printf("\nsimulated step under the formula: %u plans, %u within 2 %%, median %.3f %%, least %.3f %%, most %.3f %%\n",
+           under.count, near, 100 * quantile(&under, 0.5), 100 * quantile(&under, 0), 100 * quantile(&under, 1));
 }
 
 static void

@@ -2,9 +2,9 @@
  * tests/fault/test_planner.c - reading, planning, offers, assigning and packing with the n-th allocation failing, once and
  * from there on.
  *
- * Every run must end in CAIRN_OK or CAIRN_NOMEM, with nothing allocated that was not before. The linker wraps malloc, calloc
- * and realloc. The allocator counts freed blocks that it keeps for reuse as used, so each case runs until that has settled: what then still
- * grows with each run is a leak.
+ * Every run must end in CAIRN_OK or CAIRN_NOMEM, with nothing allocated that was not before. The linker wraps malloc,
+ * calloc and realloc. The allocator counts freed blocks that it keeps for reuse as used, so each case runs until that
+ * has settled: what then still grows with each run is a leak.
  */
 #include "replan/offers.h"
 #include "replan/pack.h"
@@ -121,7 +121,8 @@ run_plan(void)
 /* Long sequences decide, so that the search for their places runs as well. */
 static const char assign_text[] =
     "{\"sequences\": [900, 800, 800, 700, 640, 600, 510, 90, 80, 70, 60, 50], \"cost\": {\"a\": 0.001, \"b\": 1, \"c\": 0},"
-    " \"pipelines\": [{\"time_scale\": 1, \"stages\": 2, \"max_tokens\": 1000}, {\"time_scale\": 1.5, \"stages\": 1, \"max_tokens\": 900},"
+    " \"pipelines\": [{\"time_scale\": 1, \"stages\": 2, \"max_tokens\": 1000},"
+    " {\"time_scale\": 1.5, \"stages\": 1, \"max_tokens\": 900},"
     " {\"time_scale\": 1, \"stages\": 4, \"max_tokens\": 700}]}";
 
 static cairn_err

@@ -32,7 +32,8 @@ test_stages(void **test_state)
     (void)test_state;
     for (uint64_t seed = 0; seed < 200; seed++) {
         uint64_t state = seed + 9;
-        double layer_ms = 1 + random_below(&state, 30), embed = random_below(&state, 3) + 0.5, head = random_below(&state, 9) + 0.5;
+        double layer_ms = 1 + random_below(&state, 30);
+        double embed = random_below(&state, 3) + 0.5, head = random_below(&state, 9) + 0.5;
         struct cairn_stage_sample samples[SAMPLES];
         struct cairn_problem problem = {0};
         struct cairn_fault fault = {""};
