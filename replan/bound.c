@@ -41,7 +41,8 @@ struct sums {
     double step_ms;
     const struct uniform *uniform;
     double rate_min;
-    double spare; /* of (D), 0 to 1 */
+    double spare;        /* of (D), 0 to 1 */
+    double dependent_ms; /* per layer of the fastest groups that cannot hold the model alone; INFINITY: there are none */
 };
 
 static double
@@ -90,6 +91,19 @@ worth_shared(const void *context, uint32_t size_index, double rate, uint64_t mem
            (uniform->share > 0 ? uniform->lost / uniform->share : 0);
 }
 
+/* The share of the layers that a group may have in a pipeline within T of groups that take fastest_ms per layer or more: what it
+ * has beyond takes longer than there. */
+static double
+share_in_time(const struct sums *sums, double layer_ms, double fastest_ms, double share)
+{
+    double spare_ms = sums->step_ms * (1 + MARGIN) - sums->work_layers * fastest_ms;
+    double layers = layer_ms > fastest_ms ? floor(spare_ms / (layer_ms - fastest_ms) * (1 + MARGIN)) : INFINITY;
+
+    if (layers <= 0)
+        return 0;
+    return layers < share * sums->problem->layers ? layers / sums->problem->layers : share;
+}
+
 /* (D): what is left over of a whole micro-batch, from 1 - `spare` on, counts for groups that hold the model; those that do
  * not count with their fraction, and with what they hold or 1 - `spare`. */
 static double
@@ -97,10 +111,13 @@ worth_dependent(const void *context, uint32_t size_index, double rate, uint64_t 
 {
     const struct sums *sums = context;
     double share = share_of(sums->problem, sums->problem->sizes[size_index].size, memory_bytes);
-    double alone = alone_microbatches(sums, layer_ms_of(sums, size_index, rate)), rest = 1 - sums->spare;
+    double layer_ms = layer_ms_of(sums, size_index, rate);
+    double alone = alone_microbatches(sums, layer_ms), rest = 1 - sums->spare;
 
     if (share <= 0)
         return 0;
+    if (alone < 1 || share < 1)
+        share = share_in_time(sums, layer_ms, sums->dependent_ms, share);
     if (alone < 1)
         return share < sums->spare ? share : sums->spare;
     if (share < 1)
@@ -163,9 +180,26 @@ struct bound {
     struct cairn_problem free_problem; /* the same without limits of memory; owns nothing */
     struct cairn_divider *divider;
     struct cairn_divider *free_divider;
+    double dependent_ms; /* as in sums */
     struct cairn_group groups[STAGES_MAX];
     struct uniform uniforms[CAIRN_PROBLEM_SIZES_MAX];
 };
+
+static double
+find_dependent_ms(const struct cairn_fleet *fleet)
+{
+    const struct cairn_problem *problem = fleet->problem;
+    double least_ms = INFINITY;
+    uint64_t memory_bytes = UINT64_MAX;
+
+    for (uint32_t i = 0; i < fleet->node_count; i++)
+        if (fleet->node_memory_bytes[i] < memory_bytes)
+            memory_bytes = fleet->node_memory_bytes[i];
+    for (uint32_t i = 0; i < problem->size_count; i++)
+        if (share_of(problem, problem->sizes[i].size, memory_bytes) < 1)
+            least_ms = fmin(least_ms, problem->layer_ms * problem->sizes[i].cost * fleet->rate_min);
+    return least_ms;
+}
 
 static void
 begin_uniform(struct bound *bound, uint32_t size_index)
@@ -212,7 +246,7 @@ out_of_reach(struct bound *bound, double step_ms, bool *out)
 {
     const struct cairn_problem *problem = bound->fleet->problem;
     struct sums sums = {problem, cairn_problem_work_layers(problem), step_ms, NULL,
-                        bound->fleet->rate_min, 0};
+                        bound->fleet->rate_min, 0, bound->dependent_ms};
     static const double spares[] = {0.1, 0.25, 0.5, 0.75, 0.9};
     uint32_t all = (1u << problem->size_count) - 1;
     double needed = problem->microbatches * (1 - MARGIN), total;
@@ -296,6 +330,7 @@ cairn_bound_step_ms(const struct cairn_fleet *fleet, const struct cairn_stop *st
 
     if (!err) {
         bound->fleet = fleet;
+        bound->dependent_ms = find_dependent_ms(fleet);
         bound->free_problem = *fleet->problem;
         bound->free_problem.layer_bytes = 0;
         bound->free_problem.activation_bytes = 0;
