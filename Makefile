@@ -128,6 +128,9 @@ bench-plan: $(BUILD)/tests/bench/bench_plan
 FUZZ_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
 $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(call ARCHIVES_FOR,tools)
 	$(Q)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS_ALL) -lm
+# Seeds of the fuzzers of what is packed, made again: build/plain/tests/fuzz/make_seeds tests/fuzz/corpus
+$(BUILD)/tests/fuzz/make_seeds: $(BUILD)/tests/fuzz/make_seeds.o $(call ARCHIVES_FOR,tools)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS_ALL) -lm
 .PHONY: unit-bins fault-bins gpu-bins fuzz-bins
 unit-bins: $(UNIT_BIN)
 fault-bins: $(FAULT_BIN)
