@@ -82,7 +82,6 @@ CAIRN_MUST_CHECK cairn_err cairn_memory_record_load(struct cairn_memory *memory,
  */
 struct cairn_memory_reserved {
     struct cairn_arena *data, *parity, *record;
-    uint64_t data_blocks, parity_blocks;
 };
 CAIRN_MUST_CHECK cairn_err cairn_memory_reserve(const struct cairn_memory *memory,
                                                 uint64_t data_blocks, uint64_t parity_blocks,
