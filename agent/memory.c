@@ -412,6 +412,20 @@ cairn_memory_record_load(struct cairn_memory *memory, uint32_t holding, uint8_t 
     return CAIRN_OK;
 }
 
+bool
+cairn_memory_record_is_whole(const struct cairn_memory *memory, uint32_t holding)
+{
+    uint32_t slot;
+    const struct cairn_slots *store = record_of(memory, holding, &slot);
+    struct cairn_slot_info info;
+    cairn_err err;
+
+    if (!store)
+        return true;
+    err = cairn_slot_load(store, slot, NULL, store->payload_bytes_max, &info);
+    return err == CAIRN_AGAIN || (err == CAIRN_OK && info.payload_bytes && !info.damaged);
+}
+
 void
 cairn_memory_unreserve(struct cairn_memory_reserved *reserved)
 {
