@@ -189,6 +189,7 @@ struct operator_health {
     uint32_t parity;  /* the least of all groups */
     uint32_t parts;   /* that the newest generation has */
     uint32_t missing; /* parts that nobody who answered holds */
+    uint32_t unkept;  /* nodes whose memory no keeper holds */
     int32_t survives; /* further nodes of every group that may be lost now; < 0: too much is lost
                          already */
     bool survives_domain; /* the loss of any one failure domain */

@@ -107,6 +107,8 @@ class Start(unittest.TestCase):
                 code, _, err = self.start(cluster)
                 self.assertEqual(code, PEER, err)
                 self.assertIn(str(port), err)
+                self.assertIn("end what uses it", err)
+                self.assertNotIn("disk", err)
                 code, answer, _ = cairn("doctor", "--config", cluster.path("node0.yaml"))
                 self.assertEqual(code, CRITICAL)
                 self.assertIn("port", {f["code"] for f in answer["findings"] if f["level"] == "CRITICAL"})
@@ -144,6 +146,27 @@ class Start(unittest.TestCase):
             self.assertEqual(cairn("doctor", "--config", cluster.path("node0.yaml"))[0], CRITICAL)
             os.chmod(key, 0o600)
             self.assertEqual(run("agent", "--config", cluster.path("node0.yaml"), "--check")[0], OK)
+
+    def test_a_state_directory_that_is_none(self):
+        with Cluster(1, parity=0) as cluster:
+            file = cluster.path("file")
+            open(file, "wb").close()
+            self.rewrite(cluster, lambda text: re.sub(r"(?m)^dir: .*$", f"dir: {file}", text))
+            code, _, err = self.start(cluster)
+            self.assertEqual(code, CONFIG, err)
+            self.assertIn("set `dir` to another path", err)
+
+    def test_without_a_keeper_it_says_what_is_lost(self):
+        with Cluster(1, parity=0) as cluster:
+            self.rewrite(cluster, lambda text: text + "keeper: false\n")
+            cluster.start()
+            code, answer, _ = cairn("status", "--agent", cluster.socket(0))
+            self.assertEqual(code, WARN)
+            self.assertIn("memory-unkept", codes(answer))
+            cluster.agents[0].send_signal(signal.SIGTERM)
+            self.assertEqual(cluster.agents[0].wait(timeout=30), OK)
+            self.assertIn("no keeper holds its memory", cluster.log(0))
+            self.assertNotIn("stays with the keeper", cluster.log(0))
 
     def test_too_little_memory_prints_the_sum(self):
         with Cluster(1, parity=0, state="64TiB") as cluster:
