@@ -488,6 +488,12 @@ class Run(unittest.TestCase):
         process.terminate()
         self.assertEqual(process.wait(timeout=10), 5)
 
+    def test_who_ignores_the_ends_of_children_hears_of_the_commands(self):
+        self.cluster.start()
+        done = subprocess.run([CAIRN, "run", "--agent", self.cluster.socket(0), "--", "sh", "-c", "exit 7"], check=False,
+                              stderr=subprocess.DEVNULL, preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
+        self.assertEqual(done.returncode, 7)
+
     def test_who_never_attaches_is_told(self):
         """Whoever wraps a command that does not attach hears of it: while it runs, or when it has ended; its exit code stays."""
         self.cluster.start()
