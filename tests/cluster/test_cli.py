@@ -27,7 +27,8 @@ def codes(answer):
 
 
 class Usage(unittest.TestCase):
-    VERBS = ("agent", "run", "snapshot", "status", "snapshots", "restore", "verify", "doctor", "plan", "simulate", "assign")
+    VERBS = ("demo", "agent", "run", "snapshot", "status", "snapshots", "restore", "verify", "doctor", "bench", "plan", "simulate",
+             "assign")
 
     def test_help_has_a_synopsis_and_two_examples(self):
         for verb in self.VERBS:
@@ -45,7 +46,8 @@ class Usage(unittest.TestCase):
                             (("status", "-o", "xml"), "-o takes table or json"), (("restore", "--generation", "30"), "EPOCH:STEP"),
                             (("restore", "--timeout", "soon"), "--timeout"), (("snapshots", "extra"), "one word too many"),
                             (("run",), "which command?"), (("run", "--every", "0", "--", "true"), "--every"),
-                            (("agent",), "--config"), (("restore", "--to"), "needs a value")):
+                            (("agent",), "--config"), (("restore", "--to"), "needs a value"),
+                            (("bench", "protect", "--nodes", "4", "--parity", "4"), "at most half")):
             code, out, err = run(*words)
             self.assertEqual((code, out), (USAGE, ""), words)
             self.assertIn(said, err)
