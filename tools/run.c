@@ -268,17 +268,22 @@ wait_command(pid_t child, const struct attachment *attachment)
     struct sigaction action = {.sa_handler = on_alarm}; /* it interrupts the wait */
     bool said = !attachment;
     int status = 0, exit_code;
+    pid_t ended;
 
     sigaction(SIGALRM, &action, NULL);
     if (!said)
         alarm(UNATTACHED_SECONDS);
-    while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+    while ((ended = waitpid(child, &status, 0)) < 0 && errno == EINTR) {
         if (overdue && !said)
             said = say_unattached(attachment, "so far");
         overdue = 0;
     }
     alarm(0);
     child_pid = 0;
+    if (ended != child) {
+        fprintf(stderr, "cairn run: how the command ended cannot be learnt: %s\n", strerror(errno));
+        return CAIRN_EXIT_FAILED;
+    }
     exit_code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
     if (!said && exit_code != CANNOT_START && exit_code != NOT_FOUND)
         (void)say_unattached(attachment, "it has ended, and");
