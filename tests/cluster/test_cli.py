@@ -490,6 +490,20 @@ class Run(unittest.TestCase):
         process.terminate()
         self.assertEqual(process.wait(timeout=10), 5)
 
+    def test_a_snapshot_is_asked_for_by_signal(self):
+        """Who has no use for SIGUSR1 would end by it: `cairn run` answers it itself, and hands it to others."""
+        self.cluster.start()
+        for number, (trap, code) in enumerate((("", 3), ("trap 'exit 6' USR1; ", 6))):
+            out, go = self.cluster.path(f"usr1-{number}.out"), self.cluster.path(f"go{number}")
+            process = spawn([CAIRN, "run", "--agent", self.cluster.socket(0), "--", "sh", "-c",
+                             f"{trap}echo ready; while ! test -e {go}; do sleep 0.05; done; exit 3"], out)
+            wait_for("the command runs", lambda: "ready" in text_of(out))
+            process.send_signal(signal.SIGUSR1)
+            if not trap:
+                wait_for("the answer", lambda: "snapshot" in text_of(out) or process.poll() is not None)
+                open(go, "w").close()
+            self.assertEqual(process.wait(timeout=20), code, text_of(out))
+
     def test_who_ignores_the_ends_of_children_hears_of_the_commands(self):
         self.cluster.start()
         done = subprocess.run([CAIRN, "run", "--agent", self.cluster.socket(0), "--", "sh", "-c", "exit 7"], check=False,
