@@ -21,6 +21,7 @@ cairn_detector_create(const struct cairn_topology *topology, uint32_t steps_in_f
     detector->intakes = calloc(world, sizeof *detector->intakes);
     detector->rank_step = calloc(world, sizeof *detector->rank_step);
     detector->seen = calloc(world, sizeof *detector->seen);
+    detector->left_out = calloc(world, sizeof *detector->left_out);
     detector->ranks = calloc(world, sizeof *detector->ranks);
     detector->now.compute_ns = calloc(world, sizeof *detector->now.compute_ns);
     detector->now.work = calloc(world, sizeof *detector->now.work);
@@ -29,7 +30,7 @@ cairn_detector_create(const struct cairn_topology *topology, uint32_t steps_in_f
     detector->scratch = calloc((size_t)world * (CAIRN_CALIBRATE_STEPS + 1), sizeof *detector->scratch);
     detector->value = calloc(world, sizeof *detector->value);
     detector->pauses = calloc(world, sizeof *detector->pauses);
-    if (!detector->intakes || !detector->rank_step || !detector->seen || !detector->ranks ||
+    if (!detector->intakes || !detector->rank_step || !detector->seen || !detector->left_out || !detector->ranks ||
         !detector->now.compute_ns || !detector->now.work || !detector->now.wait_ns ||
         !detector->calibrate || !detector->scratch || !detector->value || !detector->pauses) {
         cairn_detector_destroy(detector);
@@ -80,6 +81,7 @@ cairn_detector_destroy(struct cairn_detector *detector)
     free(detector->periods);
     free(detector->rank_step);
     free(detector->seen);
+    free(detector->left_out);
     free(detector->ranks);
     free(detector->now.compute_ns);
     free(detector->now.work);
@@ -178,6 +180,8 @@ analyse_whole(struct cairn_detector *detector)
     for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
         uint32_t step = detector->seen[rank] ? detector->rank_step[rank] : 0;
 
+        if (detector->left_out[rank])
+            continue;
         slowest = step < slowest ? step : slowest;
         fastest = step > fastest ? step : fastest;
     }
@@ -208,6 +212,64 @@ hand_in(struct cairn_detector *detector, uint32_t rank, struct cairn_rank_step *
     flight->ranks[rank] = summary;
     detector->arrivals++;
     return CAIRN_OK;
+}
+
+static void
+see(struct cairn_detector *detector, uint32_t rank)
+{
+    if (!detector->seen[rank]) {
+        detector->seen[rank] = true;
+        detector->ranks_seen++;
+    }
+}
+
+cairn_err
+cairn_detector_take_step(struct cairn_detector *detector, uint32_t rank, struct cairn_rank_step *summary, uint64_t end_ns)
+{
+    struct cairn_intake *intake = &detector->intakes[rank];
+    cairn_err err;
+
+    CAIRN_ASSERT(rank < detector->topology->world);
+    detector->left_out[rank] = false;
+    see(detector, rank);
+    intake->records += summary->sample_count;
+    intake->open_count = 0;
+    intake->is_stopped = intake->is_gone = false;
+    if (end_ns > intake->end_ns)
+        intake->end_ns = end_ns;
+    if (end_ns > intake->life_ns)
+        intake->life_ns = end_ns;
+    if (summary->sends_aside)
+        intake->sends_aside = CAIRN_SENDS_ASIDE;
+    intake->step = detector->rank_step[rank] = summary->step + 1; /* what it is in now */
+    err = hand_in(detector, rank, summary);
+    if (!err && detector->arrivals >= detector->ranks_seen) {
+        detector->arrivals = 0;
+        err = analyse_whole(detector);
+    }
+    return err;
+}
+
+void
+cairn_detector_take_standing(struct cairn_detector *detector, uint32_t rank, const struct cairn_standing *standing)
+{
+    struct cairn_intake *intake = &detector->intakes[rank];
+
+    CAIRN_ASSERT(rank < detector->topology->world && standing->open_count <= CAIRN_INTAKE_OPEN);
+    see(detector, rank);
+    intake->life_ns = standing->life_ns;
+    intake->end_ns = standing->end_ns;
+    intake->step = standing->step;
+    intake->is_stopped = standing->is_stopped;
+    intake->is_gone = standing->is_gone;
+    intake->open_count = standing->is_stopped || standing->is_gone ? 0 : standing->open_count;
+    memcpy(intake->open, standing->open, intake->open_count * sizeof *intake->open);
+}
+
+void
+cairn_detector_leave_out(struct cairn_detector *detector, uint32_t rank)
+{
+    detector->left_out[rank] = true;
 }
 
 static cairn_err
@@ -259,10 +321,7 @@ cairn_detector_feed(struct cairn_detector *detector, const struct cairn_record *
 {
     CAIRN_ASSERT(record->rank < detector->topology->world);
     CAIRN_ASSERT(!detector->finished);
-    if (!detector->seen[record->rank]) {
-        detector->seen[record->rank] = true;
-        detector->ranks_seen++;
-    }
+    see(detector, record->rank);
     return record->op == 0 || record->has_step ? take_numbered(detector, record)
                                                : take_unnumbered(detector, record);
 }

@@ -4,7 +4,7 @@
  * A rank waits when one of its operations has been open for hang_ns on its own clock. If every member
  * of such an operation is in it, the transfer has stopped (hang_link). Otherwise somebody is missing:
  * whoever waits in another operation is a victim too; whoever waits in none and still gives signs of
- * life never arrives (hang_compute); one whose signs of life end long before the others' is gone
+ * life never arrives (hang_compute), and so does one whose process is stopped; one whose signs of life end long before the others' is gone
  * (crash), whatever it was doing.
  */
 #include "replan/detector.h"
@@ -158,8 +158,11 @@ say_ranks(struct cairn_detector *detector, const struct standing *standings, boo
     snprintf(verdict->evidence, sizeof verdict->evidence,
              dead ? "rank %u and %u others gave their last sign of life long before the rest, which has "
                     "waited for %.1f s"
-                  : "rank %u and %u others are alive and in no operation, while those that wait for "
-                    "them have waited for %.1f s",
+             : detector->intakes[verdict->ranks.items[0]].is_stopped
+                 ? "the process of rank %u is stopped (%u others are missing too), and those that wait for it have waited "
+                   "for %.1f s"
+                 : "rank %u and %u others are alive and in no operation, while those that wait for "
+                   "them have waited for %.1f s",
              verdict->ranks.items[0], verdict->ranks.count - 1, longest_ns / 1e9);
     return add_victims(detector, standings, limit_ns, verdict);
 }
@@ -232,6 +235,20 @@ say_links(struct cairn_detector *detector, const struct standing *standings, dou
     return err;
 }
 
+/* Nobody waits that long any more. */
+static void
+end_hangs(struct cairn_detector *detector)
+{
+    for (uint32_t i = 0; i < detector->verdicts.count; i++) {
+        struct cairn_verdict *verdict = &detector->verdicts.items[i];
+        bool is_hang = verdict->kind >= CAIRN_HANG_COMPUTE && verdict->kind <= CAIRN_CRASH;
+
+        if (is_hang && verdict->until_step == CAIRN_STEP_NONE)
+            verdict->until_step = verdict->since_step > detector->last_step ? verdict->since_step : detector->last_step;
+    }
+    detector->hang_said = false;
+}
+
 cairn_err
 cairn_detector_check_hangs(struct cairn_detector *detector)
 {
@@ -242,8 +259,6 @@ cairn_detector_check_hangs(struct cairn_detector *detector)
     bool said = false;
     cairn_err err;
 
-    if (detector->hang_said)
-        return CAIRN_OK;
     standings = calloc(world, sizeof *standings);
     if (!standings)
         return CAIRN_NOMEM;
@@ -254,13 +269,16 @@ cairn_detector_check_hangs(struct cairn_detector *detector)
         if (standings[rank].open)
             longest_ns = fmax(longest_ns, standings[rank].idle_ns);
     }
-    if (longest_ns < limit_ns) {
+    if (longest_ns < limit_ns || detector->hang_said) {
+        if (longest_ns < limit_ns && detector->hang_said)
+            end_hangs(detector);
         free(standings);
         return CAIRN_OK;
     }
     for (uint32_t rank = 0; rank < world; rank++)
-        standings[rank].dead = detector->seen[rank] && standings[rank].idle_ns < longest_ns / 2 &&
-                               longest_ns - standings[rank].idle_ns > silent_ns;
+        standings[rank].dead = detector->seen[rank] && (detector->intakes[rank].is_gone ||
+                                                        (standings[rank].idle_ns < longest_ns / 2 &&
+                                                         longest_ns - standings[rank].idle_ns > silent_ns));
     err = say_ranks(detector, standings, true, limit_ns, longest_ns, &said);
     if (!err && !said)
         err = say_ranks(detector, standings, false, limit_ns, longest_ns, &said);

@@ -83,6 +83,7 @@ struct cairn_detector {
     struct cairn_period *periods; /* [world], for records without steps; made at the first such */
     uint32_t *rank_step;          /* [world] the step a rank is in */
     bool *seen;                   /* [world] */
+    bool *left_out;               /* [world] not waited for */
     uint32_t ranks_seen;
     struct cairn_flight *flights; /* in the order of steps */
     uint32_t flight_count, flight_room;
