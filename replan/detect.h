@@ -26,6 +26,7 @@ struct cairn_detector_summary {
     uint32_t steps;   /* analysed */
     uint32_t ranks_seen;
     double period_ms; /* median time of the last steps; 0 where unknown */
+    bool is_calibrated; /* each rank's normal is known */
 };
 
 /* Makes a detector for a job; the topology is borrowed until cairn_detector_destroy. A

@@ -8,7 +8,7 @@
 #include <string.h>
 
 enum { COLLECTIVE_LANES = CAIRN_REDUCE_COMMS_MAX * 16, LANES = COLLECTIVE_LANES + 2 * CAIRN_REDUCE_PAIRS_MAX,
-       OUTSTANDING_MAX = 64 /* operations of a lane under way; with more, its ends are not being looked at */ };
+       OUTSTANDING_MAX = 64 /* with more of a lane under way its ends are not being looked at */ };
 static const uint64_t quiet_ns = 2000000000;
 #define RANK_UNKNOWN UINT32_MAX /* of a source that has not learned it */
 
@@ -26,7 +26,7 @@ struct pair {
 
 /* What is known of a lane of operations. */
 struct lane {
-    uint32_t outstanding;            /* entered and not ended */
+    uint32_t outstanding;            /* entered since the last end */
     uint32_t step_begun, step_ended; /* in the step under way */
     uint32_t next_begun;             /* in the one after it, of which nothing was taken in yet */
     bool shows_ends, on_device;
@@ -260,7 +260,7 @@ count_to_lane(struct lane *lane, const struct cairn_timing_record *record, bool 
     if (record->end_ns > 0) {
         lane->shows_ends = true;
         lane->step_ended++;
-        lane->outstanding -= lane->outstanding > 0;
+        lane->outstanding = 0;
     } else if (record->start_ns > 0) {
         lane->on_device = true;
     } else {
@@ -268,6 +268,23 @@ count_to_lane(struct lane *lane, const struct cairn_timing_record *record, bool 
         lane->next_begun += next;
         lane->outstanding++;
     }
+}
+
+/* Operations that are open because their end was lost: one of the same lane that began later has ended, or the job has gone on. */
+static void
+forget_passed(struct cairn_intake *intake, const struct cairn_record *record)
+{
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < intake->open_count; i++) {
+        const struct cairn_open *open = &intake->open[i];
+        bool passed = record->end_ns > 0 && open->op == record->op && open->comm == record->comm &&
+                      open->peer == record->peer && open->start_ns < record->start_ns;
+
+        if (!passed && open->step + 1 >= record->step)
+            intake->open[kept++] = *open;
+    }
+    intake->open_count = kept;
 }
 
 static cairn_err
@@ -302,6 +319,7 @@ take_in(struct cairn_reduce *reduce, const struct cairn_record *record, struct l
     }
     if (next)
         reduce->before_whole = whole;
+    forget_passed(intake, record);
     return err;
 }
 
