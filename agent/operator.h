@@ -72,7 +72,18 @@ struct operator_holding {
     X(fence_ns_total)                                                                              \
     X(fence_ns_p50) /* of the slowest trainer, as the next two */                                  \
     X(fence_ns_p99)                                                                                \
-    X(fence_ns_max)
+    X(fence_ns_max)                                                                                \
+    X(timing_rings)   /* of timing records that are read here */                                   \
+    X(timing_records) /* read since the agent's start, as the next two */                          \
+    X(timing_lost)    /* dropped by full rings, or beyond what is kept apart */                    \
+    X(timing_refused) /* that cannot be */                                                         \
+    X(analyses)       /* this agent analyses the timing of the job; else the next are 0 */         \
+    X(analysis_world)                                                                              \
+    X(analysis_ranks) /* that report */                                                            \
+    X(analysis_steps) /* analysed since it began */                                                \
+    X(analysis_last_step)                                                                          \
+    X(analysis_step_ns) /* median time of the last steps, 0 unknown */                             \
+    X(analysis_calibrated) /* each rank's normal is known */
 
 enum {
     OPERATOR_KINDS = CAIRN_OPAQUE + 1, /* by enum cairn_kind */

@@ -72,6 +72,7 @@ defaults_are_a_job_of_one_node(void **state)
     assert_int_equal(config.repair_after_ms, 30000);
     assert_int_equal(config.keeper_linger_s, 3600);
     assert_int_equal(config.workers, 1);
+    assert_int_equal(config.verdict_policy, CAIRN_CONFIG_OBSERVE);
     assert_int_equal(config.log_level, CAIRN_LOG_INFO);
     assert_int_equal(config.hugepages, CAIRN_CONFIG_HUGEPAGES_AUTO);
     assert_string_equal(config.provider, "tcp");
@@ -119,6 +120,7 @@ every_option_is_taken(void **state)
                            "keeper: false\n"
                            "keeper_linger_s: 0\n"
                            "workers: 8\n"
+                           "verdict_policy: advise\n"
                            "log_level: debug\n",
                            &config),
                      CAIRN_OK);
@@ -151,6 +153,7 @@ every_option_is_taken(void **state)
     assert_false(config.keeper);
     assert_int_equal(config.keeper_linger_s, 0);
     assert_int_equal(config.workers, 8);
+    assert_int_equal(config.verdict_policy, CAIRN_CONFIG_ADVISE);
     assert_int_equal(config.log_level, CAIRN_LOG_DEBUG);
     assert_string_equal(config.source, "a.yaml");
     assert_int_equal(cairn_config_line(&config, "parity"), 15);
