@@ -6,6 +6,7 @@
  *   operator_restore.c the stages of a restore, its export, and a verify
  *   operator_node.c    one node's view of itself, and its JSON between agents
  *   operator_coverage.c what its ranks cover of the job and what not, there and for the whole job
+ *   operator_verdicts.c the verdicts of detection, and who analyses. Pure
  *   operator_health.c  what all nodes' views say together: protected against what, what is wrong.
  * Pure operator_report.c  the answers' JSON. Pure operator_files.c   reading the directory of
  * spilled generations, in a worker
@@ -21,6 +22,7 @@
 #include "agent/roster.h"
 #include "base/json.h"
 #include "cairn/types.h"
+#include "replan/ledger.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -165,6 +167,7 @@ struct operator_job {
     struct cairn_generation newest;    /* the newest committed or restored one, step 0: none */
     bool newest_from_files;
     const struct operator_files *files;
+    const struct cairn_ledger *ledger; /* the verdicts; NULL: none are known */
 };
 
 enum operator_level { OPERATOR_OK = 0, OPERATOR_WARN = 1, OPERATOR_CRITICAL = 2 };
@@ -262,6 +265,12 @@ void operator_coverage_sum(const struct operator_job *job, struct operator_healt
 /* The status' "coverage". */
 void operator_coverage_report(struct cairn_json_writer *writer, const struct operator_job *job,
                               const struct operator_health *health);
+
+/* ---- operator_verdicts.c ---- */
+/* The node whose agent analyses the timing of the job, and its index; NULL nobody that answered. */
+const struct operator_node *operator_analyst(const struct operator_job *job, uint32_t *index);
+/* The status' "detection". */
+void operator_verdicts_report(struct cairn_json_writer *writer, const struct operator_job *job);
 
 /* ---- operator_health.c ---- */
 /* The newest generation that any node knows committed or ready. */
