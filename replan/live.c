@@ -6,6 +6,7 @@
 
 enum {
     USED_STEPS_MIN = 4,      /* of a communicator before it counts */
+    PARTIAL_STEPS_MIN = 20,  /* … where not all of its ranks report, and nothing else has begun */
     STEPS_IN_FLIGHT_MAX = 256, /* by which reports of different nodes may be apart */
     CONFIRM_STEPS = 24,      /* within which a new run must say what an older one has said */
     VERDICTS_MAX = 256       /* of one run, those that ended included */
@@ -133,8 +134,8 @@ note_use(struct cairn_live *live, const struct cairn_report *report)
             comm->last_step = report->step;
             comm->steps++;
         }
-        if (live_comm_is_complete(comm) && comm->steps >= USED_STEPS_MIN &&
-            (!live->detector || comm->index == CAIRN_COMM_NONE))
+        if (live->detector ? live_comm_is_complete(comm) && comm->steps >= USED_STEPS_MIN && comm->index == CAIRN_COMM_NONE
+                           : comm->steps >= (live_comm_is_complete(comm) ? (uint32_t)USED_STEPS_MIN : (uint32_t)PARTIAL_STEPS_MIN))
             live->is_due = true;
     }
 }

@@ -3,6 +3,7 @@
  *
  * Nobody describes the job beforehand. Communicators are known by the ranks that use them, and complete when as many were seen
  * as they have; when a complete one has been used in four steps, a topology is made of all complete ones and a detector begins.
+ * Where some ranks do not report, it begins after 20 steps with what there is: computation is known without the others.
  * It begins anew when a further one has come into use, and when a process of a rank is replaced. The roles of communicators are
  * guessed: where ranks only send and receive it is a pipeline; one within a node is tensor parallelism; another that is less than
  * the whole job joins replicas.

@@ -194,12 +194,17 @@ name_comm(const struct cairn_live *live, const struct live_comm *comm, uint32_t 
         snprintf(out, out_bytes, "%s-%u-every-%u-n%u", is_within_node(live, comm) ? "tp" : "dp", comm->ranks, stride, number);
 }
 
-/* ranks[comm->ranks] in the order of places where those are known, else of ranks. */
+/* ranks[comm->ranks] in the order of places where those are known, else of ranks. Of one that is the whole job all are known. */
 static void
 order_ranks(const struct live_comm *comm, uint32_t *ranks)
 {
-    bool by_place = true;
+    bool by_place = live_comm_is_complete(comm);
 
+    if (!by_place) {
+        for (uint32_t i = 0; i < comm->ranks; i++)
+            ranks[i] = i;
+        return;
+    }
     for (uint32_t i = 0; i < comm->member_count; i++)
         ranks[i] = UINT32_MAX;
     for (uint32_t i = 0; i < comm->member_count && by_place; i++) {
@@ -228,8 +233,8 @@ live_topology(struct cairn_live *live, struct cairn_topology **out)
         char name[CAIRN_TOPOLOGY_NAME_BYTES];
 
         comm->index = CAIRN_COMM_NONE;
-        if (!live_comm_is_complete(comm) || comm->steps == 0)
-            continue;
+        if (comm->steps == 0 || (!live_comm_is_complete(comm) && comm->ranks != live->world))
+            continue; /* who else is in it is not known */
         name_comm(live, comm, i, name, sizeof name);
         order_ranks(comm, ranks);
         comm->index = topology->comm_count;

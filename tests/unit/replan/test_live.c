@@ -25,6 +25,7 @@ struct job {
     uint64_t attachment;
     uint64_t now_ns, seq;
     uint32_t step, seed;
+    uint32_t ranks; /* that report */
     uint32_t opened, returned, closed;
     char last[256]; /* how the last change reads */
 };
@@ -91,6 +92,7 @@ start(struct job *job)
     job->now_ns = 100 * S;
     job->seed = 5;
     job->attachment = 1;
+    job->ranks = WORLD;
     cairn_ledger_init(&job->ledger);
     analyse(job, 1000);
     for (uint32_t rank = 0; rank < WORLD; rank++) {
@@ -139,7 +141,7 @@ step(struct job *job, const double *factors)
         last_ns = enter_ns[rank] > last_ns ? enter_ns[rank] : last_ns;
     }
     job->now_ns = last_ns + 2 * MS;
-    for (uint32_t rank = 0; rank < WORLD; rank++) {
+    for (uint32_t rank = 0; rank < job->ranks; rank++) {
         put(job, rank, enter_ns[rank], 0);
         put(job, rank, enter_ns[rank], job->now_ns);
     }
@@ -335,6 +337,29 @@ test_taken_over(void **state)
     end(&job);
 }
 
+/* One of four ranks never reports: the others are judged all the same. */
+static void
+test_partial(void **state)
+{
+    const double slow[WORLD] = {1, 2, 1, 1};
+    struct cairn_live_view view;
+    struct job job;
+
+    (void)state;
+    start(&job);
+    job.ranks = WORLD - 1;
+    steps(&job, 60, NULL);
+    cairn_live_look(job.live, job.now_ns, &view);
+    assert_int_equal(view.ranks_reporting, WORLD - 1);
+    assert_int_equal(view.comms_complete, 0);
+    assert_true(view.is_calibrated);
+    steps(&job, 12, slow);
+    assert_int_equal(cairn_ledger_open_count(&job.ledger), 1);
+    assert_int_equal(job.ledger.entries[0].kind, CAIRN_SLOW_COMPUTE);
+    assert_int_equal(job.ledger.entries[0].ranks[0], 1);
+    end(&job);
+}
+
 /* What a ring may hold besides: nothing of it is taken, all of it is counted. */
 static void
 test_lies(void **state)
@@ -439,6 +464,7 @@ main(void)
         cmocka_unit_test(test_quiet),          cmocka_unit_test(test_slow_and_back),
         cmocka_unit_test(test_stopped),        cmocka_unit_test(test_gone_and_restarted),
         cmocka_unit_test(test_taken_over),     cmocka_unit_test(test_lies),
+        cmocka_unit_test(test_partial),
         cmocka_unit_test(test_ends_not_seen),
     };
 
