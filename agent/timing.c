@@ -157,6 +157,14 @@ on_end(void *context)
 }
 
 static void
+say_no_memory(struct timing_state *timing)
+{
+    if (!timing->said_no_memory)
+        CAIRN_LOG_AT(WARN, "detect: out of memory: steps are left out of the analysis");
+    timing->said_no_memory = true;
+}
+
+static void
 on_deliver(void *context, uint32_t from, const uint8_t *bytes, size_t bytes_len)
 {
     struct cairn_agent *agent = context;
@@ -173,8 +181,9 @@ on_deliver(void *context, uint32_t from, const uint8_t *bytes, size_t bytes_len)
             timing->said_malformed = true;
             return;
         }
-        /* Without memory a report is lost, as it may be on any way. */
-        (void)cairn_live_take(timing->live, from, &timing->report, agent_now_ns(agent), cairn_clock_wall_ns(&agent->clock));
+        if (cairn_live_take(timing->live, from, &timing->report, agent_now_ns(agent), cairn_clock_wall_ns(&agent->clock)) !=
+            CAIRN_OK)
+            say_no_memory(timing); /* the report is lost, as it may be on its way */
     }
 }
 
@@ -219,7 +228,8 @@ on_timer(void *context)
     find_eligible(agent);
     cairn_watch_tick(timing->watch, timing->eligible, now_ns);
     if (timing->live) {
-        (void)cairn_live_check(timing->live, now_ns, cairn_clock_wall_ns(&agent->clock)); /* again with the next turn */
+        if (cairn_live_check(timing->live, now_ns, cairn_clock_wall_ns(&agent->clock)) != CAIRN_OK)
+            say_no_memory(timing); /* again with the next turn */
         if (timing->ledger.version != timing->told_version ||
             (cairn_ledger_open_count(&timing->ledger) > 0 && now_ns > timing->told_ns + tell_again_ns))
             tell_ledger(agent, now_ns);
