@@ -15,6 +15,8 @@
 
 static const double hang_ns = 8e9; /* above pauses of a few seconds; below what people wait for */
 static const double hang_periods = 4; /* and of long steps */
+static const double outlived_factor = 1.5; /* above the longest wait that was none, */
+static const double outlived_ns_max = 1.2e11; /* up to here */
 static const double silent_ns = 3e9;  /* by which the dead fall behind the living */
 
 struct standing {
@@ -154,6 +156,7 @@ say_ranks(struct cairn_detector *detector, const struct standing *standings, boo
     if (err || !verdict)
         return err;
     *said = true;
+    detector->stop_said |= detector->intakes[verdict->ranks.items[0]].is_stopped;
     set_steps(detector, step, verdict);
     snprintf(verdict->evidence, sizeof verdict->evidence,
              dead ? "rank %u and %u others gave their last sign of life long before the rest, which has "
@@ -235,18 +238,28 @@ say_links(struct cairn_detector *detector, const struct standing *standings, dou
     return err;
 }
 
-/* Nobody waits that long any more. */
+/*
+ * Nobody waits that long any more. Somebody who saves a checkpoint while the others wait for it will do so again: that is said once. A
+ * process that was stopped says nothing of what is usual.
+ */
 static void
 end_hangs(struct cairn_detector *detector)
 {
+    bool was_stopped = false;
+
     for (uint32_t i = 0; i < detector->verdicts.count; i++) {
         struct cairn_verdict *verdict = &detector->verdicts.items[i];
         bool is_hang = verdict->kind >= CAIRN_HANG_COMPUTE && verdict->kind <= CAIRN_CRASH;
 
-        if (is_hang && verdict->until_step == CAIRN_STEP_NONE)
-            verdict->until_step = verdict->since_step > detector->last_step ? verdict->since_step : detector->last_step;
+        if (!is_hang || verdict->until_step != CAIRN_STEP_NONE)
+            continue;
+        verdict->until_step = verdict->since_step > detector->last_step ? verdict->since_step : detector->last_step;
+        was_stopped |= detector->stop_said;
     }
-    detector->hang_said = false;
+    if (!was_stopped && detector->hang_longest_ns > detector->hang_outlived_ns)
+        detector->hang_outlived_ns = fmin(detector->hang_longest_ns, outlived_ns_max);
+    detector->hang_said = detector->stop_said = false;
+    detector->hang_longest_ns = 0;
 }
 
 cairn_err
@@ -264,11 +277,14 @@ cairn_detector_check_hangs(struct cairn_detector *detector)
         return CAIRN_NOMEM;
     cairn_detector_summarize(detector, &summary);
     limit_ns = fmax(hang_ns, hang_periods * summary.period_ms * 1e6);
+    limit_ns = fmax(limit_ns, outlived_factor * detector->hang_outlived_ns);
     for (uint32_t rank = 0; rank < world; rank++) {
         standings[rank] = standing_of(&detector->intakes[rank]);
         if (standings[rank].open)
             longest_ns = fmax(longest_ns, standings[rank].idle_ns);
     }
+    if (detector->hang_said)
+        detector->hang_longest_ns = fmax(detector->hang_longest_ns, longest_ns);
     if (longest_ns < limit_ns || detector->hang_said) {
         if (longest_ns < limit_ns && detector->hang_said)
             end_hangs(detector);

@@ -122,7 +122,9 @@ struct cairn_detector {
     uint32_t length_steps, uneven_steps; /* steps in which pipelines were compared, and differed */
     double uneven_sum;
     uint32_t uneven_first_step;
-    bool said_stage, said_pauses, said_lengths, hang_said;
+    bool said_stage, said_pauses, said_lengths, hang_said, stop_said;
+    double hang_longest_ns; /* that somebody has waited in the hang that was said */
+    double hang_outlived_ns; /* … in one that went on by itself: such waits are no news any more */
 
     struct cairn_verdicts verdicts;
 };

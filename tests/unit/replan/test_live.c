@@ -279,6 +279,31 @@ test_stopped(void **state)
     end(&job);
 }
 
+/* A rank that saves a checkpoint while the others wait is called hanging once; the same again is no news. A longer wait is. */
+static void
+test_checkpoints(void **state)
+{
+    struct job job;
+
+    (void)state;
+    start(&job);
+    steps(&job, 40, NULL);
+    for (uint32_t i = 0; i < 4; i++) {
+        wait_for_rank(&job, 0, 12, CAIRN_PRESENCE_RUNS);
+        assert_int_equal(cairn_ledger_open_count(&job.ledger), i == 0);
+        arrive(&job, 0);
+        steps(&job, 20, NULL);
+        assert_int_equal(cairn_ledger_open_count(&job.ledger), 0);
+    }
+    assert_int_equal(job.opened, 1);
+    assert_int_equal(job.returned, 0);
+    assert_int_equal(job.ledger.entries[0].kind, CAIRN_HANG_COMPUTE);
+    assert_int_equal(job.ledger.entries[0].evidence_kinds, CAIRN_EVIDENCE_PROGRESS);
+    wait_for_rank(&job, 0, 25, CAIRN_PRESENCE_RUNS);
+    assert_int_equal(cairn_ledger_open_count(&job.ledger), 1);
+    end(&job);
+}
+
 static void
 test_gone_and_restarted(void **state)
 {
@@ -464,6 +489,7 @@ main(void)
         cmocka_unit_test(test_quiet),          cmocka_unit_test(test_slow_and_back),
         cmocka_unit_test(test_stopped),        cmocka_unit_test(test_gone_and_restarted),
         cmocka_unit_test(test_taken_over),     cmocka_unit_test(test_lies),
+        cmocka_unit_test(test_checkpoints),
         cmocka_unit_test(test_partial),
         cmocka_unit_test(test_ends_not_seen),
     };
