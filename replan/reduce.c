@@ -9,6 +9,7 @@
 
 enum { COLLECTIVE_LANES = CAIRN_REDUCE_COMMS_MAX * 16, LANES = COLLECTIVE_LANES + 2 * CAIRN_REDUCE_PAIRS_MAX,
        OUTSTANDING_MAX = 64 /* with more of a lane under way its ends are not being looked at */ };
+_Static_assert(LANES <= UINT16_MAX, "a lane's number is short");
 static const uint64_t quiet_ns = 2000000000;
 #define RANK_UNKNOWN UINT32_MAX /* of a source that has not learned it */
 
@@ -29,7 +30,7 @@ struct lane {
     uint32_t outstanding;            /* entered since the last end */
     uint32_t step_begun, step_ended; /* in the step under way */
     uint32_t next_begun;             /* in the one after it, of which nothing was taken in yet */
-    bool shows_ends, on_device;
+    bool is_used, shows_ends, on_device;
 };
 
 struct cairn_reduce {
@@ -41,6 +42,8 @@ struct cairn_reduce {
     struct pair pairs[CAIRN_REDUCE_PAIRS_MAX];
     uint32_t pair_count;
     struct lane lanes[LANES];
+    uint16_t used_lanes[LANES]; /* [used_count] those that a record has named */
+    uint32_t used_count;
     bool lossy;        /* the step under way has lost records */
     bool before_whole; /* the step before it had not */
     uint64_t last_ns;  /* when something was last done */
@@ -234,8 +237,8 @@ close_step(struct cairn_reduce *reduce)
 {
     bool whole = !reduce->lossy;
 
-    for (uint32_t i = 0; i < LANES; i++) {
-        struct lane *lane = &reduce->lanes[i];
+    for (uint32_t i = 0; i < reduce->used_count; i++) {
+        struct lane *lane = &reduce->lanes[reduce->used_lanes[i]];
 
         whole &= !lane->shows_ends || lane->step_begun <= lane->step_ended;
         lane->step_begun = lane->next_begun;
@@ -369,6 +372,9 @@ cairn_reduce_take(struct cairn_reduce *reduce, const struct cairn_timing_record 
         }
         lane = COLLECTIVE_LANES + 2 * value.peer + (value.op == CAIRN_RECV);
     }
+    if (!reduce->lanes[lane].is_used)
+        reduce->used_lanes[reduce->used_count++] = (uint16_t)lane;
+    reduce->lanes[lane].is_used = true;
     return take_in(reduce, &value, &reduce->lanes[lane], record);
 }
 
