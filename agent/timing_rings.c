@@ -125,7 +125,7 @@ map_ring(int fd, struct timing_ring *out, const char **why)
     uint64_t bytes;
     cairn_err err = cairn_session_fd_check(fd, cairn_ring_bytes(CAIRN_RING_RECORDS_MIN), &bytes);
 
-    *why = "it is no memfd that is sealed against shrinking";
+    *why = "it is no memfd that is sealed against shrinking, or too small for a ring";
     if (err)
         return err;
     *why = "it is larger than a ring may be";
