@@ -17,6 +17,7 @@ struct comm {
     uint64_t hash;
     uint32_t ranks;
     uint32_t place;
+    bool shows_ends; /* of some operation */
 };
 
 struct pair {
@@ -41,6 +42,7 @@ struct cairn_reduce {
     uint32_t comm_count;
     struct pair pairs[CAIRN_REDUCE_PAIRS_MAX];
     uint32_t pair_count;
+    bool pairs_show_ends; /* some do */
     struct lane lanes[LANES];
     uint16_t used_lanes[LANES]; /* [used_count] those that a record has named */
     uint32_t used_count;
@@ -231,7 +233,17 @@ is_possible(const struct cairn_reduce *reduce, const struct cairn_timing_record 
            (record->end_ns == 0 || record->start_ns == 0 || record->end_ns >= record->start_ns);
 }
 
-/* Whether the step under way, which is over now, has an end for each operation whose end would be seen. */
+/*
+ * Whether the rank may have waited in a lane of which nobody sees the ends: some of its communicator do end, or it is a transfer, and
+ * of no transfer an end is seen. (Otherwise it is what the host sees of a device, whose ends another source sees.)
+ */
+static bool
+hides_waiting(const struct cairn_reduce *reduce, uint32_t number)
+{
+    return number < COLLECTIVE_LANES ? reduce->comms[number / 16].shows_ends : !reduce->pairs_show_ends;
+}
+
+/* Whether the step under way, which is over now, has an end for each operation that the rank may have waited in. */
 static bool
 close_step(struct cairn_reduce *reduce)
 {
@@ -240,7 +252,8 @@ close_step(struct cairn_reduce *reduce)
     for (uint32_t i = 0; i < reduce->used_count; i++) {
         struct lane *lane = &reduce->lanes[reduce->used_lanes[i]];
 
-        whole &= !lane->shows_ends || lane->step_begun <= lane->step_ended;
+        if (lane->shows_ends || hides_waiting(reduce, reduce->used_lanes[i]))
+            whole &= lane->step_begun <= lane->step_ended;
         lane->step_begun = lane->next_begun;
         lane->step_ended = lane->next_begun = 0;
     }
@@ -315,6 +328,10 @@ take_in(struct cairn_reduce *reduce, const struct cairn_record *record, struct l
     if (next)
         whole = close_step(reduce);
     count_to_lane(lane, original, false);
+    if (record->end_ns > 0 && record->comm == CAIRN_COMM_NONE)
+        reduce->pairs_show_ends = true;
+    else if (record->end_ns > 0)
+        reduce->comms[record->comm].shows_ends = true;
     err = cairn_intake_take(intake, record, &done);
     if (done) {
         emit_step(reduce, done, whole && reduce->before_whole, end_ns);

@@ -7,7 +7,8 @@
  * An operation counts as open only where its end would be seen. On a device that is where the record of its start there has come; on the
  * host where its lane has shown an end before. So the records of a source that never sees an end (or now and then looks at the
  * device) neither hang a job nor make its steps wrong: of a step in which an end is missing, and of the one after it, computation is
- * unknown. A record without a step belongs to the last step that any of the rank's rings named.
+ * unknown. It is so too where some operations of a communicator are seen to end and others never are, or sends and receives
+ * never are: the rank may have waited in those, and must not be called slow for it. A record without a step belongs to the last step that any of the rank's rings named.
  *
  * Pure: no clock, no I/O. About 150 KiB per rank, and 16 bytes per operation of the step under way.
  */

@@ -37,6 +37,7 @@ enum {
     WAIT_US = 100,
     EPOCH_CLAIMANT_BITS = 16,
     RING_RECORDS = 1 << 12,
+    TRANSFER_US = 1000, /* of a timed collective, from the last arrival on */
     COMMUNICATOR = 0xc1
 };
 
@@ -245,6 +246,8 @@ wait_timed(struct trainer *trainer, uint64_t step)
     if (trainer->timing)
         (void)cairn_timing_write(trainer->timing, &record);
     wait_others(trainer, step);
+    if (trainer->timing)
+        nap(TRANSFER_US);
     record.end_ns = now_ns();
     if (trainer->timing)
         (void)cairn_timing_write(trainer->timing, &record);

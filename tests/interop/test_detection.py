@@ -36,7 +36,9 @@ def seen(cluster):
 
 
 def is_open(cluster):
-    return [each for each in seen(cluster).get("verdicts", []) if each["open"]]
+    """Open verdicts on ranks. A machine with much to do pauses ranks and transfers at random, which may be said as well."""
+    kinds = ("slow_compute", "slow_node", "hang_compute", "hang_link", "crash")
+    return [each for each in seen(cluster).get("verdicts", []) if each["open"] and each["kind"] in kinds]
 
 
 def pid_of(run, rank):
