@@ -181,6 +181,11 @@ on_deliver(void *context, uint32_t from, const uint8_t *bytes, size_t bytes_len)
             timing->said_malformed = true;
             return;
         }
+        if (timing->report.world > CAIRN_LIVE_WORLD_MAX && !timing->said_large) {
+            CAIRN_LOG_AT(WARN, "detect: the job has %u ranks, and at most %d are analysed: nobody is called slow", timing->report.world,
+                         CAIRN_LIVE_WORLD_MAX);
+            timing->said_large = true;
+        }
         if (cairn_live_take(timing->live, from, &timing->report, agent_now_ns(agent), cairn_clock_wall_ns(&agent->clock)) !=
             CAIRN_OK)
             say_no_memory(timing); /* the report is lost, as it may be on its way */
@@ -211,7 +216,8 @@ find_eligible(struct cairn_agent *agent)
     for (uint32_t node = 0; node < agent->config.node_count; node++)
         eligible[node] = !view.table && !agent->config.nodes[node].spare;
     for (uint32_t member = 0; view.table && member < view.table->member_count; member++)
-        eligible[view.table->members[member].agent] = true;
+        if (view.table->members[member].agent < agent->config.node_count)
+            eligible[view.table->members[member].agent] = true;
     for (uint32_t node = 0; node < agent->config.node_count; node++)
         eligible[node] &= node == agent->config.node || cairn_core_alive(agent->core, node);
 }
@@ -230,6 +236,8 @@ on_timer(void *context)
     if (timing->live) {
         if (cairn_live_check(timing->live, now_ns, cairn_clock_wall_ns(&agent->clock)) != CAIRN_OK)
             say_no_memory(timing); /* again with the next turn */
+        if (cairn_live_wants_announcements(timing->live))
+            cairn_watch_ask_anew(timing->watch);
         if (timing->ledger.version != timing->told_version ||
             (cairn_ledger_open_count(&timing->ledger) > 0 && now_ns > timing->told_ns + tell_again_ns))
             tell_ledger(agent, now_ns);

@@ -65,7 +65,7 @@ struct timing_state {
     struct cairn_live *live; /* NULL: another agent analyses */
     uint64_t lives;          /* begun */
     bool has_reports;        /* some have come at some time: the job is timed */
-    bool said_malformed, said_no_memory;
+    bool said_malformed, said_no_memory, said_large;
     struct cairn_ledger ledger;
     uint64_t told_version, told_ns;    /* to the other agents */
     uint64_t stored_version, stored_ns; /* in the catalog */

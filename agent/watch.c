@@ -203,6 +203,13 @@ cairn_watch_tick(struct cairn_watch *watch, const bool *eligible, uint64_t now_n
         pump(watch);
 }
 
+void
+cairn_watch_ask_anew(struct cairn_watch *watch)
+{
+    memset(watch->sources, 0, watch->options.agent_count * sizeof *watch->sources);
+    watch->broken = true; /* its own, with the next tick */
+}
+
 /* ---- messages ---- */
 
 static void

@@ -57,6 +57,9 @@ void cairn_watch_tick(struct cairn_watch *watch, const bool *eligible, uint64_t 
 /* A packed report of this node (at most CAIRN_WATCH_REPORT_BYTES_MAX), which goes out with the next tick or when a part is full. */
 void cairn_watch_report(struct cairn_watch *watch, const void *bytes, size_t bytes_len);
 
+/* The analyst has forgotten what was announced: all streams begin anew. */
+void cairn_watch_ask_anew(struct cairn_watch *watch);
+
 /* A TIMING or TIMING_ACK has arrived. */
 void cairn_watch_message(struct cairn_watch *watch, const struct cairn_message *message, uint64_t now_ns);
 

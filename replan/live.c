@@ -12,6 +12,9 @@ enum {
     VERDICTS_MAX = 256       /* of one run, those that ended included */
 };
 static const uint64_t silent_ns = 10000000000; /* after which a rank is not waited for */
+static const uint64_t absent_ns = 30000000000; /* after which verdicts on a job that nobody reports of are closed */
+
+#define RUN_NONE 0 /* no detector's */
 
 cairn_err
 cairn_live_create(const struct cairn_live_options *options, struct cairn_live **out)
@@ -79,6 +82,7 @@ adopt_world(struct cairn_live *live, uint32_t world)
 
     if (!ranks)
         return CAIRN_NOMEM;
+    live->wants_announcements = live->world != 0;
     end_run(live);
     live_comms_fini(&live->comms);
     free(live->ranks);
@@ -331,13 +335,39 @@ merge(struct cairn_live *live, uint64_t wall_ns)
     return CAIRN_OK;
 }
 
+/* Closes the verdicts on a job that is no more. False: it goes on. */
+static bool
+has_ended(struct cairn_live *live, uint64_t now_ns, uint64_t wall_ns)
+{
+    bool gone = false;
+
+    if (live->present_ns == 0)
+        live->present_ns = now_ns;
+    for (uint32_t i = 0; i < live->world; i++) {
+        const struct live_rank *rank = &live->ranks[i];
+
+        gone |= rank->known && rank->presence == CAIRN_PRESENCE_GONE;
+        if (rank->known && rank->presence != CAIRN_PRESENCE_GONE && now_ns <= rank->heard_ns + silent_ns) {
+            live->present_ns = now_ns;
+            return false;
+        }
+    }
+    if (!gone && now_ns <= live->present_ns + absent_ns)
+        return false;
+    if (live->detector)
+        end_run(live); /* a further report of use begins another */
+    cairn_ledger_close_others(live->options.ledger, RUN_NONE, wall_ns, "its trainers have ended, or are not seen any more",
+                              live->options.said, live->options.context);
+    return true;
+}
+
 cairn_err
 cairn_live_check(struct cairn_live *live, uint64_t now_ns, uint64_t wall_ns)
 {
     struct cairn_detector_summary summary;
     cairn_err err;
 
-    if (!live->detector)
+    if (has_ended(live, now_ns, wall_ns) || !live->detector)
         return CAIRN_OK;
     for (uint32_t rank = 0; rank < live->world; rank++)
         if (now_ns > live->ranks[rank].heard_ns + silent_ns)
@@ -353,6 +383,15 @@ cairn_live_check(struct cairn_live *live, uint64_t now_ns, uint64_t wall_ns)
     if (cairn_detector_verdicts(live->detector)->count > VERDICTS_MAX)
         live->is_due = true;
     return err;
+}
+
+bool
+cairn_live_wants_announcements(struct cairn_live *live)
+{
+    bool wants = live->wants_announcements;
+
+    live->wants_announcements = false;
+    return wants;
 }
 
 void

@@ -22,7 +22,7 @@ struct cairn_live;
 
 struct cairn_live_options {
     struct cairn_ledger *ledger; /* borrowed until the end; changed by take and check */
-    uint64_t first_run;          /* no other analyst's runs may be at or shortly above it */
+    uint64_t first_run;          /* 1 or more; no other analyst's runs may be at or shortly above it */
     cairn_ledger_change_fn *said; /* may be NULL */
     void *context;
 };
@@ -49,6 +49,9 @@ CAIRN_MUST_CHECK cairn_err cairn_live_take(struct cairn_live *live, uint32_t nod
 /* Looks for hangs and for ranks that have fallen silent, and brings the ledger up to date; several times a second.
  * CAIRN_NOMEM: not all was looked at. */
 CAIRN_MUST_CHECK cairn_err cairn_live_check(struct cairn_live *live, uint64_t now_ns, uint64_t wall_ns);
+
+/* True once after a job of another size was taken up: what its ranks take part in was said before, and must be said again. */
+bool cairn_live_wants_announcements(struct cairn_live *live);
 
 void cairn_live_look(const struct cairn_live *live, uint64_t now_ns, struct cairn_live_view *out);
 

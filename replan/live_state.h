@@ -45,6 +45,7 @@ struct cairn_live {
     uint64_t run; /* of the present detector */
     uint32_t runs;
     uint32_t world;
+    uint64_t present_ns;     /* when some rank was last known to be there */
     uint64_t world_heard_ns; /* when a report of that world came last */
     struct live_rank *ranks; /* [world] */
     struct live_comms comms;
@@ -52,6 +53,7 @@ struct cairn_live {
     struct cairn_detector *detector;
     uint32_t newest_step;
     bool is_due; /* a detector is to begin */
+    bool wants_announcements;
     uint64_t ignored;
 };
 

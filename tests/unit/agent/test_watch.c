@@ -320,6 +320,24 @@ test_forgotten(void **state)
     end(net);
 }
 
+/* The analyst has forgotten what it was told, and asks all for it. */
+static void
+test_asked_anew(void **state)
+{
+    struct net *net = make(6);
+
+    (void)state;
+    for (uint32_t i = 0; i < 50; i++)
+        turn(net, true);
+    cairn_watch_ask_anew(net->agents[0].watch);
+    for (uint32_t i = 0; i < 50; i++)
+        turn(net, true);
+    all_arrived(net, 0);
+    for (uint32_t i = 0; i < AGENTS; i++)
+        assert_int_equal(cairn_watch_look(net->agents[i].watch).streams, 2);
+    end(net);
+}
+
 /* A network that is away for long: memory stays within its bounds, and a new stream begins afterwards. */
 static void
 test_away(void **state)
@@ -343,6 +361,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_whole_network), cmocka_unit_test(test_lossy), cmocka_unit_test(test_taken_over),
         cmocka_unit_test(test_forgotten),     cmocka_unit_test(test_away),
+        cmocka_unit_test(test_asked_anew),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

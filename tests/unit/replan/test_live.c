@@ -25,6 +25,7 @@ struct job {
     uint64_t attachment;
     uint64_t now_ns, seq;
     uint32_t step, seed;
+    uint32_t world;
     uint32_t ranks; /* that report */
     uint32_t opened, returned, closed;
     char last[256]; /* how the last change reads */
@@ -78,7 +79,7 @@ analyse(struct job *job, uint64_t first_run)
 static void
 attach(struct job *job, uint32_t rank)
 {
-    struct cairn_reduce_options options = {.rank = rank, .world = WORLD, .attachment = job->attachment, .emit = carry};
+    struct cairn_reduce_options options = {.rank = rank, .world = job->world, .attachment = job->attachment, .emit = carry};
 
     cairn_reduce_destroy(job->reduces[rank]);
     assert_int_equal(cairn_reduce_create(&options, &job->reduces[rank]), CAIRN_OK);
@@ -92,7 +93,7 @@ start(struct job *job)
     job->now_ns = 100 * S;
     job->seed = 5;
     job->attachment = 1;
-    job->ranks = WORLD;
+    job->world = job->ranks = WORLD;
     cairn_ledger_init(&job->ledger);
     analyse(job, 1000);
     for (uint32_t rank = 0; rank < WORLD; rank++) {
@@ -120,8 +121,8 @@ static void
 put(struct job *job, uint32_t rank, uint64_t enter_ns, uint64_t end_ns)
 {
     struct cairn_timing_record record = {.comm = COMM, .seq = job->seq, .bytes = 4096, .enter_ns = enter_ns, .end_ns = end_ns,
-                                         .rank = rank, .peer = CAIRN_PEER_NONE, .step = job->step, .ranks = WORLD,
-                                         .op = CAIRN_ALL_REDUCE};
+                                         .rank = rank, .peer = CAIRN_PEER_NONE, .step = job->step,
+                                         .ranks = (uint16_t)job->world, .op = CAIRN_ALL_REDUCE};
 
     assert_int_equal(cairn_reduce_take(job->reduces[rank], &record, job->now_ns), CAIRN_OK);
 }
@@ -151,6 +152,9 @@ static void
 check(struct job *job)
 {
     assert_int_equal(cairn_live_check(job->live, job->now_ns, job->now_ns), CAIRN_OK);
+    if (cairn_live_wants_announcements(job->live))
+        for (uint32_t rank = 0; rank < job->ranks; rank++)
+            cairn_reduce_announce(job->reduces[rank]);
 }
 
 static void
@@ -385,6 +389,62 @@ test_partial(void **state)
     end(&job);
 }
 
+/* A job that is no more has no open verdicts, whether its end was seen or it is only not heard of. */
+static void
+test_ended(void **state)
+{
+    const double slow[WORLD] = {1, 1, 1, 2};
+    struct job job;
+
+    (void)state;
+    for (int seen = 0; seen < 2; seen++) {
+        start(&job);
+        steps(&job, 40, NULL);
+        steps(&job, 10, slow);
+        assert_int_equal(cairn_ledger_open_count(&job.ledger), 1);
+        for (uint32_t s = 0; s < 45; s++) {
+            job.now_ns += S;
+            for (uint32_t rank = 0; seen && rank < WORLD; rank++)
+                cairn_reduce_stand(job.reduces[rank], CAIRN_PRESENCE_GONE, job.now_ns);
+            check(&job);
+            if (s == 5)
+                assert_int_equal(cairn_ledger_open_count(&job.ledger), !seen);
+        }
+        assert_int_equal(cairn_ledger_open_count(&job.ledger), 0);
+        assert_int_equal(job.ledger.count, 1);
+        end(&job);
+    }
+}
+
+/* The job goes on with fewer ranks: taken up when the former size has been silent for ten seconds. */
+static void
+test_other_world(void **state)
+{
+    struct cairn_live_view view;
+    struct job job;
+
+    (void)state;
+    start(&job);
+    steps(&job, 40, NULL);
+    job.world = job.ranks = 2;
+    job.attachment = 2;
+    attach(&job, 0);
+    attach(&job, 1);
+    steps(&job, 20, NULL);
+    cairn_live_look(job.live, job.now_ns, &view);
+    assert_int_equal(view.world, WORLD);
+    assert_true(view.ignored > 0);
+    job.now_ns += 11 * S;
+    steps(&job, 60, NULL);
+    cairn_live_look(job.live, job.now_ns, &view);
+    assert_int_equal(view.world, 2);
+    assert_int_equal(view.ranks_reporting, 2);
+    assert_int_equal(view.comms_complete, 1);
+    assert_true(view.is_calibrated);
+    assert_int_equal(job.ledger.count, 0);
+    end(&job);
+}
+
 /* What a ring may hold besides: nothing of it is taken, all of it is counted. */
 static void
 test_lies(void **state)
@@ -527,6 +587,8 @@ main(void)
         cmocka_unit_test(test_stopped),        cmocka_unit_test(test_gone_and_restarted),
         cmocka_unit_test(test_taken_over),     cmocka_unit_test(test_lies),
         cmocka_unit_test(test_checkpoints),
+        cmocka_unit_test(test_ended),
+        cmocka_unit_test(test_other_world),
         cmocka_unit_test(test_sends_without_ends),
         cmocka_unit_test(test_partial),
         cmocka_unit_test(test_ends_not_seen),
