@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 enum { BATCH = 128 };
-static const uint64_t look_every_ns = CAIRN_NS_PER_S;
+static const uint64_t look_every_ns = 500 * CAIRN_NS_PER_MS;
 static const uint64_t remember_gone_ns = 60 * CAIRN_NS_PER_S;
 static const uint64_t wish_ns = 10 * CAIRN_NS_PER_S; /* for all operations to be seen in full, while something is wrong */
 

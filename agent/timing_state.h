@@ -78,7 +78,7 @@ struct timing_state {
 _Static_assert((int)CAIRN_REPORT_BYTES_MAX <= (int)CAIRN_WATCH_REPORT_BYTES_MAX, "every report fits on its way");
 
 /* ---- timing_rings.c ---- */
-/* Reads what is waiting, and once a second looks at the processes. */
+/* Reads what is waiting, and twice a second looks at the processes. */
 void timing_rings_read(struct cairn_agent *agent, uint64_t now_ns);
 void timing_rings_close(struct cairn_agent *agent);
 /* The ranks say again what they take part in. */
