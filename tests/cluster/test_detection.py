@@ -9,7 +9,7 @@ import unittest
 from harness import CAIRN, CRITICAL, WARN, Cluster, build, cairn, say, wait_for
 
 NODES = 4
-STEP_US = 20000
+STEP_US = 40000
 STEPS_MAX = 10  # from a fault to its verdict
 STOP_SECONDS_MAX = 10.0  # from a SIGSTOP to the status that names it
 
