@@ -89,9 +89,9 @@ class Demo(unittest.TestCase):
         self.assertTrue(all(restore["rebuilt_bytes"] > 0 for restore in answer["restores"]))
 
     def test_trainer_only(self):
-        answer, _ = self.quick("--kill", "trainer:2@20")
+        answer, talk = self.quick("--kill", "trainer:2@20")
         self.compare(answer)
-        self.assertEqual([restore["rebuilt_bytes"] for restore in answer["restores"]], [0])
+        self.assertEqual([restore["rebuilt_bytes"] for restore in answer["restores"]], [0], f"{answer['restores']}\n{talk}")
 
     def test_agent_only(self):
         answer, talk = self.demo("--kill", "agent:2@20", "--no-reference")
