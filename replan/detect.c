@@ -29,9 +29,11 @@ cairn_detector_create(const struct cairn_topology *topology, uint32_t steps_in_f
     detector->scratch = calloc((size_t)world * (CAIRN_CALIBRATE_STEPS + 1), sizeof *detector->scratch);
     detector->value = calloc(world, sizeof *detector->value);
     detector->pauses = calloc(world, sizeof *detector->pauses);
+    detector->pipeline_common = calloc(topology->pipeline_count, sizeof *detector->pipeline_common);
     if (!detector->intakes || !detector->rank_step || !detector->seen || !detector->ranks ||
         !detector->now.compute_ns || !detector->now.work || !detector->now.wait_ns ||
-        !detector->calibrate || !detector->scratch || !detector->value || !detector->pauses) {
+        !detector->calibrate || !detector->scratch || !detector->value || !detector->pauses ||
+        !detector->pipeline_common) {
         cairn_detector_destroy(detector);
         return CAIRN_NOMEM;
     }
@@ -51,6 +53,9 @@ cairn_detect_drop(struct cairn_detector *detector, uint32_t index)
     for (uint32_t i = 0; i < detector->channel_count; i++)
         if (detector->channels[i].verdict != UINT32_MAX && detector->channels[i].verdict > index)
             detector->channels[i].verdict--;
+    for (uint32_t node = 0; detector->wholes && node < detector->topology->node_count; node++)
+        if (detector->wholes[node].verdict != UINT32_MAX && detector->wholes[node].verdict > index)
+            detector->wholes[node].verdict--;
 }
 
 static void
@@ -88,10 +93,12 @@ cairn_detector_destroy(struct cairn_detector *detector)
     free(detector->scratch);
     free(detector->value);
     free(detector->pauses);
+    free(detector->pipeline_common);
+    free(detector->wholes);
     free(detector->flights);
     free(detector->channels);
     free(detector->channel_index);
-    free(detector->class_sigma);
+    free(detector->classes);
     cairn_verdicts_fini(&detector->verdicts);
     free(detector);
 }
@@ -250,7 +257,7 @@ take_unnumbered(struct cairn_detector *detector, const struct cairn_record *reco
         err = take_numbered(detector, &period->kept[i]);
     }
     if (known)
-        period->kept_count = 0;
+        cairn_period_release(period);
     return err;
 }
 
@@ -285,7 +292,7 @@ flush_rank(struct cairn_detector *detector, uint32_t rank)
             if (err)
                 return err;
         }
-        period->kept_count = 0;
+        cairn_period_release(period);
     }
     err = cairn_intake_flush(intake, &summary);
     if (err || !summary)

@@ -2,8 +2,9 @@
  * replan/detector.h - the state of a detector, for its own files (detect*.c).
  *
  * detect.c takes records and decides when a step is whole; detect_step.c matches the ranks' parts of
- * each operation; detect_slow.c judges ranks, detect_node.c joins those of one node, detect_link.c channels, detect_structure.c the plan,
- * detect_hang.c what has stopped.
+ * each operation; detect_normal.c knows what is normal, detect_slow.c judges ranks, detect_node.c joins
+ * those of one node, detect_whole.c judges nodes that are whole pipelines, detect_link.c channels,
+ * detect_cause.c what makes them slow, detect_structure.c the plan, detect_hang.c what has stopped.
  */
 #ifndef CAIRN_REPLAN_DETECTOR_H
 #define CAIRN_REPLAN_DETECTOR_H
@@ -46,6 +47,16 @@ struct cairn_rank_state {
     uint32_t slow_steps; /* of the open verdict */
 };
 
+/* A node of which every rank's pipeline lies on it. */
+struct cairn_whole_node {
+    struct cairn_shift shift; /* of what its pipelines have in common, over the median of all */
+    double base, base_values; /* what is normal for that, and from how many values it is known */
+    double sum;               /* of its pipelines in this step */
+    uint32_t pipelines;       /* that lie on it; 0: it is not whole */
+    uint32_t verdict;         /* UINT32_MAX */
+    uint32_t slow_steps;
+};
+
 /* One transfer of a channel in the step that is analysed. */
 struct cairn_slot {
     float least_ns; /* the shortest part of any rank: that of the last to arrive */
@@ -76,6 +87,12 @@ struct cairn_channel {
     uint32_t quiet_steps;
 };
 
+/* Channels that may be compared with each other. */
+struct cairn_class {
+    double sigma;  /* noise of one step; 0: to be found */
+    double middle; /* of their normals; NaN where they are too few */
+};
+
 struct cairn_detector {
     const struct cairn_topology *topology;
     uint32_t steps_in_flight_max;
@@ -100,7 +117,10 @@ struct cairn_detector {
     uint32_t calibrate_count;
     bool calibrated;
     bool sends_aside; /* sends go on while their ranks compute */
-    bool by_pipeline; /* each pipeline's own common variation is taken out */
+    bool by_pipeline; /* each pipeline's own common variation is taken out … */
+    double *pipeline_common;         /* [pipeline_count] … and was this in the last step */
+    struct cairn_whole_node *wholes; /* [node_count] where by_pipeline, else NULL */
+    double whole_sigma;
     double sigma;
     float *scratch; /* [world] */
     double *value;  /* [world] */
@@ -110,14 +130,13 @@ struct cairn_detector {
     uint32_t channel_count, channel_room;
     uint32_t *channel_index; /* open hash of keys, index plus 1 */
     uint32_t channel_hash_room;
-    uint32_t class_count;
-    double *class_sigma; /* of each class */
+    struct cairn_class *classes; /* [CLASSES] */
     bool links_pending;
     uint32_t links_pending_step;
 
     /* structure */
     uint32_t *pauses; /* [world] lone late steps */
-    uint32_t pause_count, pause_first_step, watched_steps;
+    uint32_t pause_count, pause_first_step, watched_steps; /* of all steps that were judged */
     uint32_t length_steps, uneven_steps; /* steps in which pipelines were compared, and differed */
     double uneven_sum;
     uint32_t uneven_first_step;
@@ -131,16 +150,36 @@ void cairn_detect_drop(struct cairn_detector *detector, uint32_t index);
 /* detect_step.c: fills detector->now and the channels' transfers. */
 CAIRN_MUST_CHECK cairn_err cairn_detect_match(struct cairn_detector *detector,
                                               const struct cairn_flight *flight);
+/* detect_normal.c: takes out of value[world] what all ranks, or those of each pipeline, have in common;
+ * sigma is their noise. */
+void cairn_detect_remove_common(struct cairn_detector *detector, double *value, bool by_pipeline,
+                                double sigma);
+/* The deviations of the kept first step `index`, in detector->value. */
+void cairn_detect_first_values(struct cairn_detector *detector, uint32_t index, bool by_pipeline,
+                               double sigma);
+/* From the first steps: normals, noise, and whether pipelines vary each by itself. */
+void cairn_detect_learn_normals(struct cairn_detector *detector);
 /* detect_slow.c */
 CAIRN_MUST_CHECK cairn_err cairn_detect_ranks(struct cairn_detector *detector);
 CAIRN_MUST_CHECK cairn_err cairn_detect_slow_finish(struct cairn_detector *detector);
+/* detect_whole.c: where pipelines vary each by itself; first once, with the noise of the first steps. */
+CAIRN_MUST_CHECK cairn_err cairn_detect_wholes_learn(struct cairn_detector *detector);
+CAIRN_MUST_CHECK cairn_err cairn_detect_wholes(struct cairn_detector *detector);
+bool cairn_detect_any_whole_slow(const struct cairn_detector *detector);
 /* detect_node.c: joins the verdicts of a node's ranks; at the last with what is nearly sure. */
 CAIRN_MUST_CHECK cairn_err cairn_detect_nodes(struct cairn_detector *detector, bool last);
 /* detect_link.c */
 CAIRN_MUST_CHECK cairn_err cairn_detect_links(struct cairn_detector *detector);
 CAIRN_MUST_CHECK cairn_err cairn_detect_links_finish(struct cairn_detector *detector);
+/* detect_cause.c: says what makes the hot channels slow that no verdict explains yet. */
+CAIRN_MUST_CHECK cairn_err cairn_detect_link_causes(struct cairn_detector *detector);
 /* detect_structure.c */
 CAIRN_MUST_CHECK cairn_err cairn_detect_stages(struct cairn_detector *detector);
 CAIRN_MUST_CHECK cairn_err cairn_detect_data(struct cairn_detector *detector);
+/* Counts the lone late steps of each rank, one step after they were pushed. */
+void cairn_detect_count_pauses(struct cairn_detector *detector);
+/* True where pauses as often as the other ranks' could have met on a rank and look like this shift. */
+bool cairn_detect_may_be_pauses(const struct cairn_detector *detector, uint32_t rank,
+                                const struct cairn_shift_found *found);
 
 #endif

@@ -25,6 +25,20 @@ struct symbol {
     uint32_t count, matched;
 };
 
+/* False where the kept sequence as a whole does not repeat after `lag`, which is soon seen. */
+static bool
+nearly_repeats_after(const struct cairn_period *period, uint32_t lag)
+{
+    uint32_t pairs = period->kept_count - lag, different = 0;
+
+    for (uint32_t i = 0; i < pairs; i++) {
+        different += symbol_of(&period->kept[i]) != symbol_of(&period->kept[i + lag]);
+        if (different * 10 > pairs)
+            return false;
+    }
+    return true;
+}
+
 /* True where the kept sequence repeats after `lag`, each of its operations by itself. */
 static bool
 repeats_after(const struct cairn_period *period, uint32_t lag)
@@ -90,7 +104,7 @@ static void
 search(struct cairn_period *period)
 {
     for (uint32_t lag = 1; lag * (repeats + 1) <= period->kept_count; lag++)
-        if (repeats_after(period, lag)) {
+        if (nearly_repeats_after(period, lag) && repeats_after(period, lag)) {
             period->period = lag;
             choose_anchor(period);
             return;
@@ -127,6 +141,14 @@ cairn_period_settle(struct cairn_period *period)
     search(period);
     if (period->period == 0)
         period->period = UINT32_MAX;
+}
+
+void
+cairn_period_release(struct cairn_period *period)
+{
+    free(period->kept);
+    period->kept = NULL;
+    period->kept_count = period->kept_room = 0;
 }
 
 void

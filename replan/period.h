@@ -36,6 +36,8 @@ CAIRN_MUST_CHECK cairn_err cairn_period_keep(struct cairn_period *period,
                                              const struct cairn_record *record, bool *known);
 /* At the end of the records: looks once more, and takes what is kept as one step if nothing repeats. */
 void cairn_period_settle(struct cairn_period *period);
+/* Lets go of the kept records. */
+void cairn_period_release(struct cairn_period *period);
 /* Gives a record its step. Once the period is known; in order. */
 void cairn_period_number(struct cairn_period *period, struct cairn_record *record);
 
