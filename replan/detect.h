@@ -13,6 +13,7 @@
 #ifndef CAIRN_REPLAN_DETECT_H
 #define CAIRN_REPLAN_DETECT_H
 
+#include "replan/load.h"
 #include "replan/record.h"
 #include "replan/topology.h"
 #include "replan/verdict.h"
@@ -44,6 +45,9 @@ CAIRN_MUST_CHECK cairn_err cairn_detector_check_hangs(struct cairn_detector *det
 
 /* Analyses what is still in flight and looks for hangs; nothing may be fed afterwards. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_detector_finish(struct cairn_detector *detector);
+
+/* What a rank computed in the last steps in which it was compared, 16 at most. */
+void cairn_detector_load(const struct cairn_detector *detector, uint32_t rank, struct cairn_load *out);
 
 /* The verdicts so far, those that ended included; borrowed until the next call. */
 const struct cairn_verdicts *cairn_detector_verdicts(const struct cairn_detector *detector);

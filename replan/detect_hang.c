@@ -137,6 +137,7 @@ say_ranks(struct cairn_detector *detector, const struct standing *standings, boo
     struct cairn_verdict *verdict = NULL;
     uint32_t step = UINT32_MAX;
     cairn_err err = CAIRN_OK;
+    char others[32];
 
     for (uint32_t rank = 0; !err && rank < detector->topology->world; rank++) {
         const struct standing *standing = &standings[rank];
@@ -155,12 +156,15 @@ say_ranks(struct cairn_detector *detector, const struct standing *standings, boo
         return err;
     *said = true;
     set_steps(detector, step, verdict);
+    others[0] = '\0';
+    if (verdict->ranks.count > 1)
+        snprintf(others, sizeof others, " and %u others", verdict->ranks.count - 1);
     snprintf(verdict->evidence, sizeof verdict->evidence,
-             dead ? "rank %u and %u others gave their last sign of life long before the rest, which has "
-                    "waited for %.1f s"
-                  : "rank %u and %u others are alive and in no operation, while those that wait for "
-                    "them have waited for %.1f s",
-             verdict->ranks.items[0], verdict->ranks.count - 1, longest_ns / 1e9);
+             dead ? "the last sign of life of rank %u%s came long before that of the rest, which has waited for "
+                    "%.1f s"
+                  : "rank %u%s gave signs of life and was in no operation, while those that wait for them have "
+                    "waited for %.1f s",
+             verdict->ranks.items[0], others, longest_ns / 1e9);
     return add_victims(detector, standings, limit_ns, verdict);
 }
 

@@ -15,7 +15,7 @@
 
 static const double score_min = 7;
 static const double share_of_wait = 0.25;  /* of the culprit's delay that a victim waits longer */
-enum { STEPS_MIN = 4, QUIET_STEPS = 6, WINDOW = CAIRN_SHIFT_WINDOW, NORMAL_STEPS_MAX = 256 };
+enum { STEPS_MIN = 4, QUIET_STEPS = 6, WINDOW = CAIRN_SHIFT_WINDOW, NORMAL_STEPS_MAX = 256, LOAD_STEPS = 16 };
 
 /* The least shift that counts: ln(1.06). */
 static const double size_min = 0.0583;
@@ -294,4 +294,30 @@ cairn_detect_slow_finish(struct cairn_detector *detector)
 
     clear_victims(detector);
     return err;
+}
+
+void
+cairn_detector_load(const struct cairn_detector *detector, uint32_t rank, struct cairn_load *out)
+{
+    const struct cairn_rank_state *state = &detector->ranks[rank];
+    double sum_ns = 0, squares = 0, mean_ns;
+    uint32_t count = 0;
+
+    for (uint32_t back = 0; back < LOAD_STEPS; back++) {
+        double value_ns = (double)NAN;
+
+        if (detector->calibrated && back < state->shift.used)
+            value_ns = (double)state->compute_ns[(state->shift.next + 2 * WINDOW - 1 - back) % WINDOW];
+        else if (!detector->calibrated && back < detector->calibrate_count)
+            value_ns = exp((double)detector->calibrate[(size_t)back * detector->topology->world + rank]);
+        if (isnan(value_ns))
+            continue;
+        sum_ns += value_ns;
+        squares += value_ns * value_ns;
+        count++;
+    }
+    mean_ns = sum_ns / count; /* NaN of none */
+    out->compute_ns = count > 0 ? mean_ns : (double)NAN;
+    out->error_ns =
+        count > 1 ? sqrt(fmax(squares / count - mean_ns * mean_ns, 0) / (count - 1)) : (double)NAN;
 }
