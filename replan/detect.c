@@ -23,15 +23,16 @@ cairn_detector_create(const struct cairn_topology *topology, uint32_t steps_in_f
     detector->seen = calloc(world, sizeof *detector->seen);
     detector->ranks = calloc(world, sizeof *detector->ranks);
     detector->now.compute_ns = calloc(world, sizeof *detector->now.compute_ns);
+    detector->now.aside_ns = calloc(world, sizeof *detector->now.aside_ns);
     detector->now.work = calloc(world, sizeof *detector->now.work);
     detector->now.wait_ns = calloc(world, sizeof *detector->now.wait_ns);
-    detector->calibrate = calloc((size_t)world * CAIRN_CALIBRATE_STEPS * 2, sizeof *detector->calibrate);
+    detector->calibrate = calloc((size_t)world * CAIRN_CALIBRATE_STEPS * CAIRN_KEPT, sizeof *detector->calibrate);
     detector->scratch = calloc((size_t)world * (CAIRN_CALIBRATE_STEPS + 1), sizeof *detector->scratch);
     detector->value = calloc(world, sizeof *detector->value);
     detector->pauses = calloc(world, sizeof *detector->pauses);
     detector->pipeline_common = calloc(topology->pipeline_count, sizeof *detector->pipeline_common);
     if (!detector->intakes || !detector->rank_step || !detector->seen || !detector->ranks ||
-        !detector->now.compute_ns || !detector->now.work || !detector->now.wait_ns ||
+        !detector->now.compute_ns || !detector->now.aside_ns || !detector->now.work || !detector->now.wait_ns ||
         !detector->calibrate || !detector->scratch || !detector->value || !detector->pauses ||
         !detector->pipeline_common) {
         cairn_detector_destroy(detector);
@@ -87,6 +88,7 @@ cairn_detector_destroy(struct cairn_detector *detector)
     free(detector->seen);
     free(detector->ranks);
     free(detector->now.compute_ns);
+    free(detector->now.aside_ns);
     free(detector->now.work);
     free(detector->now.wait_ns);
     free(detector->calibrate);

@@ -11,6 +11,8 @@
 
 static const double common_share = 0.35, common_bias = 0.385;
 static const double sigma_floor = 0.005;
+static const double first_steps_gain = 1.08;
+static const double sends_gain = 0.95; /* of the noise at most is left where sends are read rightly */
 static const double pipeline_gain = 0.6;  /* of the noise must be left for it to be taken out */
 static const double spread_floor = 0.006; /* of healthy devices of one kind */
 static const double excess_min = 0.06;    /* over the peers, from the first step on */
@@ -53,14 +55,15 @@ cairn_detect_remove_common(struct cairn_detector *detector, double *value, bool 
 
 /* ---- calibration: the first steps ---- */
 
+/* Of the values that the first steps have kept in a block (CAIRN_KEPT_*). */
 static double
-median_of_first(const struct cairn_detector *detector, uint32_t rank)
+median_of_first(const struct cairn_detector *detector, uint32_t block, uint32_t rank)
 {
     float values[CAIRN_CALIBRATE_STEPS];
     uint32_t count = 0;
 
     for (uint32_t i = 0; i < detector->calibrate_count; i++) {
-        float value = detector->calibrate[(size_t)i * detector->topology->world + rank];
+        float value = *cairn_detect_kept(detector, block, i, rank);
 
         if (!isnan(value))
             values[count++] = value;
@@ -68,15 +71,30 @@ median_of_first(const struct cairn_detector *detector, uint32_t rank)
     return count >= STEPS_MIN ? (double)cairn_quantile(values, count, 0.5) : (double)NAN;
 }
 
+float *
+cairn_detect_kept(const struct cairn_detector *detector, uint32_t block, uint32_t index, uint32_t rank)
+{
+    return detector->calibrate +
+           ((size_t)block * CAIRN_CALIBRATE_STEPS + index) * detector->topology->world + rank;
+}
+
+double
+cairn_detect_deviation(const struct cairn_detector *detector, uint32_t rank, double compute, double aside)
+{
+    const struct cairn_rank_state *state = &detector->ranks[rank];
+    double value = compute - state->normal, other = aside - state->normal_aside;
+
+    return detector->sends_unsure && !isnan(value) ? fmin(value, other) : value; /* NaN is passed over */
+}
+
 void
 cairn_detect_first_values(struct cairn_detector *detector, uint32_t index, bool by_pipeline,
                           double sigma)
 {
-    uint32_t world = detector->topology->world;
-
-    for (uint32_t rank = 0; rank < world; rank++)
-        detector->value[rank] =
-            (double)detector->calibrate[(size_t)index * world + rank] - detector->ranks[rank].normal;
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++)
+        detector->value[rank] = cairn_detect_deviation(
+            detector, rank, (double)*cairn_detect_kept(detector, CAIRN_KEPT_COMPUTE, index, rank),
+            (double)*cairn_detect_kept(detector, CAIRN_KEPT_ASIDE, index, rank));
     cairn_detect_remove_common(detector, detector->value, by_pipeline, sigma);
 }
 
@@ -95,23 +113,27 @@ first_sigma(struct cairn_detector *detector, bool by_pipeline)
     }
     if (count < STEPS_MIN)
         return 1;
-    double middle = (double)cairn_quantile(all, count, 0.5);
+    double middle = (double)cairn_quantile(all, count, 0.5), sigma;
 
+    /* what is common of few ranks is nearly one of their values, and a heap of zeros in the middle hides
+     * half of the noise from a median: so the outer quantiles have a say too */
+    sigma = (double)(cairn_quantile(all, count, 0.84) - cairn_quantile(all, count, 0.16)) / 2;
     for (uint32_t i = 0; i < count; i++)
         all[i] = fabsf(all[i] - (float)middle);
-    /* the normals come from the same few steps, hence a little more than 1.4826 */
-    return fmax(1.6 * (1 + 1 / sqrt(count)) * (double)cairn_quantile(all, count, 0.5), sigma_floor);
+    sigma = fmax(sigma, 1.4826 * (double)cairn_quantile(all, count, 0.5));
+    /* the normals come from the same few steps, hence a little more */
+    return fmax(first_steps_gain * (1 + 1 / sqrt(count)) * sigma, sigma_floor);
 }
 
 /* A rank's own noise: where it is clearly above the others'. */
 static double
 own_sigma(struct cairn_detector *detector, uint32_t rank)
 {
-    uint32_t world = detector->topology->world, count = 0;
     float values[CAIRN_CALIBRATE_STEPS];
+    uint32_t count = 0;
 
     for (uint32_t i = 0; i < detector->calibrate_count; i++) {
-        float value = detector->calibrate[(size_t)i * world + rank];
+        float value = *cairn_detect_kept(detector, CAIRN_KEPT_COMPUTE, i, rank);
 
         if (!isnan(value))
             values[count++] = fabsf(value - (float)detector->ranks[rank].normal);
@@ -169,14 +191,60 @@ join_peers(struct cairn_detector *detector, const double *normal, uint32_t stage
     }
 }
 
+/* Takes the computation as it is where sends go on by themselves for the computation, and the other way
+ * round. */
+static void
+swap_readings(struct cairn_detector *detector)
+{
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
+        struct cairn_rank_state *state = &detector->ranks[rank];
+        double normal = state->normal;
+
+        state->normal = state->normal_aside;
+        state->normal_aside = normal;
+        for (uint32_t i = 0; i < detector->calibrate_count; i++) {
+            float *compute = cairn_detect_kept(detector, CAIRN_KEPT_COMPUTE, i, rank);
+            float *aside = cairn_detect_kept(detector, CAIRN_KEPT_ASIDE, i, rank), kept = *compute;
+
+            *compute = *aside;
+            *aside = kept;
+        }
+    }
+    detector->sends_aside = !detector->sends_aside;
+}
+
+/*
+ * Where no operation has begun inside of a send, its time is computation (the send goes on by itself) or
+ * waiting (the rank is in it). Sends take as long as their receivers let them, so the wrong reading is the
+ * noisier one. Where both are alike, only what both say is believed.
+ */
+static void
+choose_reading(struct cairn_detector *detector)
+{
+    double wait, aside;
+
+    if (detector->sends_aside) /* seen */
+        return;
+    wait = fmin(first_sigma(detector, false), first_sigma(detector, true));
+    swap_readings(detector);
+    aside = fmin(first_sigma(detector, false), first_sigma(detector, true));
+    if (aside < sends_gain * wait)
+        return;
+    swap_readings(detector);
+    detector->sends_unsure = wait >= sends_gain * aside;
+}
+
 void
 cairn_detect_learn_normals(struct cairn_detector *detector)
 {
     const struct cairn_topology *topology = detector->topology;
     double sigma;
 
-    for (uint32_t rank = 0; rank < topology->world; rank++)
-        detector->ranks[rank].normal = median_of_first(detector, rank);
+    for (uint32_t rank = 0; rank < topology->world; rank++) {
+        detector->ranks[rank].normal = median_of_first(detector, CAIRN_KEPT_COMPUTE, rank);
+        detector->ranks[rank].normal_aside = median_of_first(detector, CAIRN_KEPT_ASIDE, rank);
+    }
+    choose_reading(detector);
     detector->sigma = first_sigma(detector, false);
     sigma = first_sigma(detector, true);
     if (topology->pipeline_count > 1 &&

@@ -192,12 +192,10 @@ judge_all(struct cairn_detector *detector)
 static void
 push_first(struct cairn_detector *detector, uint32_t index)
 {
-    uint32_t world = detector->topology->world;
-    const float *kept = detector->calibrate + (size_t)index * world;
-
-    for (uint32_t rank = 0; rank < world; rank++) {
-        detector->now.compute_ns[rank] = exp((double)kept[rank]);
-        detector->now.wait_ns[rank] = (double)kept[(size_t)CAIRN_CALIBRATE_STEPS * world + rank];
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
+        detector->now.compute_ns[rank] =
+            exp((double)*cairn_detect_kept(detector, CAIRN_KEPT_COMPUTE, index, rank));
+        detector->now.wait_ns[rank] = (double)*cairn_detect_kept(detector, CAIRN_KEPT_WAIT, index, rank);
     }
     cairn_detect_first_values(detector, index, detector->by_pipeline, detector->sigma);
     push_values(detector, detector->calibrate_step[index]);
@@ -231,32 +229,44 @@ calibrate(struct cairn_detector *detector)
     return err ? err : cairn_detect_stages(detector);
 }
 
+/* ln(computation / work); NaN where it is not known. */
+static double
+log_of(const struct cairn_observation *now, const double *compute_ns, uint32_t rank)
+{
+    return log(compute_ns[rank] / (now->work[rank] > 0 ? now->work[rank] : 1));
+}
+
+/* Keeps one of the first steps, unless too few ranks say what they computed in it. */
+static cairn_err
+keep_first(struct cairn_detector *detector)
+{
+    const struct cairn_observation *now = &detector->now;
+    uint32_t at = detector->calibrate_count, known = 0;
+
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
+        *cairn_detect_kept(detector, CAIRN_KEPT_COMPUTE, at, rank) =
+            (float)log_of(now, now->compute_ns, rank);
+        *cairn_detect_kept(detector, CAIRN_KEPT_ASIDE, at, rank) =
+            (float)log_of(now, now->aside_ns, rank);
+        *cairn_detect_kept(detector, CAIRN_KEPT_WAIT, at, rank) = (float)now->wait_ns[rank];
+        known += isnan(now->compute_ns[rank]) ? 0 : 1;
+    }
+    if (known * 2 < detector->ranks_seen)
+        return CAIRN_OK;
+    detector->calibrate_step[detector->calibrate_count++] = now->step;
+    return detector->calibrate_count == CAIRN_CALIBRATE_STEPS ? calibrate(detector) : CAIRN_OK;
+}
+
 cairn_err
 cairn_detect_ranks(struct cairn_detector *detector)
 {
     const struct cairn_observation *now = &detector->now;
-    uint32_t world = detector->topology->world, known = 0;
 
-    for (uint32_t rank = 0; rank < world; rank++) {
-        detector->value[rank] =
-            log(now->compute_ns[rank] / (now->work[rank] > 0 ? now->work[rank] : 1));
-        known += isnan(detector->value[rank]) ? 0 : 1;
-    }
-    if (!detector->calibrated) {
-        uint32_t at = detector->calibrate_count;
-
-        if (known * 2 < detector->ranks_seen)
-            return CAIRN_OK;
-        for (uint32_t rank = 0; rank < world; rank++) {
-            detector->calibrate[(size_t)at * world + rank] = (float)detector->value[rank];
-            detector->calibrate[(size_t)(at + CAIRN_CALIBRATE_STEPS) * world + rank] =
-                (float)now->wait_ns[rank];
-        }
-        detector->calibrate_step[detector->calibrate_count++] = now->step;
-        return detector->calibrate_count == CAIRN_CALIBRATE_STEPS ? calibrate(detector) : CAIRN_OK;
-    }
-    for (uint32_t rank = 0; rank < world; rank++)
-        detector->value[rank] -= detector->ranks[rank].normal;
+    if (!detector->calibrated)
+        return keep_first(detector);
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++)
+        detector->value[rank] = cairn_detect_deviation(
+            detector, rank, log_of(now, now->compute_ns, rank), log_of(now, now->aside_ns, rank));
     cairn_detect_remove_common(detector, detector->value, detector->by_pipeline, detector->sigma);
     push_values(detector, now->step);
     cairn_detect_count_pauses(detector);
@@ -309,7 +319,7 @@ cairn_detector_load(const struct cairn_detector *detector, uint32_t rank, struct
         if (detector->calibrated && back < state->shift.used)
             value_ns = (double)state->compute_ns[(state->shift.next + 2 * WINDOW - 1 - back) % WINDOW];
         else if (!detector->calibrated && back < detector->calibrate_count)
-            value_ns = exp((double)detector->calibrate[(size_t)back * detector->topology->world + rank]);
+            value_ns = exp((double)*cairn_detect_kept(detector, CAIRN_KEPT_COMPUTE, back, rank));
         if (isnan(value_ns))
             continue;
         sum_ns += value_ns;

@@ -266,6 +266,9 @@ cairn_detect_match(struct cairn_detector *detector, const struct cairn_flight *f
 
         detector->now.compute_ns[rank] =
             part && part->compute_ns[gaps] > 0 ? part->compute_ns[gaps] : (double)NAN;
+        detector->now.aside_ns[rank] = part && !detector->sends_aside && part->compute_ns[CAIRN_GAPS_SENDS_ASIDE] > 0
+                                           ? part->compute_ns[CAIRN_GAPS_SENDS_ASIDE]
+                                           : (double)NAN;
         detector->now.work[rank] = part ? part->work : 0;
         detector->now.wait_ns[rank] = 0;
         if (part)

@@ -19,6 +19,10 @@ enum {
     CAIRN_SPANS = 32
 };
 
+/* What is kept of each rank in the first steps: ln(compute / work), waits, and ln(compute / work) as it is
+ * if sends go on by themselves. */
+enum { CAIRN_KEPT_COMPUTE, CAIRN_KEPT_WAIT, CAIRN_KEPT_ASIDE, CAIRN_KEPT };
+
 /* A step that is not analysed yet. */
 struct cairn_flight {
     uint32_t step;
@@ -29,6 +33,7 @@ struct cairn_flight {
 struct cairn_observation {
     uint32_t step;
     double *compute_ns; /* [world] NaN where unknown */
+    double *aside_ns;   /* [world] the same if sends go on by themselves, while that is not known */
     double *work;       /* [world] 0 where unknown */
     double *wait_ns;    /* [world] in operations, beyond what the transfer took */
 };
@@ -38,6 +43,7 @@ struct cairn_rank_state {
     float wait_ns[CAIRN_SHIFT_WINDOW];  /* of the same steps, in the same slots */
     float compute_ns[CAIRN_SHIFT_WINDOW];
     double normal;  /* ln of the rank's own normal computation; NaN until calibrated */
+    double normal_aside; /* the same of the other reading of sends */
     double normal_steps; /* how many steps that is as good as */
     double base;    /* correction of the normal by later quiet steps */
     double excess;  /* how much the normal is above the peers' */
@@ -112,11 +118,12 @@ struct cairn_detector {
 
     /* ranks */
     struct cairn_rank_state *ranks;
-    float *calibrate; /* [CAIRN_CALIBRATE_STEPS][world] of ln(compute / work), and waits after them */
+    float *calibrate; /* [CAIRN_KEPT][CAIRN_CALIBRATE_STEPS][world]; see cairn_detect_kept */
     uint32_t calibrate_step[CAIRN_CALIBRATE_STEPS];
     uint32_t calibrate_count;
     bool calibrated;
-    bool sends_aside; /* sends go on while their ranks compute */
+    bool sends_aside;  /* sends go on while their ranks compute */
+    bool sends_unsure; /* that may or may not be: the computation is read both ways */
     bool by_pipeline; /* each pipeline's own common variation is taken out … */
     double *pipeline_common;         /* [pipeline_count] … and was this in the last step */
     struct cairn_whole_node *wholes; /* [node_count] where by_pipeline, else NULL */
@@ -154,6 +161,12 @@ CAIRN_MUST_CHECK cairn_err cairn_detect_match(struct cairn_detector *detector,
  * sigma is their noise. */
 void cairn_detect_remove_common(struct cairn_detector *detector, double *value, bool by_pipeline,
                                 double sigma);
+/* What a block keeps of a rank in the first step `index`. */
+float *cairn_detect_kept(const struct cairn_detector *detector, uint32_t block, uint32_t index,
+                         uint32_t rank);
+/* How far a rank is from its normal, of logarithms of its computation; NaN where it is not known. */
+double cairn_detect_deviation(const struct cairn_detector *detector, uint32_t rank, double compute,
+                              double aside);
 /* The deviations of the kept first step `index`, in detector->value. */
 void cairn_detect_first_values(struct cairn_detector *detector, uint32_t index, bool by_pipeline,
                                double sigma);
