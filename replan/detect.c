@@ -244,7 +244,7 @@ take_unnumbered(struct cairn_detector *detector, const struct cairn_record *reco
     bool known;
 
     if (!detector->periods) {
-        detector->periods = calloc(detector->topology->world, sizeof *detector->periods);
+        detector->periods = cairn_periods_create(detector->topology->world);
         if (!detector->periods)
             return CAIRN_NOMEM;
     }

@@ -6,6 +6,21 @@
 
 static const uint32_t repeats = 3, symbols_max = 64;
 
+struct cairn_period *
+cairn_periods_create(uint32_t rank_count)
+{
+    struct cairn_period *periods = calloc(rank_count, sizeof *periods);
+    uint32_t kept_max = CAIRN_PERIOD_RECORDS_TOTAL / rank_count;
+
+    if (kept_max > CAIRN_PERIOD_RECORDS_MAX)
+        kept_max = CAIRN_PERIOD_RECORDS_MAX;
+    if (kept_max < 4 * CAIRN_PERIOD_RECORDS_MIN)
+        kept_max = 4 * CAIRN_PERIOD_RECORDS_MIN;
+    for (uint32_t i = 0; periods && i < rank_count; i++)
+        periods[i].kept_max = kept_max;
+    return periods;
+}
+
 void
 cairn_period_fini(struct cairn_period *period)
 {
@@ -124,7 +139,7 @@ cairn_period_keep(struct cairn_period *period, const struct cairn_record *record
         period->kept_room = room;
     }
     period->kept[period->kept_count++] = *record;
-    if (period->kept_count == CAIRN_PERIOD_RECORDS_MAX) {
+    if (period->kept_count == period->kept_max) {
         cairn_period_settle(period);
     } else if (period->kept_count >= CAIRN_PERIOD_RECORDS_MIN &&
                period->kept_count >= period->tried_count + period->tried_count / 4) {

@@ -158,7 +158,7 @@ cairn_timeline_feed(struct cairn_timeline *timeline, const struct cairn_record *
     if (record->op == 0 || record->has_step)
         return take_numbered(timeline, record);
     if (!timeline->periods) {
-        timeline->periods = calloc(timeline->topology->world, sizeof *timeline->periods);
+        timeline->periods = cairn_periods_create(timeline->topology->world);
         if (!timeline->periods)
             return CAIRN_NOMEM;
     }

@@ -7,7 +7,7 @@
  * computation takes the median of those in the same place of a step over the stage's ranks, each
  * transfer the median of its kind, and everybody waits only for those.
  *
- * Memory: about 150 bytes per operation of the steps that are kept.
+ * Memory: about 300 bytes per operation of the steps that are kept, at the most.
  */
 #ifndef CAIRN_REPLAN_TIMELINE_H
 #define CAIRN_REPLAN_TIMELINE_H
