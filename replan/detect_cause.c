@@ -28,9 +28,13 @@ between_nodes(const struct cairn_topology *topology, const struct cairn_channel 
 static bool
 unexplained(const struct cairn_detector *detector, const struct cairn_channel *channel)
 {
-    struct cairn_shift_limits limits = {detector->classes[channel->class_index].sigma, channel->base,
-                                        channel->normal_steps, sibling_score_min, sibling_size_min,
-                                        STEPS_MIN};
+    struct cairn_shift_limits limits = {.sigma = detector->classes[channel->class_index].sigma,
+                                        .base = channel->base,
+                                        .base_values = channel->normal_steps,
+                                        .first_values = CAIRN_CALIBRATE_STEPS,
+                                        .score_min = sibling_score_min,
+                                        .size_min = sibling_size_min,
+                                        .steps_min = STEPS_MIN};
     struct cairn_shift_found found;
 
     if (channel->verdict != UINT32_MAX || isnan(channel->normal))

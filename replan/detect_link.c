@@ -147,8 +147,13 @@ follow(struct cairn_detector *detector, struct cairn_channel *channel)
 static void
 judge(struct cairn_detector *detector, struct cairn_channel *channel)
 {
-    struct cairn_shift_limits limits = {detector->classes[channel->class_index].sigma, channel->base,
-                                        channel->normal_steps, score_min, size_min, STEPS_MIN};
+    struct cairn_shift_limits limits = {.sigma = detector->classes[channel->class_index].sigma,
+                                        .base = channel->base,
+                                        .base_values = channel->normal_steps,
+                                        .first_values = CAIRN_CALIBRATE_STEPS,
+                                        .score_min = score_min,
+                                        .size_min = size_min,
+                                        .steps_min = STEPS_MIN};
 
     if (channel->hot) {
         follow(detector, channel);

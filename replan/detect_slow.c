@@ -126,8 +126,12 @@ static cairn_err
 judge(struct cairn_detector *detector, uint32_t rank)
 {
     struct cairn_rank_state *state = &detector->ranks[rank];
-    struct cairn_shift_limits limits = {state->sigma, state->base, state->normal_steps,
-                                        score_min, size_min, STEPS_MIN};
+    struct cairn_shift_limits limits = {.sigma = state->sigma,
+                                        .base = state->base,
+                                        .base_values = state->normal_steps,
+                                        .score_min = score_min,
+                                        .size_min = size_min,
+                                        .steps_min = STEPS_MIN};
     struct cairn_shift_found found;
 
     if (state->verdict != UINT32_MAX) {

@@ -196,8 +196,12 @@ cairn_detect_wholes(struct cairn_detector *detector)
     sum_pipelines(detector);
     for (uint32_t node = 0; !err && node < detector->topology->node_count; node++) {
         struct cairn_whole_node *whole = &detector->wholes[node];
-        struct cairn_shift_limits limits = {detector->whole_sigma, whole->base, whole->base_values,
-                                            score_min, size_min, STEPS_MIN};
+        struct cairn_shift_limits limits = {.sigma = detector->whole_sigma,
+                                            .base = whole->base,
+                                            .base_values = whole->base_values,
+                                            .score_min = score_min,
+                                            .size_min = size_min,
+                                            .steps_min = STEPS_MIN};
         struct cairn_shift_found found;
 
         if (whole->pipelines == 0)
