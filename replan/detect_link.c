@@ -127,6 +127,8 @@ follow(struct cairn_detector *detector, struct cairn_channel *channel)
     bool others = false;
 
     if (value >= channel->found.size / 3) {
+        channel->found.steps += 1 + channel->quiet_steps;
+        channel->found.size = cairn_shift_median(&channel->shift, channel->found.steps) - channel->base;
         channel->quiet_steps = 0;
         return;
     }
@@ -142,6 +144,27 @@ follow(struct cairn_detector *detector, struct cairn_channel *channel)
     channel->excess = 0;
     channel->quiet_steps = 0;
     cairn_shift_clear(&channel->shift);
+}
+
+/* The rates of verdicts that last, from what their channels have shown since. */
+static void
+follow_rates(struct cairn_detector *detector)
+{
+    for (uint32_t v = 0; v < detector->verdicts.count; v++) {
+        struct cairn_verdict *verdict = &detector->verdicts.items[v];
+        double size = 0;
+        uint32_t count = 0;
+
+        if (verdict->kind != CAIRN_SLOW_LINK || verdict->until_step != CAIRN_STEP_NONE)
+            continue;
+        for (uint32_t i = 0; i < detector->channel_count; i++)
+            if (detector->channels[i].hot && detector->channels[i].verdict == v) {
+                size += detector->channels[i].found.size;
+                count++;
+            }
+        if (count > 0)
+            verdict->rate = exp(size / count);
+    }
 }
 
 static void
@@ -204,6 +227,7 @@ cairn_detect_links(struct cairn_detector *detector)
                          log(channel->transfer) - channel->normal + channel->excess);
         judge(detector, channel);
     }
+    follow_rates(detector);
     if (detector->links_pending && detector->now.step - detector->links_pending_step >= GATHER_STEPS)
         return cairn_detect_link_causes(detector);
     return CAIRN_OK;
