@@ -2,8 +2,9 @@
  * replan/detect_cause.c - from channels that are slow to what makes them so.
  *
  * A node most of whose channels to other nodes are hot has a slow NIC; a hot pair that no node explains
- * is a slow link. A ring is as slow as its slowest link: a hot ring of more than two ranks that nothing
- * else narrows down names all its links, and the nodes one of whose NICs it may be.
+ * is a slow link, several pairs between the same two nodes one too. A ring is as slow as its slowest
+ * link: a hot ring of more than two ranks that nothing else narrows down names all its links, and the
+ * nodes one of whose NICs it may be.
  */
 #include "replan/detector.h"
 
@@ -14,6 +15,7 @@
 
 static const double sibling_score_min = 4.5, sibling_size_min = 0.175; /* ln(1.19): nearly hot */
 static const double node_share_min = 0.75; /* of a node's channels to others that are hot */
+static const double like_share = 0.5, unlike_share = 0.25; /* of a shift, that others show or do not */
 enum { STEPS_MIN = 4, NODES_SHOWN = 6, NODE_BYTES = 48 };
 
 static bool
@@ -185,6 +187,18 @@ struct cause {
     uint32_t channel;
 };
 
+/* True for two pairs of ranks between the same two nodes. */
+static bool
+between_same_nodes(const struct cairn_topology *topology, const struct cairn_channel *channel,
+                   const struct cause *cause)
+{
+    const uint32_t *node = topology->node;
+
+    return between_nodes(topology, channel) &&
+           ((node[channel->source] == node[cause->source] && node[channel->target] == node[cause->target]) ||
+            (node[channel->source] == node[cause->target] && node[channel->target] == node[cause->source]));
+}
+
 static bool
 belongs(const struct cairn_detector *detector, uint32_t index, const struct cause *cause)
 {
@@ -196,12 +210,70 @@ belongs(const struct cairn_detector *detector, uint32_t index, const struct caus
     if (index == cause->channel)
         return true;
     if (channel->comm == CAIRN_COMM_NONE)
-        return (channel->source == cause->source && channel->target == cause->target) ||
-               (channel->source == cause->target && channel->target == cause->source);
+        return detector->channels[cause->channel].comm == CAIRN_COMM_NONE &&
+               ((channel->source == cause->source && channel->target == cause->target) ||
+                (channel->source == cause->target && channel->target == cause->source) ||
+                between_same_nodes(detector->topology, channel, cause));
     /* rings that are slow at the same time go over one slow link, whichever it is */
     return channel->members > 2 && detector->channels[cause->channel].members > 2 &&
            between_nodes(detector->topology, channel) ==
                between_nodes(detector->topology, &detector->channels[cause->channel]);
+}
+
+/* How far the channels between a node and others that are no part of a verdict are above their normal in
+ * the last steps, in the mean. NaN where there are fewer than two. */
+static double
+others_shift(const struct cairn_detector *detector, uint32_t node, uint32_t index, uint32_t steps)
+{
+    uint32_t count = 0;
+    double sum = 0;
+
+    for (uint32_t i = 0; i < detector->channel_count; i++) {
+        const struct cairn_channel *channel = &detector->channels[i];
+
+        if (isnan(channel->normal) || channel->verdict == index || channel->shift.used < steps ||
+            !between_nodes(detector->topology, channel) || !touches(detector->topology, channel, node))
+            continue;
+        sum += cairn_shift_recent(&channel->shift, steps) - channel->base;
+        count++;
+    }
+    return count >= 2 ? sum / count : (double)NAN;
+}
+
+/*
+ * Several pairs of ranks between two nodes are one cause: what they share. It is the NIC of that node whose
+ * channels to third nodes, too noisy each to be called slow, are late as well in the mean, while those
+ * of the other are not. When more is known it is said anew.
+ */
+static cairn_err
+join_pairs(struct cairn_detector *detector, uint32_t index, const struct cause *cause)
+{
+    struct cairn_verdict *verdict = &detector->verdicts.items[index];
+    const uint32_t ends[] = {detector->topology->node[cause->source], detector->topology->node[cause->target]};
+    double size = log(verdict->rate), shift[2];
+
+    if (verdict->ranks.count <= 2)
+        return CAIRN_OK;
+    for (uint32_t i = 0; i < detector->channel_count; i++)
+        if (detector->channels[i].verdict == index)
+            detector->channels[i].vague = true;
+    snprintf(verdict->evidence, sizeof verdict->evidence,
+             "transfers between node %u and node %u take %.2f times their normal time per byte, whoever "
+             "arrives last, those of several pairs of ranks alike: what they share",
+             ends[0], ends[1], verdict->rate);
+    for (int i = 0; i < 2; i++)
+        shift[i] = others_shift(detector, ends[i], index, detector->channels[cause->channel].found.steps);
+    for (int i = 0; i < 2; i++) {
+        size_t used = strlen(verdict->evidence);
+
+        if (!(shift[i] >= like_share * size && shift[1 - i] <= unlike_share * size))
+            continue;
+        snprintf(verdict->evidence + used, sizeof verdict->evidence - used,
+                 "; channels of node %u to others take %.2f times their normal time, those of node %u %.2f times: its NIC",
+                 ends[i], exp(shift[i]), ends[1 - i], exp(shift[1 - i]));
+        return cairn_list_add(&verdict->nodes, ends[i]);
+    }
+    return CAIRN_OK;
 }
 
 static cairn_err
@@ -259,6 +331,8 @@ say(struct cairn_detector *detector, bool *open, const struct cause *cause)
                  rings > 0 ? "; a ring of more than two ranks is as slow as its slowest link, and no "
                              "other channel tells which"
                            : "");
+        if (!err && detector->channels[cause->channel].comm == CAIRN_COMM_NONE)
+            err = join_pairs(detector, index, cause);
     }
     return err;
 }
@@ -360,7 +434,7 @@ cairn_detect_link_causes(struct cairn_detector *detector)
             if (!open[i] || !channel->hot || (channel->comm == CAIRN_COMM_NONE) != (pairs == 1))
                 continue;
             err = say(detector, open, &cause);
-            if (!err && channel->vague)
+            if (!err && channel->vague && channel->members > 2)
                 name_candidates(detector, channel->verdict, mine, tallies);
         }
 done:
