@@ -55,6 +55,13 @@ uint32_t cairn_timeline_operation_count(const struct cairn_timeline *timeline);
 /* True where operations begin inside of sends: nobody waits in one. */
 bool cairn_timeline_sends_aside(const struct cairn_timeline *timeline);
 
+/* replan/align.c: numbers the operations of spans[count] and returns how many there are; order[count] is
+ * then the spans, operation by operation. */
+uint32_t cairn_spans_match(struct cairn_span *spans, size_t count, struct cairn_span **order);
+/* Brings all times to the clock of the first rank that each is connected with, and the first of them
+ * to 0. After the match. CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_spans_align(uint32_t world, struct cairn_span *spans, size_t span_count,
+                                             struct cairn_span *const *order);
 /* replan/ideal.c: the replay; spans as above with operations matched. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_ideal_replay(const struct cairn_topology *topology,
                                               struct cairn_span *spans, size_t count,

@@ -290,9 +290,11 @@ advice_of(const struct cairn_verdict *verdict)
     case CAIRN_SLOW_LINK:
         return "look at error counters and speeds of the NICs and cables named, and at other traffic on them";
     case CAIRN_HANG_COMPUTE:
-        return "look at the stacks of the ranks named (py-spy dump, gdb), then restart them; `cairn restore` has the last generation";
+        return "look at the stacks of the ranks named (py-spy dump, gdb), then restart them; `cairn restore` has the last "
+               "generation";
     case CAIRN_HANG_LINK:
-        return "look at the NICs and switches between the ranks named; restart the job from the last generation if it does not end";
+        return "look at the NICs and switches between the ranks named; restart the job from the last generation if it does "
+               "not end";
     case CAIRN_CRASH:
         return "look at the kernel log and the exit code of the ranks named; `cairn restore` rebuilds what they held";
     case CAIRN_STRUCTURAL:

@@ -254,8 +254,8 @@ run(const char *path, const char *picture, bool json)
     if (exit_code == CAIRN_EXIT_OK && picture) {
         err = draw(&map, picture);
         if (err) {
-            cairn_tool_error("heatmap", "the picture could not be written", err == CAIRN_IO ? strerror(errno) : cairn_err_text(err),
-                             "see --png FILE");
+            cairn_tool_error("heatmap", "the picture could not be written",
+                             err == CAIRN_IO ? strerror(errno) : cairn_err_text(err), "see --png FILE");
             exit_code = cairn_exit_code(err);
         }
     }

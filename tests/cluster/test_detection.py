@@ -45,7 +45,8 @@ def trace(slow: bool = True, named: bool = True, seed: int = 1) -> str:
         ready = []
         for i in range(PIPELINES):
             first, second = 2 * i, 2 * i + 1
-            times = [20 * rng.uniform(0.99, 1.01) * (FACTOR if slow and r == SLOW and step >= SINCE else 1) for r in (first, second)]
+            times = [20 * rng.uniform(0.99, 1.01) * (FACTOR if slow and rank == SLOW and step >= SINCE else 1)
+                     for rank in (first, second)]
             sent = now + times[0] + 1
             write(first, f"pp{i}", "send", step, now + times[0], sent, peer=second)
             write(second, f"pp{i}", "recv", step, now, sent, peer=first)
@@ -72,8 +73,8 @@ class Detection(unittest.TestCase):
         return path
 
     def run_verb(self, *words: str) -> Tuple[int, str, str]:
-        done = subprocess.run([CAIRN, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                              timeout=60, check=False)
+        done = subprocess.run([CAIRN, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              text=True, timeout=60, check=False)
         return done.returncode, done.stdout, done.stderr
 
     def answer(self, *words: str) -> Dict[str, Any]:
