@@ -209,7 +209,8 @@ def main() -> int:
         while (not options.case or options.case == "quiet") and quiet * QUIET_STEPS_OF_ONE < options.quiet_steps:
             ranks = "16" if quiet % 8 else "64"
             seconds += run_one(options.build, directory, "quiet", options.seed + 10_000_000 + quiet,
-                               rows.setdefault("quiet", Row()), ["--steps", str(QUIET_STEPS_OF_ONE), "--ranks", ranks], options.verbose)
+                               rows.setdefault("quiet", Row()), ["--steps", str(QUIET_STEPS_OF_ONE), "--ranks", ranks],
+                               options.verbose)
             quiet += 1
     results = {name: summary(row) for name, row in rows.items()}
     if options.json:
