@@ -35,10 +35,13 @@ THREADED = ["base/test_loop", "base/test_worker", "base/test_ring", "snapshot/te
             "nccl/test_plugin", "tools/test_conversion"]
 # Of cluster and interop, where each program starts several processes of its own.
 CLUSTER_JOBS_MAX = 2
-LONGEST_FIRST = ["test_demo.py", "test_agent.py",
-                 "test_torch.py", "test_fsdp1.py", "test_dcp.py", "test_torch_more.py", "test_torch_device.py", "test_convert_megatron_dist.py",
-                 "test_convert_deepspeed.py", "test_convert_to_deepspeed.py", "test_convert_megatron.py", "test_torch_bad_input.py"]
-FUZZ_SECONDS = int(os.environ.get("FUZZ_SECONDS", "60"))  # of the processor, for each fuzzer
+# Names without their suffix.
+LONGEST_FIRST = ["test_demo", "test_agent",
+                 "test_torch", "test_fsdp1", "test_dcp", "test_torch_more", "test_torch_device", "test_convert_megatron_dist",
+                 "test_convert_deepspeed", "test_convert_to_deepspeed", "test_convert_megatron", "test_torch_bad_input",
+                 "test_formats", "test_convert", "test_conversion", "test_capture", "test_device", "test_model", "test_process",
+                 "test_spill", "test_catalog", "test_transport", "test_job"]
+FUZZ_SECONDS = int(os.environ.get("FUZZ_SECONDS", "60"))  # for each fuzzer
 
 
 class Result:
@@ -131,10 +134,18 @@ def make(target, variables=(), limit_s=1200):
     return run(["make", "-s", f"-j{JOBS}", *variables, *([target] if isinstance(target, str) else target)], limit_s)
 
 
-def run_binaries(suite, build, pattern, variables=(), target=None, env=None, limit_s=300, only=None):
-    """Builds a make target and runs every program that matches the pattern below the build folder."""
-    sources = sorted(glob.glob(os.path.join(ROOT, "tests", pattern + ".c")))
-    names = [os.path.relpath(s, os.path.join(ROOT, "tests"))[:-2] for s in sources]
+def longest_first(programs):
+    """So that none of them begins when all others have ended."""
+    def place(program):
+        name = os.path.basename(program).removesuffix(".py")
+        return LONGEST_FIRST.index(name) if name in LONGEST_FIRST else len(LONGEST_FIRST)
+    return sorted(sorted(programs), key=place)
+
+
+def run_binaries(suite, build, patterns, variables=(), target=None, env=None, limit_s=300, only=None):
+    """Builds a make target and runs every program below the build folder that matches the patterns, those that take longest first."""
+    sources = sorted(s for pattern in patterns for s in glob.glob(os.path.join(ROOT, "tests", pattern + ".c")))
+    names = longest_first(os.path.relpath(s, os.path.join(ROOT, "tests"))[:-2] for s in sources)
     if only is not None:
         names = [n for n in names if any(n.endswith(o) for o in only)]
     if not names:
@@ -157,27 +168,26 @@ def suite_unit():
     status, output = make("all")
     if status != 0:
         return [Result("unit: build", failed=1, output=output)]
-    return run_binaries("unit", "build/plain", "unit/*/test_*")
+    return run_binaries("unit", "build/plain", ["unit/*/test_*"])
 
 
 def suite_fault():
-    return run_binaries("fault", "build/plain", "fault/test_*")
+    return run_binaries("fault", "build/plain", ["fault/test_*"])
 
 
 def suite_gpu():
-    return run_binaries("gpu", "build/plain", "gpu/test_*")
+    return run_binaries("gpu", "build/plain", ["gpu/test_*"])
 
 
 def suite_asan():
     env = {"ASAN_OPTIONS": "abort_on_error=0:detect_leaks=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
     build = "build/address-undefined"
-    return (run_binaries("asan", build, "unit/*/test_*", ["SAN=address,undefined"], env=env, limit_s=600) +
-            run_binaries("asan", build, "fault/test_*", ["SAN=address,undefined"], env=env, limit_s=600))
+    return run_binaries("asan", build, ["unit/*/test_*", "fault/test_*"], ["SAN=address,undefined"], env=env, limit_s=600)
 
 
 def suite_tsan():
     env = {"TSAN_OPTIONS": "halt_on_error=1"}
-    return run_binaries("tsan", "build/thread", "unit/*/test_*", ["SAN=thread"], env=env, limit_s=600, only=THREADED)
+    return run_binaries("tsan", "build/thread", ["unit/*/test_*"], ["SAN=thread"], env=env, limit_s=600, only=THREADED)
 
 
 FUZZING = None  # the fuzzers in the background
@@ -212,7 +222,7 @@ def collect_fuzzers():
 
 
 def quiet():
-    """While something is measured, or has failed once already, nothing runs in the background."""
+    """While something is measured, has short deadlines, or has failed once already, nothing runs in the background."""
     return FUZZING.paused() if FUZZING else contextlib.nullcontext()
 
 
@@ -223,9 +233,8 @@ def suite_sim():
 
 
 def programs_of(suite):
-    """The Python programs of a suite, those that take longest first."""
-    programs = sorted(glob.glob(os.path.join(ROOT, "tests", suite, "test_*.py")))
-    return sorted(programs, key=lambda p: ([*LONGEST_FIRST, os.path.basename(p)]).index(os.path.basename(p)))
+    """The Python programs of a suite."""
+    return longest_first(glob.glob(os.path.join(ROOT, "tests", suite, "test_*.py")))
 
 
 def suite_cluster():
@@ -233,7 +242,7 @@ def suite_cluster():
     if status != 0:
         return [Result("cluster: build", failed=1, output=output)]
     commands = {f"cluster: {os.path.basename(p)}": [sys.executable, "-u", p, "-v"] for p in programs_of("cluster")}
-    with concurrent.futures.ThreadPoolExecutor(min(JOBS, CLUSTER_JOBS_MAX)) as pool:
+    with quiet(), concurrent.futures.ThreadPoolExecutor(min(JOBS, CLUSTER_JOBS_MAX)) as pool:
         results = list(pool.map(lambda n: run_program(n, commands[n], 1200), commands))
     return again_alone(results, commands, 1200)
 

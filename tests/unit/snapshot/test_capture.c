@@ -522,7 +522,7 @@ test_cancel(void **state)
     for (int round = 0; round < 60; round++) {
         size_t bytes = 200 * BLOCK;
         uint8_t *source = map(bytes);
-        cairn_err err;
+        cairn_err err, waited;
 
         run_count = 0;
         memset(source, round, bytes);
@@ -537,7 +537,9 @@ test_cancel(void **state)
         err = cairn_capture_finish(capture, 0);
         assert_int_equal(err, seen.result);
         assert_true(err == CAIRN_OK || err == CAIRN_AGAIN);
-        assert_int_equal(cairn_capture_wait(capture, 200 * BLOCK, 0), err);
+        waited = cairn_capture_wait(capture, 200 * BLOCK, 0);
+        /* Between the last copy and its report, cancel finds everything copied and nothing complete. */
+        assert_true(waited == err || (waited == CAIRN_OK && err == CAIRN_AGAIN));
         assert_int_equal(seen.next_block == 200, err == CAIRN_OK);
     }
 }
