@@ -17,6 +17,7 @@ slow_alike(struct cairn_detector *detector, uint32_t rank, const struct cairn_ve
     struct cairn_shift_limits limits = {.sigma = state->sigma,
                                         .base = state->base,
                                         .base_values = state->normal_steps,
+                                        .first_values = CAIRN_CALIBRATE_STEPS,
                                         .score_min = sibling_score_min,
                                         .size_min = sibling_size_min,
                                         .steps_min = STEPS_MIN};

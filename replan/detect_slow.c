@@ -129,6 +129,7 @@ judge(struct cairn_detector *detector, uint32_t rank)
     struct cairn_shift_limits limits = {.sigma = state->sigma,
                                         .base = state->base,
                                         .base_values = state->normal_steps,
+                                        .first_values = CAIRN_CALIBRATE_STEPS,
                                         .score_min = score_min,
                                         .size_min = size_min,
                                         .steps_min = STEPS_MIN};

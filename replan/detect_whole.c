@@ -199,6 +199,7 @@ cairn_detect_wholes(struct cairn_detector *detector)
         struct cairn_shift_limits limits = {.sigma = detector->whole_sigma,
                                             .base = whole->base,
                                             .base_values = whole->base_values,
+                                            .first_values = CAIRN_CALIBRATE_STEPS,
                                             .score_min = score_min,
                                             .size_min = size_min,
                                             .steps_min = STEPS_MIN};
