@@ -16,7 +16,8 @@
 static const double sibling_score_min = 4.5, sibling_size_min = 0.175; /* ln(1.19): nearly hot */
 static const double node_share_min = 0.75; /* of a node's channels to others that are hot */
 static const double like_share = 0.5, unlike_share = 0.25; /* of a shift, that others show or do not */
-enum { STEPS_MIN = 4, NODES_SHOWN = 6, NODE_BYTES = 48 };
+static const double like_errors = 2.5; /* standard errors that they must show it by */
+enum { STEPS_MIN = 4, NODES_SHOWN = 6, NODE_BYTES = 48, OTHERS_STEPS = 32 };
 
 static bool
 between_nodes(const struct cairn_topology *topology, const struct cairn_channel *channel)
@@ -220,24 +221,32 @@ belongs(const struct cairn_detector *detector, uint32_t index, const struct caus
                between_nodes(detector->topology, &detector->channels[cause->channel]);
 }
 
-/* How far the channels between a node and others that are no part of a verdict are above their normal in
- * the last steps, in the mean. NaN where there are fewer than two. */
-static double
+/* How far channels are above their normal in the mean, and how well that is known. */
+struct mean_shift {
+    double size, error; /* NaN where there are fewer than two channels */
+};
+
+/* Of the channels between a node and others that are no part of a verdict, in the last steps. */
+static struct mean_shift
 others_shift(const struct cairn_detector *detector, uint32_t node, uint32_t index, uint32_t steps)
 {
+    double sum = 0, squares = 0;
     uint32_t count = 0;
-    double sum = 0;
 
     for (uint32_t i = 0; i < detector->channel_count; i++) {
         const struct cairn_channel *channel = &detector->channels[i];
+        double sigma = detector->classes[channel->class_index].sigma;
 
         if (isnan(channel->normal) || channel->verdict == index || channel->shift.used < steps ||
             !between_nodes(detector->topology, channel) || !touches(detector->topology, channel, node))
             continue;
         sum += cairn_shift_recent(&channel->shift, steps) - channel->base;
+        squares += sigma * sigma * (1.0 / steps + 1 / channel->normal_steps);
         count++;
     }
-    return count >= 2 ? sum / count : (double)NAN;
+    if (count < 2)
+        return (struct mean_shift){(double)NAN, (double)NAN};
+    return (struct mean_shift){sum / count, sqrt(squares) / count};
 }
 
 /*
@@ -250,7 +259,9 @@ join_pairs(struct cairn_detector *detector, uint32_t index, const struct cause *
 {
     struct cairn_verdict *verdict = &detector->verdicts.items[index];
     const uint32_t ends[] = {detector->topology->node[cause->source], detector->topology->node[cause->target]};
-    double size = log(verdict->rate), shift[2];
+    uint32_t steps = detector->channels[cause->channel].found.steps;
+    double size = log(verdict->rate);
+    struct mean_shift shift[2];
 
     if (verdict->ranks.count <= 2)
         return CAIRN_OK;
@@ -262,17 +273,20 @@ join_pairs(struct cairn_detector *detector, uint32_t index, const struct cause *
              "arrives last, those of several pairs of ranks alike: what they share",
              ends[0], ends[1], verdict->rate);
     for (int i = 0; i < 2; i++)
-        shift[i] = others_shift(detector, ends[i], index, detector->channels[cause->channel].found.steps);
+        shift[i] = others_shift(detector, ends[i], index, steps < OTHERS_STEPS ? steps : OTHERS_STEPS);
     for (int i = 0; i < 2; i++) {
         size_t used = strlen(verdict->evidence);
 
-        if (!(shift[i] >= like_share * size && shift[1 - i] <= unlike_share * size))
+        if (!(shift[i].size >= like_share * size && shift[i].size >= like_errors * shift[i].error &&
+              shift[1 - i].size <= unlike_share * size))
             continue;
         snprintf(verdict->evidence + used, sizeof verdict->evidence - used,
                  "; channels of node %u to others take %.2f times their normal time, those of node %u %.2f times: its NIC",
-                 ends[i], exp(shift[i]), ends[1 - i], exp(shift[1 - i]));
+                 ends[i], exp(shift[i].size), ends[1 - i], exp(shift[1 - i].size));
         return cairn_list_add(&verdict->nodes, ends[i]);
     }
+    detector->links_pending = true; /* look again soon */
+    detector->links_pending_step = detector->now.step;
     return CAIRN_OK;
 }
 
