@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Builds and runs the test suites and adds up what they say.
 
-    tests/runner.py [all | style unit fault asan tsan fuzz sim cluster interop gpu lint …] [--jobs N]
+    tests/runner.py [all | style unit fault asan tsan fuzz sim cluster interop gpu lint …]
 
 A suite is a list of programs. A cmocka program counts its own tests, a Python program those of unittest or pytest, any other
 counts as one: exit 0 passed, 77 skipped (its last line is the reason), else failed. A program that runs longer than its
@@ -391,7 +391,10 @@ def cpu_seconds():
 
 
 def main(arguments):
-    names = [a for a in arguments if not a.startswith("-")] or ["all"]
+    if any(a.startswith("-") for a in arguments):  # there are no options, and to run everything is no answer to one
+        print(__doc__)
+        return 0 if set(arguments) <= {"-h", "--help"} else 64
+    names = arguments or ["all"]
     if names == ["all"]:
         names = ORDER
     results = []
