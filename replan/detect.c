@@ -24,15 +24,17 @@ cairn_detector_create(const struct cairn_topology *topology, uint32_t steps_in_f
     detector->left_out = calloc(world, sizeof *detector->left_out);
     detector->ranks = calloc(world, sizeof *detector->ranks);
     detector->now.compute_ns = calloc(world, sizeof *detector->now.compute_ns);
+    detector->now.aside_ns = calloc(world, sizeof *detector->now.aside_ns);
     detector->now.work = calloc(world, sizeof *detector->now.work);
     detector->now.wait_ns = calloc(world, sizeof *detector->now.wait_ns);
-    detector->calibrate = calloc((size_t)world * CAIRN_CALIBRATE_STEPS * 2, sizeof *detector->calibrate);
+    detector->calibrate = calloc((size_t)world * CAIRN_CALIBRATE_STEPS * CAIRN_KEPT, sizeof *detector->calibrate);
     detector->scratch = calloc((size_t)world * (CAIRN_CALIBRATE_STEPS + 1), sizeof *detector->scratch);
     detector->value = calloc(world, sizeof *detector->value);
     detector->pauses = calloc(world, sizeof *detector->pauses);
     if (!detector->intakes || !detector->rank_step || !detector->seen || !detector->left_out || !detector->ranks ||
-        !detector->now.compute_ns || !detector->now.work || !detector->now.wait_ns ||
-        !detector->calibrate || !detector->scratch || !detector->value || !detector->pauses) {
+        !detector->now.compute_ns || !detector->now.aside_ns || !detector->now.work || !detector->now.wait_ns ||
+        !detector->calibrate || !detector->scratch || !detector->value || !detector->pauses ||
+        !detector->pipeline_common) {
         cairn_detector_destroy(detector);
         return CAIRN_NOMEM;
     }
@@ -52,6 +54,9 @@ cairn_detect_drop(struct cairn_detector *detector, uint32_t index)
     for (uint32_t i = 0; i < detector->channel_count; i++)
         if (detector->channels[i].verdict != UINT32_MAX && detector->channels[i].verdict > index)
             detector->channels[i].verdict--;
+    for (uint32_t node = 0; detector->wholes && node < detector->topology->node_count; node++)
+        if (detector->wholes[node].verdict != UINT32_MAX && detector->wholes[node].verdict > index)
+            detector->wholes[node].verdict--;
 }
 
 static void
@@ -84,16 +89,19 @@ cairn_detector_destroy(struct cairn_detector *detector)
     free(detector->left_out);
     free(detector->ranks);
     free(detector->now.compute_ns);
+    free(detector->now.aside_ns);
     free(detector->now.work);
     free(detector->now.wait_ns);
     free(detector->calibrate);
     free(detector->scratch);
     free(detector->value);
     free(detector->pauses);
+    free(detector->pipeline_common);
+    free(detector->wholes);
     free(detector->flights);
     free(detector->channels);
     free(detector->channel_index);
-    free(detector->class_sigma);
+    free(detector->classes);
     cairn_verdicts_fini(&detector->verdicts);
     free(detector);
 }
@@ -297,7 +305,7 @@ take_unnumbered(struct cairn_detector *detector, const struct cairn_record *reco
     bool known;
 
     if (!detector->periods) {
-        detector->periods = calloc(detector->topology->world, sizeof *detector->periods);
+        detector->periods = cairn_periods_create(detector->topology->world);
         if (!detector->periods)
             return CAIRN_NOMEM;
     }
@@ -312,7 +320,7 @@ take_unnumbered(struct cairn_detector *detector, const struct cairn_record *reco
         err = take_numbered(detector, &period->kept[i]);
     }
     if (known)
-        period->kept_count = 0;
+        cairn_period_release(period);
     return err;
 }
 
@@ -344,7 +352,7 @@ flush_rank(struct cairn_detector *detector, uint32_t rank)
             if (err)
                 return err;
         }
-        period->kept_count = 0;
+        cairn_period_release(period);
     }
     err = cairn_intake_flush(intake, &summary);
     if (err || !summary)

@@ -6,14 +6,16 @@
  * in that rank's order, those of different ranks in any. Clocks are never compared between ranks.
  *
  * A step is analysed when every rank of the job has gone past it, or when some rank is
- * steps_in_flight_max ahead of it, and then forgotten: what stays is about 1 KiB per rank and 0.7 KiB
- * per channel (a communicator and operation, or a pair of ranks), and 16 bytes per operation of the
- * steps in flight.
+ * steps_in_flight_max ahead of it, and then forgotten. Memory: 2.2 KiB per rank and 16 bytes per
+ * operation that it does in a step; 0.8 KiB per channel (a communicator and operation, or a pair of
+ * ranks) and 12 bytes per operation in a step; 16 bytes per operation of the steps in flight. Of
+ * records without steps see period.h.
  */
 #ifndef CAIRN_REPLAN_DETECT_H
 #define CAIRN_REPLAN_DETECT_H
 
 #include "replan/intake.h"
+#include "replan/load.h"
 #include "replan/record.h"
 #include "replan/topology.h"
 #include "replan/verdict.h"
@@ -65,6 +67,9 @@ CAIRN_MUST_CHECK cairn_err cairn_detector_check_hangs(struct cairn_detector *det
 
 /* Analyses what is still in flight and looks for hangs; nothing may be fed afterwards. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_detector_finish(struct cairn_detector *detector);
+
+/* What a rank computed in the last steps in which it was compared, 16 at most. */
+void cairn_detector_load(const struct cairn_detector *detector, uint32_t rank, struct cairn_load *out);
 
 /* The verdicts so far, those that ended included; borrowed until the next call. */
 const struct cairn_verdicts *cairn_detector_verdicts(const struct cairn_detector *detector);

@@ -139,6 +139,7 @@ say_ranks(struct cairn_detector *detector, const struct standing *standings, boo
     struct cairn_verdict *verdict = NULL;
     uint32_t step = UINT32_MAX;
     cairn_err err = CAIRN_OK;
+    char others[32];
 
     for (uint32_t rank = 0; !err && rank < detector->topology->world; rank++) {
         const struct standing *standing = &standings[rank];
@@ -158,15 +159,17 @@ say_ranks(struct cairn_detector *detector, const struct standing *standings, boo
     *said = true;
     detector->stop_said |= detector->intakes[verdict->ranks.items[0]].is_stopped;
     set_steps(detector, step, verdict);
+    others[0] = '\0';
+    if (verdict->ranks.count > 1)
+        snprintf(others, sizeof others, " and %u others", verdict->ranks.count - 1);
     snprintf(verdict->evidence, sizeof verdict->evidence,
-             dead ? "rank %u and %u others gave their last sign of life long before the rest, which has "
-                    "waited for %.1f s"
+             dead ? "the last sign of life of rank %u%s came long before that of the rest, which has waited for "
+                    "%.1f s"
              : detector->intakes[verdict->ranks.items[0]].is_stopped
-                 ? "the process of rank %u is stopped (%u others are missing too), and those that wait for it have waited "
-                   "for %.1f s"
-                 : "rank %u and %u others are alive and in no operation, while those that wait for "
-                   "them have waited for %.1f s",
-             verdict->ranks.items[0], verdict->ranks.count - 1, longest_ns / 1e9);
+                 ? "the process of rank %u%s is stopped, while those that wait for them have waited for %.1f s"
+                 : "rank %u%s gave signs of life and was in no operation, while those that wait for them have "
+                   "waited for %.1f s",
+             verdict->ranks.items[0], others, longest_ns / 1e9);
     return add_victims(detector, standings, limit_ns, verdict);
 }
 

@@ -61,7 +61,7 @@ void cairn_verdicts_remove(struct cairn_verdicts *verdicts, uint32_t index);
 void cairn_verdicts_fini(struct cairn_verdicts *verdicts);
 
 CAIRN_MUST_CHECK cairn_err cairn_list_add(struct cairn_u32_list *list, uint32_t item);
-/* The same unless it is in the list. */
-CAIRN_MUST_CHECK cairn_err cairn_list_add_once(struct cairn_u32_list *list, uint32_t item);
+/* Puts the items in order, taken `width` (1 or 2) at a time, and leaves each one once. */
+void cairn_list_sort(struct cairn_u32_list *list, uint32_t width);
 
 #endif

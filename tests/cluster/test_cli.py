@@ -27,7 +27,8 @@ def codes(answer):
 
 
 class Usage(unittest.TestCase):
-    VERBS = ("agent", "run", "snapshot", "status", "snapshots", "restore", "verify", "doctor", "plan", "simulate", "assign")
+    VERBS = ("agent", "run", "snapshot", "status", "snapshots", "restore", "verify", "doctor", "plan", "simulate", "assign",
+             "detect", "explain", "heatmap", "trace")
 
     def test_help_has_a_synopsis_and_two_examples(self):
         for verb in self.VERBS:
