@@ -31,6 +31,7 @@ cairn_detector_create(const struct cairn_topology *topology, uint32_t steps_in_f
     detector->scratch = calloc((size_t)world * (CAIRN_CALIBRATE_STEPS + 1), sizeof *detector->scratch);
     detector->value = calloc(world, sizeof *detector->value);
     detector->pauses = calloc(world, sizeof *detector->pauses);
+    detector->pipeline_common = calloc(topology->pipeline_count, sizeof *detector->pipeline_common);
     if (!detector->intakes || !detector->rank_step || !detector->seen || !detector->left_out || !detector->ranks ||
         !detector->now.compute_ns || !detector->now.aside_ns || !detector->now.work || !detector->now.wait_ns ||
         !detector->calibrate || !detector->scratch || !detector->value || !detector->pauses ||
