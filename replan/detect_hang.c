@@ -166,7 +166,7 @@ say_ranks(struct cairn_detector *detector, const struct standing *standings, boo
              dead ? "the last sign of life of rank %u%s came long before that of the rest, which has waited for "
                     "%.1f s"
              : detector->intakes[verdict->ranks.items[0]].is_stopped
-                 ? "the process of rank %u%s is stopped, while those that wait for them have waited for %.1f s"
+                 ? "the process of rank %u%s is stopped, and those that wait have waited for %.1f s"
                  : "rank %u%s gave signs of life and was in no operation, while those that wait for them have "
                    "waited for %.1f s",
              verdict->ranks.items[0], others, longest_ns / 1e9);

@@ -1,10 +1,10 @@
-"""A real PyTorch job over gloo, four ranks: one that competing load slows down, or that is stopped, is named in `cairn status`,
+"""A real PyTorch job over gloo, four ranks: one that is held up again and again, or that is stopped, is named in `cairn status`,
 and no more when it is well."""
+import contextlib
 import os
 import re
 import signal
-import subprocess
-import sys
+import threading
 import time
 
 import pytest
@@ -12,8 +12,9 @@ from test_torch import ROOT, Run, built, harness, under  # noqa: F401: fixtures
 
 SCRIPT = str(ROOT / "tests" / "interop" / "detection_trainer.py")
 WORLD, SLOW, STOPPED = 4, 2, 1
-HOGS = 4  # processes that compete with the slow rank for its processor
+HELD_S, FREE_S = 0.06, 0.02  # by turns, of a rank that is slow: a step of it takes about three times as long
 STEPS_MAX = 10
+RATE_MIN = 1.4
 
 
 @pytest.fixture
@@ -36,9 +37,10 @@ def seen(cluster):
 
 
 def is_open(cluster):
-    """Open verdicts on ranks. A machine with much to do pauses ranks and transfers at random, which may be said as well."""
-    kinds = ("slow_compute", "slow_node", "hang_compute", "hang_link", "crash")
-    return [each for each in seen(cluster).get("verdicts", []) if each["open"] and each["kind"] in kinds]
+    """Open verdicts on ranks that hang or are slow by what the tests do to them. A machine with much to do makes ranks and
+    transfers slower at random, which is said as well."""
+    return [each for each in seen(cluster).get("verdicts", []) if each["open"] and
+            (each["kind"] in ("hang_compute", "hang_link", "crash") or each["kind"] == "slow_compute" and each["rate"] >= RATE_MIN)]
 
 
 def pid_of(run, rank):
@@ -49,38 +51,37 @@ def last_step(run):
     return max(map(int, re.findall(r"^step (\d+)$", run.text(0), re.M)))
 
 
-def compete(processor):
-    """Processes that want all of one processor."""
-    code = f"import os\nos.sched_setaffinity(0, {{{processor}}})\nwhile True: pass"
-    return [subprocess.Popen([sys.executable, "-c", code], preexec_fn=harness.die_with_parent) for _ in range(HOGS)]
+@contextlib.contextmanager
+def held_up(pid):
+    """Stops a process for a moment, again and again. Competing load would do as much, but on a machine that has other things to
+    do nobody knows how much, and of whom."""
+    ended = threading.Event()
+
+    def hold():
+        while not ended.wait(FREE_S):
+            os.kill(pid, signal.SIGSTOP)
+            ended.wait(HELD_S)
+            os.kill(pid, signal.SIGCONT)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
-def pin(pid, processors):
-    for task in os.listdir(f"/proc/{pid}/task"):
-        os.sched_setaffinity(int(task), processors)
-
-
-def test_load(job):
+def test_slow(job):
     cluster, run = job
-    processors = os.sched_getaffinity(0)
-    if len(processors) < 2:
-        pytest.skip("the other ranks need a processor of their own")
     assert seen(cluster)["ranks_seen"] == WORLD
     assert not is_open(cluster), seen(cluster)
-    slow = pid_of(run, SLOW)
     begun = last_step(run)
-    pin(slow, {min(processors)})
-    hogs = compete(min(processors))
-    try:
+    with held_up(pid_of(run, SLOW)):
         verdict = harness.wait_for("a verdict", lambda: is_open(cluster), 30)[0]
-    finally:
-        for hog in hogs:
-            hog.kill()
-            hog.wait()
-        pin(slow, processors)
-    print(f"\n    load from step {begun}: {verdict['what']}, known at step {verdict['detected_step']}")
+    print(f"\n    held up from step {begun}: {verdict['what']}, known at step {verdict['detected_step']}")
     assert (verdict["kind"], verdict["ranks"]) == ("slow_compute", [SLOW]), verdict
-    assert verdict["detected_step"] - begun <= STEPS_MAX + 2  # the load has to begin first
+    assert verdict["detected_step"] - begun <= STEPS_MAX + 2  # rank 0 says its steps a little late
     harness.wait_for("no verdict is open", lambda: not is_open(cluster), 30)
 
 
