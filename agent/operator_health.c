@@ -359,7 +359,7 @@ check_verdicts(const struct operator_job *job, struct operator_health *health)
         if (entry->closed_wall_ns != 0 || named++ >= VERDICTS_NAMED_MAX)
             continue;
         cairn_ledger_describe(entry, what, sizeof what);
-        cairn_ledger_advise(entry, advice, sizeof advice);
+        cairn_ledger_advise(job->ledger, entry, job->config->exchanges_per_day, advice, sizeof advice);
         add_check(health, hangs ? OPERATOR_CRITICAL : OPERATOR_WARN, codes[entry->kind],
                   job->config->verdict_policy == CAIRN_CONFIG_OBSERVE ? "`cairn status -o json` has the evidence" : advice,
                   "%s", what);

@@ -89,7 +89,7 @@ put_verdict(struct cairn_json_writer *writer, const struct operator_job *job, co
     cairn_ledger_describe(entry, text, sizeof text);
     put_text(writer, "what", text);
     if (is_open && job->config->verdict_policy == CAIRN_CONFIG_ADVISE) {
-        cairn_ledger_advise(entry, text, sizeof text);
+        cairn_ledger_advise(job->ledger, entry, job->config->exchanges_per_day, text, sizeof text);
         put_text(writer, "advice", text);
     }
     put_items(writer, "ranks", entry->ranks, entry->rank_count, CAIRN_LEDGER_RANKS_MAX);

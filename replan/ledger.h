@@ -88,8 +88,10 @@ uint32_t cairn_ledger_open_count(const struct cairn_ledger *ledger);
 /* One sentence: who, what, how much, since when. */
 void cairn_ledger_describe(const struct cairn_ledger_entry *entry, char *out, size_t out_bytes);
 
-/* What to do about it: a rank or node is proposed for exchange only on two kinds of evidence. */
-void cairn_ledger_advise(const struct cairn_ledger_entry *entry, char *out, size_t out_bytes);
+/* What to do about an entry of the ledger: ranks and nodes are proposed for exchange only on two kinds of evidence, and only
+ * exchanges_per_day of them within 24 hours, counting those that were proposed and got well again. */
+void cairn_ledger_advise(const struct cairn_ledger *ledger, const struct cairn_ledger_entry *entry, uint32_t exchanges_per_day,
+                         char *out, size_t out_bytes);
 
 /* Packs; what does not fit is the writer's failure. */
 void cairn_ledger_pack(const struct cairn_ledger *ledger, struct cairn_writer *writer);

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+static const uint64_t day_ns = UINT64_C(86400) * 1000000000;
+
 struct text {
     char *out;
     size_t room, used;
@@ -111,34 +113,75 @@ kinds_of_evidence(const struct cairn_ledger_entry *entry)
     return count;
 }
 
+/* What an entry would have exchanged: ranks, or nodes; 0 where that is no cure, or there is one kind of evidence alone. */
+static uint32_t
+exchanges_of(const struct cairn_ledger_entry *entry)
+{
+    if (kinds_of_evidence(entry) < 2)
+        return 0;
+    switch (entry->kind) {
+    case CAIRN_SLOW_COMPUTE:
+    case CAIRN_HANG_COMPUTE:
+    case CAIRN_CRASH:
+        return entry->rank_count;
+    case CAIRN_SLOW_NODE:
+        return entry->node_count;
+    case CAIRN_SLOW_LINK:
+    case CAIRN_HANG_LINK:
+    case CAIRN_STRUCTURAL:
+        break;
+    }
+    return 0;
+}
+
+/* The exchanges proposed in the day that ends with this entry, its own included. */
+static uint64_t
+exchanges_until(const struct cairn_ledger *ledger, const struct cairn_ledger_entry *entry)
+{
+    uint64_t total = 0;
+
+    for (uint32_t i = 0; i < ledger->count; i++) {
+        const struct cairn_ledger_entry *earlier = &ledger->entries[i];
+
+        if (earlier->number <= entry->number && earlier->opened_wall_ns + day_ns > entry->opened_wall_ns)
+            total += exchanges_of(earlier);
+    }
+    return total;
+}
+
 void
-cairn_ledger_advise(const struct cairn_ledger_entry *entry, char *out, size_t out_bytes)
+cairn_ledger_advise(const struct cairn_ledger *ledger, const struct cairn_ledger_entry *entry, uint32_t exchanges_per_day,
+                    char *out, size_t out_bytes)
 {
     struct text text = {out, out_bytes, 0};
-    bool sure = kinds_of_evidence(entry) >= 2;
+    bool sure = exchanges_of(entry) > 0;
+    bool proposed = sure && exchanges_until(ledger, entry) <= exchanges_per_day;
 
     switch (entry->kind) {
     case CAIRN_SLOW_COMPUTE:
     case CAIRN_SLOW_NODE:
-        say(&text, "look for other load, heat and clocks there; ");
-        if (sure)
-            say(&text, "where it lasts, exchange the %s", entry->kind == CAIRN_SLOW_NODE ? "node" : "rank's device");
-        else
-            say(&text, "there is one kind of evidence alone: do not exchange anything yet");
+        say(&text, "look for other load, heat and clocks there");
+        if (proposed)
+            say(&text, "; where it lasts, exchange the %s", entry->kind == CAIRN_SLOW_NODE ? "node" : "rank's device");
         break;
     case CAIRN_SLOW_LINK:
         say(&text, "look at the counters of errors and the speed of the links' ports, and at what else uses them");
-        break;
+        return;
     case CAIRN_HANG_COMPUTE:
     case CAIRN_CRASH:
         say(&text, "look at what these processes do (py-spy dump, a debugger, the kernel's log)");
-        say(&text, sure ? "; end the job, exchange the rank, and resume" : "; there is one kind of evidence alone");
+        if (proposed)
+            say(&text, "; end the job, exchange the rank, and resume");
         break;
     case CAIRN_HANG_LINK:
         say(&text, "look at the network between these ranks; end the job and resume where it does not come back");
-        break;
+        return;
     case CAIRN_STRUCTURAL:
         say(&text, "give the long part less to do: cairn plan, cairn assign");
-        break;
+        return;
     }
+    if (!sure)
+        say(&text, "; there is one kind of evidence alone: do not exchange anything yet");
+    else if (!proposed)
+        say(&text, "; no more than %u are proposed for exchange in a day (exchanges_per_day): look for what the ill ones share", exchanges_per_day);
 }

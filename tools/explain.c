@@ -10,6 +10,7 @@
 #include "replan/shift.h"
 #include "tools/common.h"
 #include "tools/convert/verbs.h"
+#include "tools/explain.h"
 #include "tools/trace_source.h"
 #include "tools/usage.h"
 #include "tools/verb.h"
@@ -26,8 +27,10 @@ enum { LINES_MAX = 12, LINE_BYTES = 512, LIST_SHOWN = 16, STEPS_CLEAN_MIN = 4 };
 
 static const char about[] =
     "Tells one verdict of `cairn detect` as a story: what is slow or has stopped, when it began and was known,\n"
-    "what it has cost in seconds, who waits for it, on what evidence, and what to do. VERDICT is its number there.";
-static const char examples[] = "  cairn explain 1 --trace job.jsonl\n"
+    "what it has cost in seconds, who waits for it, on what evidence, and what to do. VERDICT is its number there.\n"
+    "Without --trace it is a verdict on the running job, by the number that `cairn status` gives it.";
+static const char examples[] = "  cairn explain 3                       # the running job\n"
+                               "  cairn explain 1 --trace job.jsonl\n"
                                "  cairn explain 1 --trace job.jsonl -o json | jq .lost_seconds\n";
 
 /* When a rank was through with a step, on its own clock. */
@@ -276,37 +279,6 @@ say_cost(struct story *story, const struct cairn_verdicts *verdicts)
              others > 0 ? "; other verdicts of the same time have their part in it" : "");
 }
 
-/* What a person would do next; nothing here is done by itself. */
-static const char *
-advice_of(const struct cairn_verdict *verdict)
-{
-    switch (verdict->kind) {
-    case CAIRN_SLOW_COMPUTE:
-        return "look at the device's clocks, temperature and power, and at what else runs on its host; if it stays, give "
-               "`cairn plan` the device with this rate, or replace it";
-    case CAIRN_SLOW_NODE:
-        return "look at what its ranks share: power, cooling, host memory, other jobs; if it stays, replace the node or give "
-               "`cairn plan` its devices with this rate";
-    case CAIRN_SLOW_LINK:
-        return "look at error counters and speeds of the NICs and cables named, and at other traffic on them";
-    case CAIRN_HANG_COMPUTE:
-        return "look at the stacks of the ranks named (py-spy dump, gdb), then restart them; `cairn restore` has the last "
-               "generation";
-    case CAIRN_HANG_LINK:
-        return "look at the NICs and switches between the ranks named; restart the job from the last generation if it does "
-               "not end";
-    case CAIRN_CRASH:
-        return "look at the kernel log and the exit code of the ranks named; `cairn restore` rebuilds what they held";
-    case CAIRN_STRUCTURAL:
-        break;
-    }
-    if (verdict->pattern && strcmp(verdict->pattern, "sequence_length") == 0)
-        return "deal the sequences by their cost (`cairn assign`)";
-    if (verdict->pattern && strcmp(verdict->pattern, "garbage_collection") == 0)
-        return "collect garbage on all ranks in the same step (gc.disable, and gc.collect every so many steps)";
-    return "move layers from the stage named to others (`cairn plan`)";
-}
-
 static cairn_err
 tell(struct story *story, const struct steps *steps, const struct cairn_verdicts *verdicts)
 {
@@ -326,7 +298,7 @@ tell(struct story *story, const struct steps *steps, const struct cairn_verdicts
     say_when(story);
     say_cost(story, verdicts);
     add_line(story, "Evidence: %s.", verdict->evidence);
-    add_line(story, "What to do: %s.", advice_of(verdict));
+    add_line(story, "What to do: %s.", cairn_verdict_advice(verdict->kind, verdict->pattern, verdict->victims.count > 0));
     return err;
 }
 
@@ -473,28 +445,29 @@ done:
 int
 cairn_verb_explain(int argc, char **argv)
 {
-    const char *path = NULL, *output = NULL, *word = NULL;
+    const char *path = NULL, *agent = NULL, *output = NULL, *word = NULL;
     const struct cairn_flag flags[] = {
         {"trace", 0, "FILE", "the trace of timing; \"-\": stdin", &path, NULL},
+        {"agent", 'a', "SOCKET", "the agent of the running job (default $CAIRN_AGENT)", &agent, NULL},
         {"output", 'o', "FORMAT", "table or json", &output, NULL},
     };
-    const struct cairn_usage usage = {"explain", "VERDICT --trace FILE [-o table|json]", about, examples, flags,
+    const struct cairn_usage usage = {"explain", "VERDICT [--trace FILE | --agent SOCKET] [-o table|json]", about, examples, flags,
                                       sizeof flags / sizeof *flags, true};
     unsigned long number = 0;
     int exit_code;
     char *end;
     bool json;
 
-    if (!cairn_words_parse(&usage, argc, argv, &word, 1, "a verdict by the number that `cairn detect` gives it",
+    if (!cairn_words_parse(&usage, argc, argv, &word, 1, "a verdict by the number that `cairn detect` or `cairn status` gives it",
                            &exit_code))
         return exit_code;
     errno = 0;
     number = strtoul(word, &end, 10);
     if (*word < '0' || *word > '9' || *end != '\0' || errno != 0 || number < 1 || number > UINT32_MAX)
-        return cairn_usage_error(&usage, "VERDICT is a number from 1 on, as `cairn detect` prints it, not \"%s\"", word);
-    if (!path)
-        return cairn_usage_error(&usage, "which trace? --trace FILE");
+        return cairn_usage_error(&usage, "VERDICT is a number from 1 on, as `cairn detect` and `cairn status` print it, not \"%s\"", word);
+    if (path && agent)
+        return cairn_usage_error(&usage, "--trace FILE or --agent SOCKET, not both");
     if (!cairn_output_parse(output, &json))
         return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
-    return run((uint32_t)number, path, json);
+    return path ? run((uint32_t)number, path, json) : cairn_explain_live(agent, (uint32_t)number, json);
 }

@@ -6,7 +6,7 @@ import subprocess
 import time
 import unittest
 
-from harness import CAIRN, CRITICAL, WARN, Cluster, build, cairn, say, wait_for
+from harness import CAIRN, CRITICAL, OK, USAGE, WARN, Cluster, build, cairn, say, wait_for
 
 NODES = 4
 STEP_US = 40000
@@ -47,13 +47,20 @@ class Detection(unittest.TestCase):
         return (answer or {}).get("detection", {})
 
     def open(self, cluster, node=0):
-        """Open verdicts on ranks that hang or are slow by what the tests do to them. A machine with much to do makes ranks slower by
-        some percent, and pauses them at random, which is rightly said as well."""
+        """Open verdicts on ranks that hang or are slow by what the tests do to them. A machine with much to do makes ranks and
+        transfers slower, and pauses them at random, which is rightly said as well."""
         return [each for each in self.seen(cluster, node).get("verdicts", [])
-                if each["open"] and (each["kind"] in HANGS or each["kind"] != "structural" and each["rate"] >= FAULT_RATE_MIN)]
+                if each["open"] and (each["kind"] in HANGS or each["kind"] == "slow_compute" and each["rate"] >= FAULT_RATE_MIN)]
 
     def well_again(self, cluster, node=0):
         wait_for("no verdict is open", lambda: not self.open(cluster, node), 30)
+
+    def explained(self, cluster, number, *parts):
+        code, answer, talk = cairn("explain", str(number), "--agent", cluster.socket(3))
+        self.assertIn(code, (OK, WARN), talk)
+        story = "\n".join(answer["story"])
+        for part in parts:
+            self.assertIn(part, story)
 
     def test_slow_rank(self):
         cluster = self.job("verdict_policy: advise")
@@ -69,14 +76,18 @@ class Detection(unittest.TestCase):
         self.assertEqual(verdict["victim_count"], NODES - 1)
         self.assertIn("advice", verdict)
         code, answer, _ = self.status(cluster, 3)  # any agent knows it
-        check = [each for each in answer["checks"] if each["code"] == "slow-rank"]
+        check = [each for each in answer["checks"] if each["code"] == "slow-rank" and "rank 2 " in each["what"]]
         self.assertEqual((code, len(check)), (WARN, 1), answer["checks"])
-        self.assertIn("rank 2", check[0]["what"])
         self.assertIn("rank 2 computes", self.shown(cluster))
-        self.assertIn('cairn_verdicts_open{job="cluster",kind="slow_compute"} 1\n', self.shown(cluster, "-o", "metrics"))
+        self.assertRegex(self.shown(cluster, "-o", "metrics"), r'cairn_verdicts_open{job="cluster",kind="slow_compute"} [1-4]\n')
         self.assertIn(f"detect: verdict={verdict['verdict']} opened: rank 2", cluster.log(0))
+        self.explained(cluster, verdict["verdict"], "rank 2 computes", "It lasts, and 3 ranks wait for it.",
+                       "Evidence (computation, waiting): ", "What to do: look for other load")
         rank.process.send_signal(signal.SIGUSR2)
         self.well_again(cluster)
+        self.explained(cluster, verdict["verdict"], "rank 2 computes", "ago it was closed: it is over, with step ")
+        code, _, talk = cairn("explain", "99", "--agent", cluster.socket(0))
+        self.assertEqual((code, "no verdict 99" in talk), (USAGE, True), talk)
         closed = self.seen(cluster)["verdicts"]
         self.assertIn((verdict["verdict"], False), [(each["verdict"], each["open"]) for each in closed])
         self.assertIn(f"detect: verdict={verdict['verdict']} closed", cluster.log(0))

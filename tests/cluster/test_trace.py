@@ -110,7 +110,7 @@ class Detection(unittest.TestCase):
 
     def test_explain_what_is_not_there(self) -> None:
         path = self.file(trace(slow=False))
-        for words in (["1"], [], ["0"], ["1x"], ["1", "2"]):
+        for words in (["1"], [], ["0"], ["1x"], ["1", "2"], ["1", "--agent", "/nonexistent"]):
             code, out, err = self.run_verb("explain", *words, "--trace", path)
             self.assertEqual((code, out), (USAGE, ""), words)
             self.assertTrue(err.startswith("cairn explain: "), err)

@@ -73,6 +73,7 @@ defaults_are_a_job_of_one_node(void **state)
     assert_int_equal(config.keeper_linger_s, 3600);
     assert_int_equal(config.workers, 1);
     assert_int_equal(config.verdict_policy, CAIRN_CONFIG_OBSERVE);
+    assert_int_equal(config.exchanges_per_day, 2);
     assert_int_equal(config.log_level, CAIRN_LOG_INFO);
     assert_int_equal(config.hugepages, CAIRN_CONFIG_HUGEPAGES_AUTO);
     assert_string_equal(config.provider, "tcp");
@@ -121,6 +122,7 @@ every_option_is_taken(void **state)
                            "keeper_linger_s: 0\n"
                            "workers: 8\n"
                            "verdict_policy: advise\n"
+                           "exchanges_per_day: 7\n"
                            "log_level: debug\n",
                            &config),
                      CAIRN_OK);
@@ -154,6 +156,7 @@ every_option_is_taken(void **state)
     assert_int_equal(config.keeper_linger_s, 0);
     assert_int_equal(config.workers, 8);
     assert_int_equal(config.verdict_policy, CAIRN_CONFIG_ADVISE);
+    assert_int_equal(config.exchanges_per_day, 7);
     assert_int_equal(config.log_level, CAIRN_LOG_DEBUG);
     assert_string_equal(config.source, "a.yaml");
     assert_int_equal(cairn_config_line(&config, "parity"), 15);
@@ -261,7 +264,7 @@ every_bound_of_the_table_holds(void **state)
         }
         checked++;
     }
-    assert_int_equal(checked, 13);
+    assert_int_equal(checked, 14);
 }
 
 static void

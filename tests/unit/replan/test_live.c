@@ -237,7 +237,7 @@ test_slow_and_back(void **state)
     assert_int_equal(entry->victim_count, 3);
     assert_int_equal(entry->evidence_kinds, CAIRN_EVIDENCE_COMPUTE | CAIRN_EVIDENCE_WAITING);
     assert_non_null(strstr(job.last, "rank 2 computes 1."));
-    cairn_ledger_advise(entry, advice, sizeof advice);
+    cairn_ledger_advise(&job.ledger, entry, 1, advice, sizeof advice);
     assert_non_null(strstr(advice, "exchange the rank"));
     steps(&job, 20, NULL);
     assert_int_equal(job.closed, 1);
@@ -250,6 +250,34 @@ test_slow_and_back(void **state)
     assert_int_equal(entry->returns, 1);
     assert_int_equal(cairn_ledger_open_count(&job.ledger), 1);
     end(&job);
+}
+
+/* Two exchanges a day: the third of a day is not proposed, one of a day later is. */
+static void
+test_budget(void **state)
+{
+    static const uint64_t hours[] = {1, 2, 20, 30};
+    static const bool proposed[] = {true, true, false, true};
+    static struct cairn_ledger ledger;
+    char advice[256];
+
+    (void)state;
+    cairn_ledger_init(&ledger);
+    ledger.count = 4;
+    for (uint32_t i = 0; i < ledger.count; i++)
+        ledger.entries[i] = (struct cairn_ledger_entry){
+            .number = i + 1, .kind = CAIRN_SLOW_COMPUTE, .rank_count = 1, .ranks = {i},
+            .evidence_kinds = CAIRN_EVIDENCE_COMPUTE | CAIRN_EVIDENCE_WAITING, .opened_wall_ns = hours[i] * 3600 * 1000000000};
+    for (uint32_t i = 0; i < ledger.count; i++) {
+        cairn_ledger_advise(&ledger, &ledger.entries[i], 2, advice, sizeof advice);
+        assert_int_equal(strstr(advice, "exchange the rank's device") != NULL, proposed[i]);
+        assert_int_equal(strstr(advice, "(exchanges_per_day)") != NULL, !proposed[i]);
+    }
+    ledger.entries[0].evidence_kinds = CAIRN_EVIDENCE_COMPUTE; /* it was not proposed either */
+    cairn_ledger_advise(&ledger, &ledger.entries[0], 2, advice, sizeof advice);
+    assert_non_null(strstr(advice, "one kind of evidence alone"));
+    cairn_ledger_advise(&ledger, &ledger.entries[2], 2, advice, sizeof advice);
+    assert_non_null(strstr(advice, "exchange the rank's device"));
 }
 
 static void
@@ -583,7 +611,7 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_quiet),          cmocka_unit_test(test_slow_and_back),
+        cmocka_unit_test(test_quiet),          cmocka_unit_test(test_slow_and_back), cmocka_unit_test(test_budget),
         cmocka_unit_test(test_stopped),        cmocka_unit_test(test_gone_and_restarted),
         cmocka_unit_test(test_taken_over),     cmocka_unit_test(test_lies),
         cmocka_unit_test(test_checkpoints),

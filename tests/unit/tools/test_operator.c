@@ -654,8 +654,10 @@ verdicts_are_shown(void **state)
     assert_null(strstr(check->fix, "exchange")); /* the policy is to observe */
     assert_non_null(check_of(&scene->health, "rank-hangs"));
     scene->config.verdict_policy = CAIRN_CONFIG_ADVISE;
+    scene->config.exchanges_per_day = 1;
     operator_health_find(&scene->job, &scene->health);
-    assert_non_null(strstr(check_of(&scene->health, "slow-rank")->fix, "exchange"));
+    assert_non_null(strstr(check_of(&scene->health, "slow-rank")->fix, "exchange the rank"));
+    assert_non_null(strstr(check_of(&scene->health, "rank-hangs")->fix, "(exchanges_per_day)"));
     cairn_json_writer_init(&writer);
     operator_write_status(&writer, &scene->job, &scene->health, 0);
     tree = parse(&writer, &text);
