@@ -2,22 +2,27 @@
 #include "base/json.h"
 #include "replan/detect.h"
 #include "tools/common.h"
+#include "tools/detect_counts.h"
 #include "tools/trace_source.h"
 #include "tools/usage.h"
 #include "tools/verb.h"
 #include "tools/verdict_view.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 
-enum { LIST_SHOWN = 8 };
+enum { LIST_SHOWN = 8, RAS_WAIT_S = 10, RAS_WAIT_S_MAX = 3600 };
 
 static const char about[] =
     "Reads the timing of collectives (JSON Lines; \"-\" reads stdin) and says which ranks or nodes are slow or\n"
     "hang, which links, or that the plan is uneven and no device at fault: since when, by how much, how\n"
-    "sure, on what evidence. Clocks need not be synchronised. docs/DETECTION.md has the format.";
+    "sure, on what evidence. Clocks need not be synchronised. docs/DETECTION.md has the format.\n"
+    "Of a job that is not timed, NCCL's RAS port or dumps of PyTorch's Flight Recorder tell who hangs, from counts\n"
+    "alone; dumps are one look, so that they only mean something of a job that stands still.";
 static const char examples[] = "  cairn detect --trace job.jsonl\n"
                                "  cairn detect --trace job.jsonl -o json | jq '.verdicts[].kind'\n"
+                               "  cairn detect --ras localhost:28028    # a running job on NCCL 2.28.7 or newer\n"
                                "  cairn explain 1 --trace job.jsonl     # the story of the first verdict\n";
 
 static bool
@@ -113,15 +118,33 @@ detect(struct cairn_trace_source *source, struct cairn_detector **detector)
     return cairn_exit_code(err);
 }
 
+static bool
+parse_seconds(const char *text, uint32_t *out)
+{
+    char *end;
+    unsigned long value;
+
+    errno = 0;
+    value = strtoul(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end != '\0' || errno != 0 || value < 1 || value > RAS_WAIT_S_MAX)
+        return false;
+    *out = (uint32_t)value;
+    return true;
+}
+
 int
 cairn_verb_detect(int argc, char **argv)
 {
-    const char *output = NULL, *path = NULL;
+    const char *output = NULL, *path = NULL, *ras = NULL, *dumps = NULL, *seconds = NULL;
+    uint32_t wait_s = RAS_WAIT_S;
     const struct cairn_flag flags[] = {
         {"trace", 0, "FILE", "the trace; \"-\": stdin", &path, NULL},
+        {"ras", 0, "HOST:PORT", "NCCL's RAS port (NCCL_RAS_ADDR, localhost:28028)", &ras, NULL},
+        {"seconds", 0, "N", "of --ras: how long counts must stand still (10)", &seconds, NULL},
+        {"flight-recorder", 0, "DIR", "a folder with a JSON dump of each rank", &dumps, NULL},
         {"output", 'o', "FORMAT", "table or json", &output, NULL},
     };
-    const struct cairn_usage usage = {"detect", "--trace FILE [-o table|json]", about, examples, flags,
+    const struct cairn_usage usage = {"detect", "--trace FILE | --ras HOST:PORT [--seconds N] | --flight-recorder DIR [-o table|json]", about, examples, flags,
                                       sizeof flags / sizeof *flags, false};
     struct cairn_trace_source *source = NULL;
     struct cairn_detector *detector = NULL;
@@ -130,10 +153,16 @@ cairn_verb_detect(int argc, char **argv)
 
     if (!cairn_usage_parse(&usage, argc, argv, NULL, &exit_code))
         return exit_code;
-    if (!path)
-        return cairn_usage_error(&usage, "which trace? --trace FILE");
+    if ((path != NULL) + (ras != NULL) + (dumps != NULL) != 1)
+        return cairn_usage_error(&usage, "which trace? --trace FILE; or one of --ras and --flight-recorder");
+    if (seconds && (!ras || !parse_seconds(seconds, &wait_s)))
+        return cairn_usage_error(&usage, "--seconds takes a number from 1 to %d, with --ras, not \"%s\"", RAS_WAIT_S_MAX, seconds);
     if (!cairn_output_parse(output, &json))
         return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
+    if (ras)
+        return cairn_detect_ras(ras, wait_s, json);
+    if (dumps)
+        return cairn_detect_dumps(dumps, json);
     exit_code = cairn_trace_source_open("detect", path, &source);
     if (exit_code == CAIRN_EXIT_OK)
         exit_code = detect(source, &detector);

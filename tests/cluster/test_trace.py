@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""The verbs on traces of timing as a script uses them: detect, explain, heatmap, trace; files in, JSON out, exit codes."""
+"""The verbs on traces of timing, and on counts that others keep, as a script uses them: files in, JSON out, exit codes."""
 import json
 import os
 import random
+import socket
 import struct
 import subprocess
 import tempfile
+import threading
 import unittest
 import zlib
 from typing import Any, Dict, List, Tuple
@@ -60,6 +62,39 @@ def trace(slow: bool = True, named: bool = True, seed: int = 1) -> str:
     return "\n".join(lines) + "\n"
 
 
+class Ras:
+    """Speaks as NCCL's RAS port does, with the next of these answers to each question. A status is the counts of AllReduce by rank."""
+
+    def __init__(self, *statuses: Dict[int, int], formats: bool = True) -> None:
+        self.statuses, self.formats = list(statuses), formats
+        self.socket = socket.create_server(("localhost", 0))
+        self.address = "localhost:%d" % self.socket.getsockname()[1]
+        self.thread = threading.Thread(target=self.serve)
+        self.thread.start()
+
+    def serve(self) -> None:
+        for status in self.statuses:
+            link, _ = self.socket.accept()
+            with link, link.makefile("rw", encoding="utf-8", newline="\n") as file:
+                for line in file:
+                    word = line.split()[0]
+                    if word == "VERBOSE":
+                        file.write(self.report(status))
+                        break
+                    said = "OK" if self.formats else "ERROR: unknown command"
+                    file.write(("SERVER PROTOCOL 2" if word == "CLIENT" else said) + "\n")
+                    file.flush()
+
+    def report(self, status: Dict[int, int]) -> str:
+        ranks = [{"rank": rank, "collective_counts": {"AllReduce": count, "Broadcast": 1}} for rank, count in status.items()]
+        return json.dumps({"nccl_version": "2.28.9", "communicators": [
+            {"hash": "0xfeed", "size": len(ranks), "ranks": ranks, "missing_ranks": []}]})
+
+    def close(self) -> None:
+        self.thread.join()
+        self.socket.close()
+
+
 class Detection(unittest.TestCase):
     def setUp(self) -> None:
         folder = tempfile.TemporaryDirectory(prefix="cairn-trace-")
@@ -91,6 +126,58 @@ class Detection(unittest.TestCase):
         code, out, _ = self.run_verb("detect", "--trace", self.file(trace(slow=False)))
         self.assertEqual(code, OK)
         self.assertIn("nothing is wrong", out)
+
+    def ras(self, *statuses: Dict[int, int], formats: bool = True) -> Tuple[int, str, str]:
+        server = Ras(*statuses, formats=formats)
+        try:
+            return self.run_verb("detect", "--ras", server.address, "--seconds", "1", "-o", "json")
+        finally:
+            server.close()
+
+    def test_counts_of_ras(self) -> None:
+        hangs = {0: 41, 1: 41, 2: 40, 3: 41}
+        code, out, err = self.ras(hangs, hangs)
+        self.assertEqual(code, OK, err)
+        answer = json.loads(out)
+        self.assertTrue(answer["counts_only"])
+        self.assertEqual(answer["ranks_seen"], 4)
+        verdict, = answer["verdicts"]
+        self.assertEqual((verdict["kind"], verdict["ranks"], verdict["victims"]), ("hang_compute", [2], [0, 1, 3]))
+        self.assertIn("communicator 0xfeed", verdict["evidence"])
+        code, out, _ = self.ras(hangs, {0: 42, 1: 41, 2: 41, 3: 41})
+        self.assertEqual((code, json.loads(out)["verdicts"]), (OK, []))
+        code, out, err = self.ras(hangs, formats=False)
+        self.assertEqual((code, out), (69, ""))
+        self.assertIn("older than 2.28.7", err)
+
+    def test_counts_of_dumps(self) -> None:
+        def dump(rank: int, enqueued: int, completed: int) -> None:
+            with open(os.path.join(self.folder, f"dump_{rank}.json"), "w", encoding="utf-8") as file:
+                json.dump({"version": "2.10", "entries": [], "pg_status": {"0": {
+                    "last_enqueued_collective": str(enqueued), "last_started_collective": str(enqueued),
+                    "last_completed_collective": str(completed)}}}, file)
+        for rank in range(4):
+            dump(rank, 9 if rank != 3 else 8, 8)
+        answer = self.answer("detect", "--flight-recorder", self.folder, "-o", "json")
+        verdict, = answer["verdicts"]
+        self.assertEqual((verdict["kind"], verdict["ranks"], verdict["victims"]), ("hang_compute", [3], [0, 1, 2]))
+        self.assertEqual(answer["ranks_seen"], 4)
+        with open(os.path.join(self.folder, "dump_2.json"), "w", encoding="utf-8") as file:
+            file.write('{"pg_status": {"0": {"last_enqueued_collective": 9')
+        code, out, err = self.run_verb("detect", "--flight-recorder", self.folder)
+        self.assertEqual((code, out), (INPUT, ""))
+        self.assertIn("dump_2.json", err)
+
+    def test_counts_that_are_not_there(self) -> None:
+        with socket.create_server(("localhost", 0)) as server:
+            port = server.getsockname()[1]  # nobody listens there once it is closed
+        for words, expected in ((["--ras", f"localhost:{port}"], 69), (["--ras", "nowhere"], USAGE),
+                                (["--ras", "a:1", "--trace", "-"], USAGE),
+                                (["--ras", "a:1", "--seconds", "0"], USAGE), (["--trace", "-", "--seconds", "1"], USAGE),
+                                (["--flight-recorder", "/nonexistent"], INPUT), (["--flight-recorder", self.folder], INPUT)):
+            code, out, err = self.run_verb("detect", *words)
+            self.assertEqual((code, out), (expected, ""), (words, err))
+            self.assertTrue(err.startswith("cairn detect: "), err)
 
     def test_explain(self) -> None:
         path = self.file(trace())
