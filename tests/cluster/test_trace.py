@@ -63,7 +63,7 @@ def trace(slow: bool = True, named: bool = True, seed: int = 1) -> str:
 
 
 class Ras:
-    """Speaks as NCCL's RAS port does, with the next of these answers to each question. A status is the counts of AllReduce by rank."""
+    """Speaks as NCCL's RAS port does, with the next of these answers to each question: the counts of AllReduce by rank."""
 
     def __init__(self, *statuses: Dict[int, int], formats: bool = True) -> None:
         self.statuses, self.formats = list(statuses), formats
