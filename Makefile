@@ -2,7 +2,7 @@
 #   make                 ./cairn, lib/libcairn.so, lib/libnccl-profiler-cairn.so, examples/gpt
 #   make demo | test     install what is missing, then run the main job | pass the tests
 #   make check           unit and fault tests without installing anything
-#   make sim [SEEDS=N] [SEED=S], make cluster, make interop, make fuzz, make bench, make bench-peers, make bench-convert, make bench-detect, make lint, make layers, make headers
+#   make sim [SEEDS=N] [SEED=S], make cluster, make interop, make fuzz, make bench, make bench-peers, make bench-convert, make bench-detect, make bench-plan, make lint, make layers, make headers
 # Knobs: SAN=address,undefined | thread   CC=clang   V=1   BUILD=folder
 comma := ,
 SAN   ?=
@@ -117,6 +117,13 @@ $(BUILD)/tests/traces/generate: $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/tra
 .PHONY: bench-detect
 bench-detect: all $(BUILD)/tests/traces/generate
 	$(Q)python3 tests/traces/bench.py --build $(BUILD) $(ARGS)
+# Plans and assignments beside a proven bound and other planners. ARGS=--full | --only gap|time|rivals|malleus|simulation|assign
+BENCH_PLAN_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/bench/*.c))
+$(BUILD)/tests/bench/bench_plan: $(BENCH_PLAN_OBJ) $(call ARCHIVES_FOR,replan)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS_base) -lm
+.PHONY: bench-plan
+bench-plan: $(BUILD)/tests/bench/bench_plan
+	$(Q)$< $(ARGS)
 # libFuzzer: make fuzz-bins CC=clang-14 SAN=fuzzer-no-link,address,undefined BUILD=build/fuzz
 FUZZ_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
 $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(call ARCHIVES_FOR,tools)
