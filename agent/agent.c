@@ -426,6 +426,8 @@ open_all(struct cairn_agent *agent)
     if (!err)
         err = spill_open(agent);
     if (!err)
+        err = timing_open(agent);
+    if (!err)
         err = sessions_open(agent);
     return err;
 }
@@ -436,6 +438,7 @@ close_all(struct cairn_agent *agent)
     agent->stopping = true;
     sessions_close(agent);
     operator_close(agent);
+    timing_close(agent);
     spill_close(agent);
     fetch_close(agent);
     if (agent->workers)

@@ -6,6 +6,7 @@
  *   operator_restore.c the stages of a restore, its export, and a verify
  *   operator_node.c    one node's view of itself, and its JSON between agents
  *   operator_coverage.c what its ranks cover of the job and what not, there and for the whole job
+ *   operator_verdicts.c the verdicts of detection, and who analyses. Pure
  *   operator_health.c  what all nodes' views say together: protected against what, what is wrong.
  * Pure operator_report.c  the answers' JSON. Pure operator_files.c   reading the directory of
  * spilled generations, in a worker
@@ -21,6 +22,7 @@
 #include "agent/roster.h"
 #include "base/json.h"
 #include "cairn/types.h"
+#include "replan/ledger.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -73,7 +75,18 @@ struct operator_holding {
     X(fence_ns_total)                                                                              \
     X(fence_ns_p50) /* of the slowest trainer, as the next two */                                  \
     X(fence_ns_p99)                                                                                \
-    X(fence_ns_max)
+    X(fence_ns_max)                                                                                \
+    X(timing_rings)   /* of timing records that are read here */                                   \
+    X(timing_records) /* read since the agent's start, as the next two */                          \
+    X(timing_lost)    /* dropped by full rings, or beyond what is kept apart */                    \
+    X(timing_refused) /* that cannot be */                                                         \
+    X(analyses)       /* this agent analyses the timing of the job; else the next are 0 */         \
+    X(analysis_world)                                                                              \
+    X(analysis_ranks) /* that report */                                                            \
+    X(analysis_steps) /* analysed since it began */                                                \
+    X(analysis_last_step)                                                                          \
+    X(analysis_step_ns) /* median time of the last steps, 0 unknown */                             \
+    X(analysis_calibrated) /* each rank's normal is known */
 
 enum {
     OPERATOR_KINDS = CAIRN_OPAQUE + 1, /* by enum cairn_kind */
@@ -155,6 +168,7 @@ struct operator_job {
     struct cairn_generation newest;    /* the newest committed or restored one, step 0: none */
     bool newest_from_files;
     const struct operator_files *files;
+    const struct cairn_ledger *ledger; /* the verdicts; NULL: none are known */
 };
 
 enum operator_level { OPERATOR_OK = 0, OPERATOR_WARN = 1, OPERATOR_CRITICAL = 2 };
@@ -254,6 +268,12 @@ void operator_coverage_sum(const struct operator_job *job, struct operator_healt
 /* The status' "coverage". */
 void operator_coverage_report(struct cairn_json_writer *writer, const struct operator_job *job,
                               const struct operator_health *health);
+
+/* ---- operator_verdicts.c ---- */
+/* The node whose agent analyses the timing of the job, and its index; NULL nobody that answered. */
+const struct operator_node *operator_analyst(const struct operator_job *job, uint32_t *index);
+/* The status' "detection". */
+void operator_verdicts_report(struct cairn_json_writer *writer, const struct operator_job *job);
 
 /* ---- operator_health.c ---- */
 /* The newest generation that any node knows committed or ready. */

@@ -124,6 +124,7 @@ operator_node_fill(struct cairn_agent *agent, struct operator_node *out)
     out->attached_total = agent->attached_total;
     fill_trainers(agent, out);
     operator_coverage_fill(agent, out);
+    timing_fill(agent, out);
     fill_holdings(agent, out);
 }
 

@@ -237,6 +237,8 @@ operator_write_status(struct cairn_json_writer *writer, const struct operator_jo
     put_numbers(writer, job, health);
     cairn_json_write_key(writer, "coverage");
     operator_coverage_report(writer, job, health);
+    cairn_json_write_key(writer, "detection");
+    operator_verdicts_report(writer, job);
     put_checks(writer, health);
     cairn_json_write_key(writer, "nodes");
     cairn_json_write_array_begin(writer);

@@ -28,7 +28,7 @@ def codes(answer):
 
 class Usage(unittest.TestCase):
     VERBS = ("demo", "agent", "run", "snapshot", "status", "snapshots", "restore", "verify", "doctor", "bench", "plan", "simulate",
-             "assign")
+             "assign", "detect", "explain", "heatmap", "trace")
 
     def test_help_has_a_synopsis_and_two_examples(self):
         for verb in self.VERBS:
