@@ -337,7 +337,6 @@ cairn_core_look(const struct cairn_core *core, struct cairn_core_view *out)
                                     .settled = core->settled,
                                     .self_member = core->self_member,
                                     .last_step = core->last_step,
-                                    .restart = core->restart_epoch == core->active,
                                     .met = core->options.agent_count == 1 ||
                                            (core->heard && core->epoch_heard <= core->active) ||
                                            core->now_ns - core->started_ns >

@@ -289,8 +289,6 @@ struct cairn_core_view {
                      dropped for it */
     uint32_t self_member; /* UINT32_MAX: a spare */
     uint64_t last_step;   /* newest step begun here */
-    bool restart;         /* the active epoch began with an operator's restore: older trainers are
-                             left-overs */
     bool met;             /* has heard of the others since the start, and is in their epoch */
     bool frozen;          /* promised a newer epoch that is not active yet */
     bool busy;            /* coordinates a restore or repair */

@@ -318,6 +318,8 @@ session_epoch(struct cairn_agent *agent, uint64_t epoch, bool restart)
             session->stale = true; /* a trainer of before the restore may not write into the new epoch */
             any = true;
         }
+        if (session->stale)
+            continue; /* nor hear its number, by which the next agent would take it for one of that epoch */
         if (cairn_session_put_epoch(&session->writer, &value) != CAIRN_OK)
             session->state = SESSION_CLOSING;
         session_flush(agent, session);
