@@ -26,6 +26,7 @@ enum {
     STRIDE_LOG2_MAX = 6,
     STRIDE_NS_MAX = 100000000, /* generations are never thinned out beyond one in this time */
     STRIDE_SHORTEN_AFTER = 16, /* commits in a row */
+    SILENCE_FACTOR = 3, /* of dead_after: so long may a host hold up an agent before what it holds is decoded again */
     FETCH_SOURCES_MAX = CAIRN_SHARDS_MAX
 };
 
@@ -49,6 +50,7 @@ enum cairn_planted_bug {
     BUG_ACTIVATE_EARLY,     /* a restore is activated before everything is rebuilt */
     BUG_REUSE_SLOT,         /* a slot's record is not erased when its holding is dropped */
     BUG_STORE_LATE,         /* the yes leaves before the record is stored */
+    BUG_HASTY_REBUILD,      /* what an agent holds that is silent for a moment is rebuilt elsewhere */
     BUG_LAST
 };
 
@@ -158,6 +160,7 @@ struct peer {
     uint64_t advanced_ns; /* when its counter grew last; 0: never heard of */
     uint64_t told_ns;     /* when it was told of an epoch that it had missed */
     uint64_t holds_ns;    /* when what it holds changed last, as far as was heard */
+    uint64_t spoke_ns;    /* when a message of its own came last; 0: none yet */
 };
 
 /* A repair item being carried out by this agent. */
@@ -258,6 +261,7 @@ struct restore {
                                   restored, nothing is kept */
     bool want_all;             /* a generation is beyond repair with what was heard */
     uint64_t patient_until_ns; /* bad news is believed only then, or when everyone was heard */
+    uint64_t silence_until_ns; /* nor before, while an agent is silent that is not given up */
     uint64_t attempt;          /* of gathering inventories */
     uint32_t corrupt_count;
     uint64_t sync_ns;  /* when a newer epoch's record was asked for */
@@ -341,7 +345,7 @@ struct cairn_core {
     /* liveness.c */
     struct peer *peers; /* [agent_count] */
     uint64_t beat_ns;
-    uint64_t tick_ns;
+    uint64_t event_ns; /* of the newest event */
 
     uint64_t next_request;            /* numbers what is asked of the driver and of peers */
     bool decoding[REBUILD_ITEMS_MAX]; /* DECODED has not come yet, even if the item is gone: its
@@ -390,6 +394,15 @@ void liveness_message(struct cairn_core *core, const struct cairn_message *messa
 bool agent_alive(const struct cairn_core *core, uint32_t agent);
 bool agent_maybe_alive(const struct cairn_core *core,
                        uint32_t agent); /* alive, or not heard of yet and start-up is young */
+/*
+ * Nothing is waited for from it any more: it has been silent for SILENCE_FACTOR times as long as makes it dead. Before that it may
+ * only stand still, since its host holds it up, with all that it holds.
+ */
+bool agent_given_up(const struct cairn_core *core, uint32_t agent);
+/* Before every event: time in which this agent stood still is nobody else's silence, and no deadline's. */
+void liveness_awake(struct cairn_core *core);
+/* A message of its own has come. */
+void liveness_spoke(struct cairn_core *core, uint32_t agent);
 
 /* ---- save.c ---- */
 void save_ranks(struct cairn_core *core, const struct cairn_event *event);
@@ -526,6 +539,8 @@ bool restore_heard_all(const struct cairn_core *core);
 bool restore_heard_everyone(const struct cairn_core *core);
 /* Somebody knows of a newer epoch than this agent, which asks for its record. */
 bool restore_behind(struct cairn_core *core);
+/* Someone has not answered and may still do so: it is not given up, and not waited for too long. */
+bool restore_may_be_answered(const struct cairn_core *core);
 /* What was chosen is bad news, and it is too early to believe it. */
 bool restore_must_wait(const struct cairn_core *core);
 void restore_choose(struct cairn_core *core);

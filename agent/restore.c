@@ -495,7 +495,7 @@ watch_rebuild(struct cairn_core *core)
         return;
     }
     for (uint32_t a = 0; a < core->options.agent_count; a++) {
-        if (!cairn_bitset_has(restore->promised, a) || agent_maybe_alive(core, a))
+        if (!cairn_bitset_has(restore->promised, a) || !agent_given_up(core, a))
             continue;
         restore->promised[a / 64] &= ~(UINT64_C(1) << (a % 64));
         inventory_fini(&restore->inventories[a]);

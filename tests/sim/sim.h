@@ -194,6 +194,7 @@ struct stored {
     uint32_t position;
     uint32_t parity_slots;
     uint64_t data_blocks;
+    bool rebuilt; /* not captured here */
     struct cairn_geometry geometry;
     uint32_t group[CAIRN_SHARDS_MAX];       /* members by position */
     uint64_t slot_blocks[CAIRN_SHARDS_MAX]; /* by parity slot */
@@ -234,7 +235,10 @@ struct node {
     bool up;      /* the machine */
     bool running; /* the agent */
     uint64_t incarnation;
+    uint64_t paused_from_ns;
     uint64_t paused_until_ns;
+    uint64_t started_ns;       /* the agent */
+    uint64_t plan_judged;      /* number of the newest plan of a rebuild that it made */
     uint64_t clock_offset_ns;
     uint32_t clock_rate; /* thousandths */
     uint64_t last_tick_ns;
@@ -368,6 +372,7 @@ struct world {
     uint32_t damage_per_thousand;
     uint64_t delay_ns_max;
     bool cuts; /* any */
+    uint64_t unreliable_ns; /* until when messages may have been lost or late */
     uint32_t faults_done;
     bool healed;
 
@@ -410,6 +415,8 @@ void network_send(struct world *world, struct node *from, const struct cairn_mes
                   const uint8_t *payload, uint32_t payload_len);
 void network_deliver(struct world *world, struct sim_event *event);
 bool network_cut(const struct world *world, uint32_t from, uint32_t to);
+/* Messages may be lost, or late. */
+bool network_unreliable(const struct world *world);
 
 /* ---- memory.c ---- */
 bool memory_open(struct memory *memory, uint64_t data_blocks, uint64_t parity_blocks);
