@@ -27,6 +27,7 @@ enum {
     STRIDE_NS_MAX = 100000000, /* generations are never thinned out beyond one in this time */
     STRIDE_SHORTEN_AFTER = 16, /* commits in a row */
     SILENCE_FACTOR = 3, /* of dead_after: so long may a host hold up an agent before what it holds is decoded again */
+    JOIN_PATIENCE_LOG2_MAX = 3, /* an agent that is no member asks to be one ever more rarely, up to so much */
     FETCH_SOURCES_MAX = CAIRN_SHARDS_MAX
 };
 
@@ -51,6 +52,8 @@ enum cairn_planted_bug {
     BUG_REUSE_SLOT,         /* a slot's record is not erased when its holding is dropped */
     BUG_STORE_LATE,         /* the yes leaves before the record is stored */
     BUG_HASTY_REBUILD,      /* what an agent holds that is silent for a moment is rebuilt elsewhere */
+    BUG_NEVER_JOINS,        /* an agent that a restore did not hear stays outside */
+    BUG_JOIN_RESTARTS,      /* an epoch that takes an agent in refuses the trainers that run */
     BUG_LAST
 };
 
@@ -235,6 +238,9 @@ struct inventory {
     uint64_t active;
     struct cairn_generation spilled;
     struct cairn_generation ready;
+    uint32_t ranks;  /* attached trainers */
+    uint32_t world;  /* ranks of the whole job, as they say; 0: unknown */
+    uint64_t blocks; /* of their shard */
     uint32_t holding_count;
     struct inventory_holding holdings[CAIRN_HOLDINGS_MAX];
 };
@@ -262,6 +268,7 @@ struct restore {
     bool want_all;             /* a generation is beyond repair with what was heard */
     uint64_t patient_until_ns; /* bad news is believed only then, or when everyone was heard */
     uint64_t silence_until_ns; /* nor before, while an agent is silent that is not given up */
+    bool joining; /* by itself, to become a member: nothing that the epoch began with is decided anew */
     uint64_t attempt;          /* of gathering inventories */
     uint32_t corrupt_count;
     uint64_t sync_ns;  /* when a newer epoch's record was asked for */
@@ -354,6 +361,7 @@ struct cairn_core {
     struct restore restore;
     struct cairn_outcome outcome;
     uint64_t repair_wait_ns;       /* since when a repair is called for; 0: it is not */
+    uint32_t joins_tried;          /* to become a member, in this epoch of the trainers */
     struct cairn_actions *actions; /* of the step being taken */
     bool announced;                /* what adopted memory holds has been said again */
 };
@@ -561,12 +569,30 @@ bool restore_rebuilt(const struct restore *restore);
 CAIRN_MUST_CHECK cairn_err restore_pack_unsettled(struct cairn_core *core);
 CAIRN_MUST_CHECK cairn_err restore_pack_settled(struct cairn_core *core);
 
-/* ---- restore_watch.c ---- */
+/* ---- restore_join.c ---- */
+/* Trainers are attached here, but the epoch has no place for them, and all its members are alive. */
+bool join_called_for(const struct cairn_core *core);
+uint64_t join_patience_ns(const struct cairn_core *core);
 /*
- * Why this agent should start a restore by itself, NULL for no reason; and how long the reason must
- * have lasted.
+ * What was heard says that with the agents that are no members, but have trainers of the same job, all members have answered and
+ * all ranks of the job are attached to them: with these as members generations can be committed. Writes them in ascending
+ * order to late[agent_count]; 0: not so, or there are none.
  */
-const char *restore_reason(const struct cairn_core *core, uint64_t *patience_ns);
+uint32_t join_late_agents(const struct cairn_core *core, uint32_t *late);
+bool join_possible(const struct cairn_core *core);
+/* Blocks of the largest part that the attached trainers have. */
+uint64_t join_largest_part(const struct cairn_core *core);
+/* An operator began the epoch with nothing, and nothing was protected since: there is nothing to restore. */
+bool join_from_nothing(const struct cairn_core *core);
+
+/* ---- restore_watch.c ---- */
+/* Why this agent should start a restore by itself; NULL: it should not. */
+struct restore_call {
+    const char *reason;
+    uint64_t patience_ns; /* how long the reason must have lasted */
+    bool joining;
+};
+struct restore_call restore_called_for(const struct cairn_core *core);
 
 /* ---- restore.c ---- */
 /* All inventories that will come are here, and everyone that sent one is frozen. */

@@ -190,6 +190,11 @@ restore_gathered(struct cairn_core *core)
         restore_finish(core, CAIRN_AGAIN);
         return;
     }
+    if (restore->joining && !join_possible(core)) {
+        if (!restore_may_be_answered(core))
+            fail(core, CAIRN_AGAIN, "a member does not answer any more: nothing was changed");
+        return;
+    }
     if (restore->operation == CAIRN_OP_FRESH) {
         restore_say(core, "a fresh epoch: nothing is restored; what was held until now is given up "
                           "with the first "
@@ -198,6 +203,12 @@ restore_gathered(struct cairn_core *core)
         return;
     }
     restore_choose(core);
+    if (restore->joining && join_from_nothing(core)) {
+        restore->operation = CAIRN_OP_FRESH;
+        restore->choice.err = CAIRN_OK;
+        begin_activate(core);
+        return;
+    }
     if (restore_must_wait(core))
         return; /* looked at again with every tick */
     if (restore->choice.err && restore->may_begin_anew && restore_heard_everyone(core)) {
@@ -242,11 +253,20 @@ queried(struct cairn_core *core)
     if (restore_behind(core) &&
         core->now_ns < restore->deadline_ns + core->options.claim_timeout_ns)
         return; /* asked again with every tick */
+    if (restore->joining && !join_possible(core)) {
+        restore_say(core, "not all ranks of the job are attached to agents that answer");
+        restore_finish(core, CAIRN_AGAIN);
+        return;
+    }
     if (restore->operation == CAIRN_OP_FRESH) {
         restore_begin_claim(core);
         return;
     }
     restore_choose(core);
+    if (restore->joining && join_from_nothing(core)) {
+        restore_begin_claim(core);
+        return;
+    }
     if (restore_must_wait(core))
         return;
     if (restore->choice.err && restore->may_begin_anew && restore_heard_everyone(core)) {
@@ -430,22 +450,23 @@ restore_message(struct cairn_core *core, const struct cairn_message *message)
 static void
 watch(struct cairn_core *core)
 {
-    uint64_t patience_ns;
-    const char *reason = restore_reason(core, &patience_ns);
+    struct restore_call call = restore_called_for(core);
 
-    if (!reason) {
+    if (!call.reason) {
         core->repair_wait_ns = 0;
         return;
     }
     if (core->repair_wait_ns == 0)
         core->repair_wait_ns = core->now_ns;
-    if (core->now_ns - core->repair_wait_ns < patience_ns)
+    if (core->now_ns - core->repair_wait_ns < call.patience_ns)
         return;
-    CAIRN_LOG_AT(INFO, "repair: start reason=\"%s\" epoch=%" PRIu64 " step=%" PRIu64, reason,
+    CAIRN_LOG_AT(INFO, "repair: start reason=\"%s\" epoch=%" PRIu64 " step=%" PRIu64, call.reason,
                  core->ready.epoch >> EPOCH_CLAIMANT_BITS, core->ready.step);
     if (restore_start(core, CAIRN_OP_RESTORE, true, 0) == CAIRN_OK) {
         core->restore.unfreeze = core->frozen;
-        core->restore.may_begin_anew = !core->frozen && core->own_ranks > 0;
+        core->restore.may_begin_anew = !core->frozen && core->own_ranks > 0 && !call.joining;
+        core->restore.joining = call.joining;
+        core->joins_tried += call.joining;
         core->repair_wait_ns = core->now_ns;
     }
 }

@@ -219,18 +219,51 @@ restore_must_wait(const struct cairn_core *core)
            restore_may_be_answered(core);
 }
 
+/*
+ * What an operator has decided stays so: a restore that nobody asked for looks at what the trainers began with, and at what was made
+ * since. The rest is there for the next operator only.
+ */
+static void
+forget_superseded(struct cairn_core *core)
+{
+    bool in_memory = !core->ready_from_files;
+
+    for (uint32_t a = 0; a < core->options.agent_count; a++) {
+        struct inventory *inventory = &core->restore.inventories[a];
+        uint32_t kept = 0;
+
+        for (uint32_t h = 0; h < inventory->holding_count; h++) {
+            struct inventory_holding *holding = &inventory->holdings[h];
+
+            if (holding->generation.epoch >= core->restart_epoch ||
+                (in_memory && generation_is(holding->generation, core->ready))) {
+                inventory->holdings[kept++] = *holding;
+                continue;
+            }
+            free(holding->bad);
+            cairn_roster_drop(holding->table);
+        }
+        inventory->holding_count = kept;
+        if (inventory->spilled.epoch < core->restart_epoch &&
+            (in_memory || !generation_is(inventory->spilled, core->ready)))
+            inventory->spilled = (struct cairn_generation){0, 0};
+    }
+}
+
 void
 restore_choose(struct cairn_core *core)
 {
     struct restore *restore = &core->restore;
 
+    if (restore->by_itself)
+        forget_superseded(core);
     choose_generation(restore->inventories, core->options.agent_count, &restore->choice,
                       core->outcome.text, sizeof core->outcome.text);
     core->outcome.generation = restore->choice.generation;
     core->outcome.lost_members = restore->choice.lost_members;
     /* Only an operator goes back to less than what is committed; whoever is down for a while comes back with it. */
     if (restore->by_itself && !restore->choice.err && !restore_heard_everyone(core) &&
-        (restore->choice.from_files || restore->choice.passed_committed)) {
+        ((restore->choice.from_files && !restore->joining) || restore->choice.passed_committed)) {
         restore->choice.err = CAIRN_LOST;
         restore_say(core, "a repair that nobody asked for does not go back to it while agents are silent");
     }

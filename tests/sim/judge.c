@@ -170,7 +170,7 @@ judge_record(struct world *world, struct node *node, uint32_t holding,
         judge_fail(world, VERDICT_OTHER, "member %u said no to step %llu and now yes", view.member,
                    (unsigned long long)view.generation.step);
     truth->stored[view.member] = 1;
-    if (++truth->stored_count == truth->member_count)
+    if (++truth->stored_count == truth->member_count && truth->whole)
         truth_commits(world, truth, core.table);
 }
 
@@ -179,6 +179,8 @@ judge_record(struct world *world, struct node *node, uint32_t holding,
 static bool
 said_no_before(const struct truth *truth, uint32_t member)
 {
+    if (truth->given_up)
+        return true;
     for (uint32_t m = 0; m < truth->member_count; m++)
         if (m != member && truth->said_no[m])
             return true;
@@ -247,9 +249,10 @@ judge_sent(struct world *world, struct node *node, const struct cairn_message *m
     if (message->type != CAIRN_MSG_FACTS)
         return;
     truth = judge_truth(world, message->generation);
-    if (!truth || truth->member_count != message->member)
-        return;
+    if (!truth || !truth->whole || truth->member_count != message->member)
+        return; /* one that is not whole is given up by everyone as the last part is stored */
     if (message->offset == 1) { /* given up, without sets */
+        truth->given_up = true;
         if (truth->committed)
             judge_fail(world, VERDICT_LOST,
                        "agent %u takes step %llu for given up, which is committed", node->number,
@@ -333,6 +336,14 @@ lost_lately(const struct world *world, const struct node *node)
     return node->lost_ns != 0 && world->now_ns - node->lost_ns < 300 * SECOND_NS;
 }
 
+static bool
+asked_lately(const struct world *world, uint32_t agent)
+{
+    uint64_t asked_ns = agent < world->setup.agent_count ? world->nodes[agent].restore_asked_ns : 0;
+
+    return asked_ns != 0 && world->now_ns - asked_ns < 600 * SECOND_NS;
+}
+
 /* The first agent stores a new epoch: what its coordinator says must be so. */
 static void
 epoch_begins(struct world *world, const struct node *node, const struct cairn_core_view *view)
@@ -348,6 +359,9 @@ epoch_begins(struct world *world, const struct node *node, const struct cairn_co
               view->settled ? "" : " (given up)");
     world->newest_epoch = view->active;
     world->counters.repairs += view->restart_epoch != view->active;
+    if (view->restart_epoch == view->active && !asked_lately(world, (uint32_t)(view->active & 0xffff)))
+        judge_fail(world, VERDICT_OTHER, "epoch %llx stops the trainers, though nobody asked for a restore",
+                   (unsigned long long)view->active);
     if (!view->settled)
         return; /* nothing was decided, so nothing may go */
     if (cairn_generation_compare(view->ready, kept->generation) < 0) {

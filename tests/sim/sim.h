@@ -86,6 +86,7 @@ struct setup {
     uint32_t crash_within_step; /* per thousand steps with actions */
     bool beyond;                /* more may be lost than the configuration survives */
     bool spills;
+    bool everywhere; /* trainers start on all nodes that are up, members or not */
     bool exam; /* ends with a loss of all that may be lost, and a restore */
     uint64_t
         generations_wanted; /* without faults: stop after so many (scale.c); 0: the usual end */
@@ -238,6 +239,7 @@ struct node {
     uint64_t paused_from_ns;
     uint64_t paused_until_ns;
     uint64_t started_ns;       /* the agent */
+    uint64_t restore_asked_ns; /* by an operator, last; 0: never */
     uint64_t plan_judged;      /* number of the newest plan of a rebuild that it made */
     uint64_t clock_offset_ns;
     uint32_t clock_rate; /* thousandths */
@@ -274,7 +276,9 @@ struct truth {
     uint8_t *stored;  /* [member_count]: its yes was earned */
     uint8_t *said_no; /* [member_count] */
     uint32_t stored_count;
+    bool whole; /* the members are the whole job: else no number of yes makes it a generation of it */
     bool committed;
+    bool given_up; /* said without a name, by one that never said yes */
 };
 
 /* The generation that must not be lost, and who is to hold it. */
@@ -330,6 +334,7 @@ struct gang {
     uint32_t rank_count;
     uint32_t arrived;
     uint32_t member_count;
+    uint32_t roster_count; /* of these, members when they started: the others' agents are late */
     uint64_t epoch; /* agents must have it before trainers register */
     uint64_t started_ns;
 };
