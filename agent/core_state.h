@@ -586,13 +586,8 @@ uint64_t join_largest_part(const struct cairn_core *core);
 bool join_from_nothing(const struct cairn_core *core);
 
 /* ---- restore_watch.c ---- */
-/* Why this agent should start a restore by itself; NULL: it should not. */
-struct restore_call {
-    const char *reason;
-    uint64_t patience_ns; /* how long the reason must have lasted */
-    bool joining;
-};
-struct restore_call restore_called_for(const struct cairn_core *core);
+/* Starts a restore that nobody asked for, once the reason for it has lasted long enough. */
+void restore_watch(struct cairn_core *core);
 
 /* ---- restore.c ---- */
 /* All inventories that will come are here, and everyone that sent one is frozen. */

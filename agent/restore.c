@@ -21,7 +21,6 @@
 
 #include "base/log.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -445,31 +444,7 @@ restore_message(struct cairn_core *core, const struct cairn_message *message)
     }
 }
 
-/* ---- without being asked ---- */
-
-static void
-watch(struct cairn_core *core)
-{
-    struct restore_call call = restore_called_for(core);
-
-    if (!call.reason) {
-        core->repair_wait_ns = 0;
-        return;
-    }
-    if (core->repair_wait_ns == 0)
-        core->repair_wait_ns = core->now_ns;
-    if (core->now_ns - core->repair_wait_ns < call.patience_ns)
-        return;
-    CAIRN_LOG_AT(INFO, "repair: start reason=\"%s\" epoch=%" PRIu64 " step=%" PRIu64, call.reason,
-                 core->ready.epoch >> EPOCH_CLAIMANT_BITS, core->ready.step);
-    if (restore_start(core, CAIRN_OP_RESTORE, true, 0) == CAIRN_OK) {
-        core->restore.unfreeze = core->frozen;
-        core->restore.may_begin_anew = !core->frozen && core->own_ranks > 0 && !call.joining;
-        core->restore.joining = call.joining;
-        core->joins_tried += call.joining;
-        core->repair_wait_ns = core->now_ns;
-    }
-}
+/* ---- in time ---- */
 
 static void
 resend(struct cairn_core *core)
@@ -543,7 +518,7 @@ restore_tick(struct cairn_core *core)
     struct restore *restore = &core->restore;
 
     if (restore->state == RESTORE_IDLE) {
-        watch(core);
+        restore_watch(core);
         return;
     }
     if (restore->state > RESTORE_QUERYING && core->promised > restore->epoch) {

@@ -220,8 +220,8 @@ restore_must_wait(const struct cairn_core *core)
 }
 
 /*
- * What an operator has decided stays so: a restore that nobody asked for looks at what the trainers began with, and at what was made
- * since. The rest is there for the next operator only.
+ * What an operator has decided stays so: a restore that nobody asked for looks at what the trainers
+ * began with, and at what was made since. The rest is there for the next operator only.
  */
 static void
 forget_superseded(struct cairn_core *core)

@@ -4,6 +4,17 @@
  */
 #include "agent/core_state.h"
 
+#include "base/log.h"
+
+#include <inttypes.h>
+
+/* Why this agent should start a restore by itself; NULL: it should not. */
+struct restore_call {
+    const char *reason;
+    uint64_t patience_ns; /* how long the reason must have lasted */
+    bool joining;
+};
+
 /* Some member's part of the ready generation is with nobody who is alive. */
 static bool
 part_is_missing(const struct cairn_core *core)
@@ -45,7 +56,7 @@ left_frozen(const struct cairn_core *core)
 }
 
 /* The lowest live agent goes first, the others later, in case it cannot. */
-struct restore_call
+static struct restore_call
 restore_called_for(const struct cairn_core *core)
 {
     struct restore_call call = {.patience_ns = core->options.claim_timeout_ns};
@@ -72,4 +83,28 @@ restore_called_for(const struct cairn_core *core)
         before += agent_alive(core, a);
     call.patience_ns += before * core->options.claim_timeout_ns;
     return call;
+}
+
+void
+restore_watch(struct cairn_core *core)
+{
+    struct restore_call call = restore_called_for(core);
+
+    if (!call.reason) {
+        core->repair_wait_ns = 0;
+        return;
+    }
+    if (core->repair_wait_ns == 0)
+        core->repair_wait_ns = core->now_ns;
+    if (core->now_ns - core->repair_wait_ns < call.patience_ns)
+        return;
+    CAIRN_LOG_AT(INFO, "repair: start reason=\"%s\" epoch=%" PRIu64 " step=%" PRIu64, call.reason,
+                 core->ready.epoch >> EPOCH_CLAIMANT_BITS, core->ready.step);
+    if (restore_start(core, CAIRN_OP_RESTORE, true, 0) == CAIRN_OK) {
+        core->restore.unfreeze = core->frozen;
+        core->restore.may_begin_anew = !core->frozen && core->own_ranks > 0 && !call.joining;
+        core->restore.joining = call.joining;
+        core->joins_tried += call.joining;
+        core->repair_wait_ns = core->now_ns;
+    }
 }

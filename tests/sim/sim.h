@@ -13,6 +13,7 @@
  * steps in lockstep, captures operator.c  restarts what died, asks for restores fault.c     what
  * goes wrong, within what the configuration must survive (or, in a stated share, beyond) truth.c
  * what really was, and all memory compared with it judge.c     what must hold after every event
+ *   judge_plan.c  what a restore rebuilds
  *   run.c       one schedule; main.c many schedules, the planted bugs, message counts
  *
  * A schedule's faults end at world.faults_end_ns; then everything heals, and the job must go on.
@@ -505,6 +506,9 @@ bool flip_active(const struct world *world, const struct flip *flip);
 bool judge_budget(const struct world *world, uint32_t without);
 /* Every stored record against the truth, data and parity; false when something is wrong. */
 bool judge_deep(struct world *world, const char *when);
+
+/* ---- judge_plan.c ---- */
+void judge_plan(struct world *world, struct node *coordinator, const struct cairn_message *message);
 
 /* ---- judge.c ---- */
 void judge_fail(struct world *world, enum verdict verdict, const char *format, ...)
