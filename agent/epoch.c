@@ -417,6 +417,8 @@ enter(struct cairn_core *core, struct epoch_record *record)
     facts_clear(core);
     adopt(core, record);
     core->committed = (struct cairn_generation){0, 0};
+    if (restart || core->self_member != UINT32_MAX)
+        core->joins_tried = 0;
     if (restart) {
         core->last_step = 0;
         core->begun_ns = 0;

@@ -254,7 +254,7 @@ session_skip(struct cairn_agent *agent, const struct cairn_action *action)
         return;
     if (action->reason == CAIRN_SKIP_NOT_READY)
         snprintf(skip.text, sizeof skip.text,
-                 "a restore is under way, or this node is no member: a spare, or not found by the last restore");
+                 "a restore is under way, or this node is no member: a spare, or not found by the last restore and not yet taken in");
     if (action->reason == CAIRN_SKIP_BUSY)
         snprintf(skip.text, sizeof skip.text, "an earlier generation is still being protected, or steps follow faster than commits");
     if (action->reason == CAIRN_SKIP_BEGUN)
