@@ -1,10 +1,10 @@
-"""A tiny DeepSpeed job of expert parallelism on the CPU: trains layers of DeepSpeed's own MoE, saves a checkpoint with DeepSpeed's own
-writer, or loads one with its own loader, and writes down what each rank then holds.
+"""A tiny DeepSpeed job of expert parallelism on the CPU: trains layers of DeepSpeed's own MoE, saves a checkpoint with DeepSpeed's
+own writer, or loads one with its own loader, and writes down what each rank then holds.
 
-One process per rank, as deepspeed_trainer.py: deepspeed_experts.py save|load JSON, where JSON is {"stage": 0..2, "dtype": "fp32"|"bf16",
-"experts": ranks over which the experts of a layer are spread, "dir": CHECKPOINT, "truth": FOLDER, "config": {...}}. Each rank writes
-{"module": {name: tensor}, "fp32": …, "exp_avg": …, "exp_avg_sq": …, "optimizer_step": […]} to truth/<rank>.pt, experts under their numbers
-over all ranks.
+One process per rank, as deepspeed_trainer.py: deepspeed_experts.py save|load JSON, where JSON is
+{"stage": 0..2, "dtype": "fp32"|"bf16", "experts": ranks over which the experts of a layer are spread, "dir": CHECKPOINT,
+"truth": FOLDER, "config": {...}}. Each rank writes {"module": {name: tensor}, "fp32": …, "exp_avg": …, "exp_avg_sq": …,
+"optimizer_step": […]} to truth/<rank>.pt, experts under their numbers over all ranks.
 """
 
 import json

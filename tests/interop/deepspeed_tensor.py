@@ -1,8 +1,8 @@
 """A tiny DeepSpeed job of tensor parallelism (AutoTP) on the CPU: trains, and saves a checkpoint with DeepSpeed's own writer.
 
 One process per rank, as deepspeed_trainer.py: deepspeed_tensor.py save|load DIRECTORY STAGE TENSOR_RANKS, or on one rank
-deepspeed_tensor.py merge FOLDER TARGET [FOLDER TARGET …], which has DeepSpeed's own converter put together what was saved. Layers are
-cut along their first dimension (up, lm_head), along the second (down) or not at all (embed, norm), with and without biases. With
+deepspeed_tensor.py merge FOLDER TARGET [FOLDER TARGET …], which has DeepSpeed's own converter put together what was saved.
+Layers are cut along their first dimension (up, lm_head), along the second (down) or not at all (embed, norm), with and without biases. With
 ZeRO 1, what each rank holds is written to DIRECTORY.<mode>/<rank>.pt: {"module.<name>": tensor, "fp32.<name>": …, …}.
 """
 

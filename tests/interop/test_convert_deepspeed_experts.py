@@ -1,5 +1,5 @@
-"""Checkpoints of DeepSpeed's MoE layers, whose experts are spread over ranks: every expert's weights, masters and moments are compared
-bit for bit with what each rank held, and DeepSpeed's own engine loads what is made for other ranks, and for another spread.
+"""Checkpoints of DeepSpeed's MoE layers, whose experts are spread over ranks: every expert's weights, masters and moments
+are compared bit for bit with what each rank held, and DeepSpeed's own engine loads what is made for other ranks, and for another spread.
 """
 
 import json
@@ -15,7 +15,8 @@ import test_convert_deepspeed as deepspeed
 
 EXPERTS = deepspeed.ROOT / "tests" / "interop" / "deepspeed_experts.py"
 KINDS = ("module", "fp32", "exp_avg", "exp_avg_sq")
-FIRST, SECOND = ("global_step3/layer_0_expert_3_mp_rank_00_model_states.pt", "global_step3/layer_1_expert_7_mp_rank_00_model_states.pt")
+FIRST = "global_step3/layer_0_expert_3_mp_rank_00_model_states.pt"
+SECOND = "global_step3/layer_1_expert_7_mp_rank_00_model_states.pt"
 pytestmark = deepspeed.pytestmark
 
 
@@ -93,7 +94,8 @@ def test_spread(tmp_path: pathlib.Path, saved: dict[str, Any]) -> None:
 
 def test_other_ranks(tmp_path: pathlib.Path) -> None:
     """BF16_Optimizer, with the ranks of the same experts next to each other: from one rank to four, experts spread over two."""
-    job = {"stage": 1, "dtype": "bf16", "config": {"data_types": {"grad_accum_dtype": "fp32"}, "use_data_before_expert_parallelism": True}}
+    config = {"data_types": {"grad_accum_dtype": "fp32"}, "use_data_before_expert_parallelism": True}
+    job = {"stage": 1, "dtype": "bf16", "config": config}
     held = run("save", 1, tmp_path / "a", experts=1, **job)
     deepspeed.convert(tmp_path / "a", tmp_path / "b", "--to", "deepspeed", "--dp", 4, "--ep", 2)
     assert_equal(held, run("load", 4, tmp_path / "b", experts=2, **job))

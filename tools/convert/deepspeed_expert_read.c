@@ -86,11 +86,12 @@ cairn_deepspeed_experts_in_model(const struct cairn_checkpoint *checkpoint, stru
     if (state->layers.count > 0 && (!counts || counts->kind != CAIRN_PICKLE_LIST))
         return refuse(checkpoint, where, complaint, "it is beside files of experts and does not say num_experts");
     if (counts && counts->kind == CAIRN_PICKLE_LIST && counts->count != state->layers.count)
-        return refuse(checkpoint, where, complaint, "it has not as many layers of experts as there are layer_…_expert_… files of; copy those "
-                               "that are missing from the nodes that wrote them");
+        return refuse(checkpoint, where, complaint, "it has not as many layers of experts as there are layer_…_expert_… files "
+                      "of; copy those that are missing from the nodes that wrote them");
     for (uint32_t i = 0; i < state->layers.count; i++)
         if (!cairn_pickle_u64(counts->items[i], &count) || count != state->layers.layers[i].experts)
-            return refuse(checkpoint, where, complaint, "its num_experts are not as many as there are layer_…_expert_… files of each layer; "
+            return refuse(checkpoint, where, complaint, "its num_experts are not as many as there are layer_…_expert_… files of "
+                          "each layer; "
                                    "copy those that are missing from the nodes that wrote them");
     for (uint32_t i = 0; shared && i < shared->count; i++)
         if (cairn_pickle_copy_text(shared->items[2 * i], name, sizeof(name)) &&

@@ -311,8 +311,8 @@ check_slabs(const struct cairn_deepspeed_make *make)
     if (make->options->parallelism.tp <= 1 || make->slab_count == make->job.groups->count)
         return CAIRN_OK;
     return cairn_complain(make->complaint, CAIRN_INVAL,
-                          "%s has a group of more than %" PRIu64 " elements per data-parallel rank, which ZeRO 3 splits, and that "
-                          "is not made with --tp: say a larger --dp, or --zero 1 or 2",
+                          "%s has a group of more than %" PRIu64
+                          " elements per data-parallel rank, which ZeRO 3 splits, and that is not made with --tp: say a larger --dp, or --zero 1 or 2",
                           make->checkpoint->place.path, SUB_GROUP_ELEMENTS);
 }
 

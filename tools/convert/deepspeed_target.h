@@ -75,8 +75,8 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_object_named(struct cairn_deepspeed_t
 void cairn_deepspeed_object_fini(struct cairn_deepspeed_object *object);
 
 /*
- * deepspeed_tensor_write.c. How many tensor-parallel ranks there shall be (`wanted`, 0: as the source), and the groups as one of them
- * has them. CAIRN_INVAL where that is not said, or does not go.
+ * deepspeed_tensor_write.c. How many tensor-parallel ranks there shall be (`wanted`, 0: as the source), and the groups as
+ * one of them has them. CAIRN_INVAL where that is not said, or does not go.
  */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_tensor_plan(struct cairn_deepspeed_target *target,
                                                        const struct cairn_pickle_node *model, uint32_t wanted,

@@ -1,5 +1,5 @@
-/* tests/unit/tools/test_deepspeed_parts.c - parts that ranks of DeepSpeed have: of parameters, with tensor parallelism, and of the
- * experts of a layer. */
+/* tests/unit/tools/test_deepspeed_parts.c - parts that ranks of DeepSpeed have: of parameters, with tensor parallelism, and
+ * of the experts of a layer. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
