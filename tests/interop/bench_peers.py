@@ -332,8 +332,8 @@ def cpu_model() -> str:
     return f"{fields.get('model name', '?')} (family {fields.get('cpu family', '?')}, model {fields.get('model', '?')})"
 
 
-def interval(found: Dict[str, float]) -> str:
-    return f"{found['median']:+.2f} s [{found['low']:+.2f}, {found['high']:+.2f}]"
+def interval(found: Dict[str, float], digits: int = 2) -> str:
+    return f"{found['median']:+.{digits}f} s [{found['low']:+.{digits}f}, {found['high']:+.{digits}f}]"
 
 
 def table(*rows: Tuple[str, ...]) -> str:
@@ -359,16 +359,15 @@ def show(found: Dict[str, Any]) -> None:
             interval(each["overhead_s"]) + ("" if each["resolved"] else ", not resolved"),
             f"{each['saves_per_step']:.2f}",
             interval(each["overhead_s_per_save"]),
-            str(each["groups"]),
+            f"{each['groups']}, {100 * each['overhead_s']['coverage']:.0f} %",
         )
         for name, each in found["savers"].items()
     ]
     head = ("saver", "training stands still, per save", "step", "without saving", "beyond it, per step", "saves per step")
-    print(table((*head, "beyond it, per saved state", "groups"), *savers))
-    cpu = [(name, *(interval(each["cpu_s_per_save"][what]) for what in CPU)) for name, each in found["savers"].items()]
+    print(table((*head, "beyond it, per saved state", "groups, interval holds"), *savers))
+    cpu = [(name, *(interval(each["cpu_s_per_save"][what], 3) for what in CPU)) for name, each in found["savers"].items()]
     print(table(("CPU per saved state, beyond steps without saving", *CPU), *cpu))
-    print("In brackets: the interval that holds the median with", end=" ")
-    print(", ".join(f"{100 * each['overhead_s']['coverage']:.0f} % ({name})" for name, each in found["savers"].items()))
+    print("In brackets: the interval that holds the median with the probability in the first table's last column.")
     print(
         f"Steps without saving: half of them between {unsaved['low_s']:.2f} and {unsaved['high_s']:.2f} s; two of one group "
         f"differ by {unsaved['apart_s']:.2f} s (median)"

@@ -23,6 +23,7 @@ import os  # noqa: E402
 import shutil  # noqa: E402
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple  # noqa: E402
 
+from bench_clocks import Clocks  # noqa: E402
 import torch  # noqa: E402
 import torch.nn as nn  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
@@ -30,6 +31,8 @@ import torch.nn.functional as F  # noqa: E402
 IMPORTED = time.perf_counter()
 VOCABULARY = 256
 SETTLING_STEPS = 2  # not timed, while memory that other savers' turns have cooled comes back: as many as an agent has slots
+
+LEFT_OUT_MAX = 5  # groups of a block
 
 
 class Episode(NamedTuple):
@@ -93,62 +96,6 @@ def private_memory_bytes() -> int:
     with open("/proc/self/status") as file:
         fields = dict(line.split(":", 1) for line in file)
     return sum(int(fields[name].split()[0]) * 1024 for name in ("RssAnon", "RssFile"))
-
-
-# ---- CPU time ----
-
-
-class Clocks:
-    """CPU seconds so far, by who spent them. The kernel counts nanoseconds; time that others take from a core is not in them."""
-
-    def __init__(self, agent_pid: int) -> None:
-        self._agent = [agent_pid, *descendants(agent_pid)] if agent_pid else []
-        self.look()
-
-    def look(self) -> None:
-        """For the processes and threads of this trainer: before what is measured, since it takes milliseconds."""
-        self._children = descendants(os.getpid())
-        self._threads = {}
-        for task in os.listdir("/proc/self/task"):
-            with open(f"/proc/self/task/{task}/comm") as file:
-                self._threads[task] = file.read().strip()
-
-    def read(self) -> Dict[str, float]:
-        """trainer: this whole process; copy and client: threads of it that are Cairn's; children: processes that it started."""
-        threads = {"cairn-capture": 0.0, "cairn-client": 0.0}
-        for task, name in self._threads.items():
-            if name in threads:
-                with open(f"/proc/self/task/{task}/schedstat") as file:
-                    threads[name] += int(file.read().split()[0]) / 1e9
-        return {
-            "trainer": time.process_time(),
-            "copy": threads["cairn-capture"],
-            "client": threads["cairn-client"],
-            "children": sum(map(process_cpu_seconds, self._children)),
-            "agent": sum(map(process_cpu_seconds, self._agent)),
-        }
-
-
-def process_cpu_seconds(pid: int) -> float:
-    return time.clock_gettime(~pid << 3 | 2)  # the clock of a process, as clock_getcpuclockid(3) gives it
-
-
-def descendants(pid: int) -> List[int]:
-    parents: Dict[int, int] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat") as file:
-                    parents[int(name)] = int(file.read().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-    found: List[int] = []
-    todo = [pid]
-    while todo:
-        parent = todo.pop()
-        todo += [child for child, its in parents.items() if its == parent]
-        found += [child for child, its in parents.items() if its == parent]
-    return found
 
 
 # ---- what saves ----
@@ -358,7 +305,7 @@ def train(layers: int, width: int, tokens: int, folder: str, agent_pid: int) -> 
             name, _, groups = rest.rpartition(" ")
             saver = SAVERS[name](folder, model, optimizer, hooks)
             saver.settle()
-            found = [group(saver, hooks, clocks) for _ in range(int(groups))]
+            found = groups_of(saver, int(groups), hooks, clocks)
             saver.close()
             saver.clean()
             answer({"groups": found, "stats": hooks.stats(), "memory_bytes": private_memory_bytes()})
@@ -366,8 +313,22 @@ def train(layers: int, width: int, tokens: int, folder: str, agent_pid: int) -> 
             answer(finish(model, optimizer, folder, hooks))
 
 
-def group(saver: Saver, hooks: Hooks, clocks: Clocks) -> Dict[str, Any]:
-    """A control step, an episode, a step while what it left is cleaned up and settles, a control step."""
+def groups_of(saver: Saver, count: int, hooks: Hooks, clocks: Clocks) -> List[Dict[str, Any]]:
+    """So many groups in which everything was saved that was to be."""
+    found: List[Dict[str, Any]] = []
+    for _ in range(count + LEFT_OUT_MAX):
+        one = group(saver, hooks, clocks)
+        found += [one] if one else []
+        if len(found) == count:
+            return found
+    sys.exit(f"bench_worker: {LEFT_OUT_MAX + 1} groups of {count + LEFT_OUT_MAX} had snapshots that were not captured")
+
+
+def group(saver: Saver, hooks: Hooks, clocks: Clocks) -> Optional[Dict[str, Any]]:
+    """A control step, an episode, a step while what it left is cleaned up and settles, a control step.
+
+    None where a snapshot of the episode was skipped (the machine was too slow for the one before): it would cost nothing.
+    """
 
     def control() -> Episode:
         hooks.seconds = 0.0
@@ -375,16 +336,19 @@ def group(saver: Saver, hooks: Hooks, clocks: Clocks) -> Dict[str, Any]:
         return Episode(1, 0, [hooks.seconds])
 
     clocks.look()
-    begun = hooks.stats().get("snapshots_begun", 0)
+    begin = hooks.stats()
     before = timed(control, clocks)
     episode = timed(saver.episode, clocks)
     saver.clean()
     train_step(saver.model, saver.optimizer)
     after = timed(control, clocks)
-    taken = hooks.stats().get("snapshots_begun", 0) - begun
-    if taken != (episode["saves"] if isinstance(saver, Cairn) else 0):
-        sys.exit(f"bench_worker: {taken} snapshots were begun in a group of {type(saver).__name__}")
-    return {"control": [before, after], "episode": episode}
+    begun, captured = (
+        hooks.stats().get(name, 0) - begin.get(name, 0) for name in ("snapshots_begun", "snapshots_captured")
+    )
+    wanted = episode["saves"] if isinstance(saver, Cairn) else 0
+    if begun > wanted:
+        sys.exit(f"bench_worker: {begun} snapshots were begun in a group of {type(saver).__name__} instead of {wanted}")
+    return {"control": [before, after], "episode": episode} if captured == wanted else None
 
 
 def timed(run: Callable[[], Episode], clocks: Clocks) -> Dict[str, Any]:
