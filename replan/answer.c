@@ -2,6 +2,7 @@
 #include "replan/answer.h"
 
 #include "replan/bound.h"
+#include "replan/links.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -17,7 +18,7 @@ plan_for(const struct cairn_problem *problem, const struct cairn_stop *stop,
 
     err = cairn_fleet_create(problem, &fleet);
     if (!err)
-        err = cairn_bound_step_ms(fleet, &out->bound_ms);
+        err = cairn_bound_step_ms(fleet, stop, &out->bound_ms);
     if (!err && out->bound_ms < INFINITY)
         err = cairn_search(fleet, out->bound_ms, stop, &out->plan, &out->step_ms, &out->complete);
     if (err == CAIRN_NOT_FOUND)
@@ -75,6 +76,20 @@ prefer(struct cairn_answer_plan *answer, struct cairn_plan *plan, double step_ms
     answer->step_ms = step_ms;
 }
 
+/* What the plan moves, and when that pays. */
+static cairn_err
+price_move(const struct cairn_problem *problem, struct cairn_answer_plan *answer)
+{
+    cairn_err err = cairn_migration_of(problem, problem->current, answer->plan, &answer->migration);
+
+    answer->payback_steps = 0;
+    if (!err && answer->current_ms < INFINITY && answer->current_ms > answer->step_ms &&
+        answer->migration.migrate_ms > 0)
+        answer->payback_steps = (uint64_t)ceil(answer->migration.migrate_ms /
+                                               (answer->current_ms - answer->step_ms));
+    return err;
+}
+
 /* Looks at the plan from what runs now: what moves least among what is nearly as fast, and its price. */
 static cairn_err
 migrate(const struct cairn_problem *problem, struct cairn_answer_plan *answer)
@@ -102,13 +117,22 @@ migrate(const struct cairn_problem *problem, struct cairn_answer_plan *answer)
     }
     prefer(answer, redivided, redivided_ms);
     err = cairn_migration_settle(problem, current, answer->plan);
-    if (!err)
-        err = cairn_migration_of(problem, current, answer->plan, &answer->migration);
-    if (!err && answer->current_ms < INFINITY && answer->current_ms > answer->step_ms &&
-        answer->migration.migrate_ms > 0)
-        answer->payback_steps = (uint64_t)ceil(answer->migration.migrate_ms /
-                                               (answer->current_ms - answer->step_ms));
-    return err;
+    return err ? err : price_move(problem, answer);
+}
+
+/* Groups change places where the reduction is then off slow links. A plan that moves nothing stays: its price is a
+ * move, and the time that slow links take is not known. */
+static cairn_err
+settle_links(const struct cairn_problem *problem, struct cairn_answer_plan *answer)
+{
+    cairn_err err = CAIRN_OK;
+
+    if (!problem->current || answer->migration.moved_bytes > 0) {
+        err = cairn_links_settle(problem, answer->plan);
+        if (!err && problem->current)
+            err = price_move(problem, answer);
+    }
+    return err ? err : cairn_links_slow_layers(problem, answer->plan, &answer->slow_layers);
 }
 
 /* Whether a device is faster than a healthy one. */
@@ -122,17 +146,33 @@ is_faster(const struct cairn_problem *problem)
 }
 
 cairn_err
+cairn_answer_plan_best(const struct cairn_problem *problem, const struct cairn_stop *stop,
+                       struct cairn_answer_plan *out)
+{
+    struct cairn_answer_plan answer = {0};
+    cairn_err err = plan_for(problem, stop, &answer);
+
+    answer.healthy_ms = answer.plan ? answer.step_ms : INFINITY;
+    answer.current_ms = INFINITY;
+    if (!err && answer.plan && problem->current)
+        err = migrate(problem, &answer);
+    if (!err && answer.plan && problem->slow_link_count > 0)
+        err = settle_links(problem, &answer);
+    if (err)
+        cairn_answer_plan_fini(&answer);
+    else
+        *out = answer;
+    return err;
+}
+
+cairn_err
 cairn_answer_plan_make(const struct cairn_problem *problem, const struct cairn_stop *stop,
                        const struct cairn_stop *stop_healthy, struct cairn_answer_plan *out)
 {
     struct cairn_answer_plan answer = {0};
     cairn_err err;
 
-    err = plan_for(problem, stop, &answer);
-    answer.healthy_ms = answer.plan ? answer.step_ms : INFINITY;
-    answer.current_ms = INFINITY;
-    if (!err && answer.plan && problem->current)
-        err = migrate(problem, &answer);
+    err = cairn_answer_plan_best(problem, stop, &answer);
     if (!err && answer.plan && !is_healthy(problem)) {
         err = plan_healthy(problem, stop_healthy, &answer.healthy_ms);
         /* What slow devices do, healthy ones do as well: a search that was cut short may not have seen it. */

@@ -17,6 +17,7 @@ struct cairn_answer_plan {
     double current_ms;       /* of the current plan as it is; INFINITY: there is none, or it cannot go on */
     struct cairn_migration migration; /* from the current plan; nothing where there is none */
     uint64_t payback_steps;  /* until the move has paid for itself; 0: nothing moves, or there is no choice */
+    uint32_t slow_layers;    /* whose reduction over pipelines joins two nodes with a slow link between them */
     bool complete;           /* the search was not cut short */
     struct cairn_infeasible infeasible;
 };
@@ -27,6 +28,11 @@ struct cairn_answer_plan {
 CAIRN_MUST_CHECK cairn_err cairn_answer_plan_make(const struct cairn_problem *problem,
                                                   const struct cairn_stop *stop,
                                                   const struct cairn_stop *stop_healthy,
+                                                  struct cairn_answer_plan *out);
+
+/* The same without the healthy plan (healthy_ms is that of this one). CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_answer_plan_best(const struct cairn_problem *problem,
+                                                  const struct cairn_stop *stop,
                                                   struct cairn_answer_plan *out);
 void cairn_answer_plan_fini(struct cairn_answer_plan *answer);
 

@@ -1,19 +1,23 @@
 /* replan/assign.c - sequences to pipelines. */
-#include "replan/assign.h"
+#include "replan/assigner.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { SINGLY = 128, THRESHOLDS = 24, HALVINGS = 30, PACKINGS = 14, DOUBLINGS_MAX = 64 };
-#define MARGIN 1e-9
-
-struct sequence {
-    double cost_ms; /* at time_scale 1 */
-    uint64_t tokens;
-    uint32_t index;
+enum {
+    PACKINGS = 6,
+    LONG_ONES = 256,     /* that rules with a price place; the others just fill up */
+    SEARCH_WORK = 250000,  /* steps of the first searches for places of the longest, */
+    SEARCH_BUDGET = 4000000, /* and of all */
+    PACKING_WORK = 20000,    /* what filling up costs, in such steps */
 };
+#define ANY_MS INFINITY
+#define VERY_NEAR 1e-4
+#define NEARLY_NOTHING 1e-6 /* settles between pipelines that lose the same */
+#define NEAR_ENOUGH 2e-3    /* to the bound: no more is looked for */
+#define SETTLED 0.45        /* of what lies between bound and time: open for want of work */
 
 /* A pipeline while it is filled. */
 struct filled {
@@ -23,12 +27,10 @@ struct filled {
 
 struct assigner {
     const struct cairn_assign_problem *problem;
-    struct sequence *sequences; /* the most costly first */
+    struct cairn_sequence *sequences; /* the most costly first */
     uint32_t *by_loss;          /* pipelines, those first that lose least time per work by a long sequence */
     struct filled *filled;
     uint32_t *chosen; /* by the present packing, per sequence of `sequences` */
-    uint64_t *fewest_tokens; /* of the first so many sequences */
-    double total_ms;         /* of all sequences */
 };
 
 void
@@ -50,13 +52,39 @@ cost_ms(const struct cairn_assign_problem *problem, uint64_t tokens)
 static int
 most_costly_first(const void *left, const void *right)
 {
-    const struct sequence *a = left, *b = right;
+    const struct cairn_sequence *a = left, *b = right;
 
     if (a->cost_ms < b->cost_ms || a->cost_ms > b->cost_ms)
         return a->cost_ms > b->cost_ms ? -1 : 1;
     if (a->tokens != b->tokens)
         return a->tokens > b->tokens ? -1 : 1;
     return a->index < b->index ? -1 : 1;
+}
+
+static uint64_t
+longest_taken(const struct cairn_assign_problem *problem)
+{
+    uint64_t limit = 0;
+
+    for (uint32_t i = 0; i < problem->pipeline_count; i++)
+        if (problem->pipelines[i].max_tokens > limit)
+            limit = problem->pipelines[i].max_tokens;
+    return limit;
+}
+
+struct cairn_sequence *
+cairn_sequences_sorted(const struct cairn_assign_problem *problem)
+{
+    struct cairn_sequence *sequences = calloc((size_t)problem->sequence_count + 1, sizeof(*sequences));
+    uint64_t limit = longest_taken(problem);
+
+    if (!sequences)
+        return NULL;
+    for (uint32_t i = 0; i < problem->sequence_count; i++) /* one that is cut fits where the longest do */
+        sequences[i] = (struct cairn_sequence){cost_ms(problem, problem->tokens[i]),
+                                               problem->tokens[i] < limit ? problem->tokens[i] : limit, i};
+    qsort(sequences, problem->sequence_count, sizeof(*sequences), most_costly_first);
+    return sequences;
 }
 
 static double
@@ -81,123 +109,6 @@ sort_by_loss(struct assigner *assigner)
     }
 }
 
-/* ---- the bound ---- */
-
-/* The least work that pipelines lose by holding all sequences that cost at least `threshold`, per unit of
- * largest cost: hosts are taken in the order of loss, the last one in part. */
-static double
-least_hosts(const struct assigner *assigner, double step_ms, double work_ms)
-{
-    double loss = 0;
-
-    for (uint32_t i = 0; i < assigner->problem->pipeline_count && work_ms > 0; i++) {
-        const struct cairn_assign_pipeline *host =
-            &assigner->problem->pipelines[assigner->by_loss[i]];
-        double holds_ms = step_ms / host->time_scale;
-        double part = work_ms < holds_ms ? work_ms / holds_ms : 1;
-
-        loss += part * (host->stages - 1);
-        work_ms -= holds_ms;
-    }
-    return loss;
-}
-
-/* Whether the `count` most costly sequences are too many, or too much, for the pipelines: one that holds any of them
- * loses (stages - 1) times the least of their costs, and each needs at least that cost. */
-static bool
-too_many(const struct assigner *assigner, uint32_t count, double work_ms, double step_ms)
-{
-    const struct sequence *least = &assigner->sequences[count - 1];
-    uint64_t tokens_min = assigner->fewest_tokens[count - 1];
-    double places = 0, room_ms = 0;
-
-    for (uint32_t i = 0; i < assigner->problem->pipeline_count; i++) {
-        const struct cairn_assign_pipeline *pipeline = &assigner->problem->pipelines[i];
-        double own_ms = step_ms / pipeline->time_scale * (1 + MARGIN) -
-                        (pipeline->stages - 1) * least->cost_ms;
-
-        if (own_ms < least->cost_ms || tokens_min > pipeline->max_tokens)
-            continue;
-        places += floor(own_ms / least->cost_ms);
-        room_ms += own_ms;
-    }
-    return places < count || room_ms < work_ms;
-}
-
-/* Whether no assignment keeps step_ms: the longest sequences do not fit, or what all pipelines can do in it,
- * less what they must lose, is too little for all. */
-static bool
-out_of_reach(const struct assigner *assigner, double step_ms)
-{
-    const struct cairn_assign_problem *problem = assigner->problem;
-    double holds_ms = 0, threshold_ms = 0, largest_ms = assigner->sequences[0].cost_ms, sum_ms = 0;
-
-    for (uint32_t i = 0, count = 0; i < problem->sequence_count; i++) {
-        sum_ms += assigner->sequences[i].cost_ms;
-        if (i + 1 < count)
-            continue;
-        if (too_many(assigner, i + 1, sum_ms, step_ms))
-            return true;
-        count = i + 2 < SINGLY ? i + 2 : i + 1 + (i + 1) / 4; /* the longest one by one, then in growing steps */
-    }
-    for (uint32_t i = 0; i < problem->pipeline_count; i++)
-        holds_ms += step_ms / problem->pipelines[i].time_scale;
-    for (uint32_t k = THRESHOLDS; k-- > 0;) {
-        double next_ms = largest_ms * exp2(-0.5 * k), work_ms = 0;
-
-        for (uint32_t i = 0; i < problem->sequence_count && assigner->sequences[i].cost_ms >= next_ms; i++)
-            work_ms += assigner->sequences[i].cost_ms;
-        holds_ms -= (next_ms - threshold_ms) * least_hosts(assigner, step_ms, work_ms);
-        threshold_ms = next_ms;
-    }
-    return holds_ms * (1 + MARGIN) < assigner->total_ms;
-}
-
-/* Sequences that only some pipelines may hold need those alone. */
-static double
-bound_of_long_ones(const struct assigner *assigner)
-{
-    const struct cairn_assign_problem *problem = assigner->problem;
-    double bound_ms = 0;
-
-    for (uint32_t i = 0; i < problem->pipeline_count; i++) {
-        uint64_t limit = problem->pipelines[i].max_tokens;
-        double work_ms = 0, speed = 0;
-
-        if (i > 0 && limit == problem->pipelines[i - 1].max_tokens)
-            continue;
-        for (uint32_t j = 0; j < problem->sequence_count; j++)
-            if (assigner->sequences[j].tokens > limit)
-                work_ms += assigner->sequences[j].cost_ms;
-        for (uint32_t j = 0; j < problem->pipeline_count; j++)
-            if (problem->pipelines[j].max_tokens > limit)
-                speed += 1 / problem->pipelines[j].time_scale;
-        if (work_ms > 0 && speed > 0 && work_ms / speed > bound_ms)
-            bound_ms = work_ms / speed;
-    }
-    return bound_ms * (1 - MARGIN);
-}
-
-static double
-find_bound(const struct assigner *assigner)
-{
-    double low = 0, high = assigner->total_ms, long_ms = bound_of_long_ones(assigner);
-
-    for (uint32_t i = 0; i < DOUBLINGS_MAX && out_of_reach(assigner, high); i++) {
-        low = high;
-        high *= 2;
-    }
-    for (uint32_t i = 0; i < HALVINGS && high - low > 1e-5 * high; i++) {
-        double middle = low + (high - low) / 2;
-
-        if (out_of_reach(assigner, middle))
-            low = middle;
-        else
-            high = middle;
-    }
-    return low > long_ms ? low : long_ms;
-}
-
 /* ---- packing ---- */
 
 static double
@@ -210,43 +121,77 @@ time_with(const struct assigner *assigner, uint32_t pipeline, double more_ms)
     return (filled->sum_ms + more_ms + (own->stages - 1) * largest_ms) * own->time_scale;
 }
 
-/* Where a sequence goes under a rule; UINT32_MAX where it does not fit. Hosting: the first pipeline in the order of
- * loss that has a longer one already, else the first with room. Tight: the one that is fullest then. */
+/* How a place is chosen among the pipelines with room. */
+enum rule {
+    TIGHT,    /* the one that is fullest then: for when a few long sequences decide */
+    TOGETHER, /* in the order of loss the first that has a longer one already, else the first */
+    CHEAP,    /* the one that loses the least part of what it has left */
+    EARLY     /* the one that then ends first, whatever the time to keep */
+};
+
+/* The worth of a pipeline that has room for a sequence, the least best. */
+static double
+price_of(const struct assigner *assigner, uint32_t pipeline, const struct cairn_sequence *sequence,
+         double step_ms, enum rule rule)
+{
+    const struct filled *filled = &assigner->filled[pipeline];
+    const struct cairn_assign_pipeline *own = &assigner->problem->pipelines[pipeline];
+    double left_ms = step_ms / own->time_scale - time_with(assigner, pipeline, sequence->cost_ms) / own->time_scale;
+    double lost_ms = sequence->cost_ms > filled->largest_ms
+                         ? (own->stages - 1) * (sequence->cost_ms - filled->largest_ms)
+                         : 0;
+
+    if (rule == EARLY)
+        return time_with(assigner, pipeline, sequence->cost_ms);
+    if (rule == CHEAP)
+        return lost_ms / (left_ms + sequence->cost_ms) + NEARLY_NOTHING * left_ms / step_ms;
+    return left_ms;
+}
+
+/* Where a sequence goes under a rule; UINT32_MAX where it does not fit. */
 static uint32_t
-place_of(const struct assigner *assigner, const struct sequence *sequence, double step_ms, bool tight)
+place_of(const struct assigner *assigner, const struct cairn_sequence *sequence, double step_ms,
+         enum rule rule)
 {
     const struct cairn_assign_problem *problem = assigner->problem;
     uint32_t place = UINT32_MAX;
-    double left_ms = INFINITY;
+    double least = INFINITY;
 
     for (uint32_t i = 0; i < problem->pipeline_count; i++) {
         uint32_t pipeline = assigner->by_loss[i];
-        double time_ms = time_with(assigner, pipeline, sequence->cost_ms), own_ms;
+        double price;
 
-        if (sequence->tokens > problem->pipelines[pipeline].max_tokens || time_ms > step_ms)
+        if (sequence->tokens > problem->pipelines[pipeline].max_tokens ||
+            time_with(assigner, pipeline, sequence->cost_ms) > step_ms)
             continue;
-        own_ms = (step_ms - time_ms) / problem->pipelines[pipeline].time_scale;
-        if (!tight && assigner->filled[pipeline].largest_ms > 0)
-            return pipeline; /* nothing more is lost */
-        if (tight ? own_ms < left_ms : place == UINT32_MAX) {
+        if (rule == TOGETHER) {
+            if (assigner->filled[pipeline].largest_ms > 0)
+                return pipeline; /* nothing more is lost */
+            place = place == UINT32_MAX ? pipeline : place;
+            continue;
+        }
+        price = price_of(assigner, pipeline, sequence, step_ms, rule);
+        if (price < least) {
             place = pipeline;
-            left_ms = own_ms;
+            least = price;
         }
     }
     return place;
 }
 
-/* Whether all sequences find a place within step_ms by a rule; `chosen` then says where. */
+/* Whether all sequences find a place within step_ms: the first `placed` where `chosen` has them already, the long ones by
+ * `rule`, the others by `rest`. `chosen` then says where. */
 static bool
-pack_by(struct assigner *assigner, double step_ms, bool tight)
+pack_by(struct assigner *assigner, double step_ms, uint32_t placed, enum rule rule, enum rule rest)
 {
     const struct cairn_assign_problem *problem = assigner->problem;
 
     for (uint32_t i = 0; i < problem->pipeline_count; i++)
         assigner->filled[i] = (struct filled){0};
     for (uint32_t i = 0; i < problem->sequence_count; i++) {
-        const struct sequence *sequence = &assigner->sequences[i];
-        uint32_t place = place_of(assigner, sequence, step_ms, tight);
+        const struct cairn_sequence *sequence = &assigner->sequences[i];
+        uint32_t place = i < placed ? assigner->chosen[i]
+                                    : place_of(assigner, sequence, step_ms, i < LONG_ONES ? rule : rest);
 
         if (place == UINT32_MAX)
             return false;
@@ -258,10 +203,12 @@ pack_by(struct assigner *assigner, double step_ms, bool tight)
     return true;
 }
 
+/* By each rule. */
 static bool
 pack(struct assigner *assigner, double step_ms)
 {
-    return pack_by(assigner, step_ms, true) || pack_by(assigner, step_ms, false);
+    return pack_by(assigner, step_ms, 0, TIGHT, TIGHT) || pack_by(assigner, step_ms, 0, TOGETHER, TOGETHER) ||
+           pack_by(assigner, step_ms, 0, CHEAP, TOGETHER);
 }
 
 static void
@@ -275,43 +222,124 @@ take(const struct assigner *assigner, struct cairn_assignment *out)
             out->step_ms = time_with(assigner, i, 0);
 }
 
-/* The least time that packing keeps, from the bound upwards. False where none does. */
+/* The least time that a rule keeps, between the bound and where each sequence in turn goes to the pipeline that then ends
+ * first. False where a sequence has no place. */
 static bool
 find_packing(struct assigner *assigner, struct cairn_assignment *out)
 {
-    double low = out->bound_ms, high = out->bound_ms * (1 + 1e-4);
-    bool packed = pack(assigner, high);
+    double low = out->bound_ms;
 
-    for (uint32_t i = 0; !packed && i < DOUBLINGS_MAX; i++) {
-        low = high;
-        high = out->bound_ms + 2 * (high - out->bound_ms);
-        packed = pack(assigner, high);
-    }
-    if (!packed)
+    if (!pack_by(assigner, ANY_MS, 0, EARLY, EARLY))
         return false;
     take(assigner, out);
-    for (uint32_t i = 0; i < PACKINGS && high - low > 1e-4 * high; i++) {
-        double middle = low + (high - low) / 2;
+    for (uint32_t i = 0; i < PACKINGS && out->step_ms - low > NEAR_ENOUGH * low; i++) {
+        /* Near the bound first: mostly that is enough, and where it is not the rest is halved. */
+        double step_ms = i == 0 ? low * (1 + VERY_NEAR) : low + (out->step_ms - low) / 2;
 
-        if (pack(assigner, middle)) {
-            high = middle;
+        if (pack(assigner, step_ms))
             take(assigner, out);
-        } else {
-            low = middle;
-        }
+        else
+            low = step_ms;
     }
     return true;
+}
+
+/* ---- the longest sequences ---- */
+
+/* How many of the longest sequences are worth a search: those that only some pipelines take, and some round numbers. */
+static uint32_t
+list_counts(const struct assigner *assigner, uint32_t *counts)
+{
+    const struct cairn_assign_problem *problem = assigner->problem;
+    uint32_t count = 0, most = problem->sequence_count < CAIRN_LONG_MAX ? problem->sequence_count : CAIRN_LONG_MAX;
+
+    for (uint32_t i = 1; i <= most; i++) {
+        bool fewer_may = false;
+
+        for (uint32_t j = 0; i < most && j < problem->pipeline_count && !fewer_may; j++)
+            fewer_may = problem->pipelines[j].max_tokens < assigner->sequences[i - 1].tokens &&
+                        problem->pipelines[j].max_tokens >= assigner->sequences[i].tokens;
+        if (i == most || i % 12 == 0 || fewer_may)
+            counts[count++] = i;
+    }
+    return count;
+}
+
+/* Settles whether a time can be kept, by searches for fewer and fewer of the longest sequences, until there are places for them.
+ * PLACED: it can, and is taken; NONE: it cannot, and is the bound. */
+static enum cairn_long_answer
+settle_time(struct assigner *assigner, struct cairn_long *longest, double step_ms, uint64_t work_each,
+            uint64_t *budget, struct cairn_assignment *out)
+{
+    uint32_t counts[CAIRN_LONG_MAX], count = list_counts(assigner, counts);
+
+    for (uint32_t i = count; i-- > 0 && *budget > 0;) {
+        uint64_t work = work_each;
+        enum cairn_long_answer answer =
+            cairn_long_place(longest, counts[i], step_ms, &work, assigner->chosen);
+
+        *budget -= work_each - work < *budget ? work_each - work : *budget;
+        if (answer == CAIRN_LONG_NONE) {
+            out->bound_ms = step_ms;
+            return answer;
+        }
+        if (answer == CAIRN_LONG_UNKNOWN)
+            continue;
+        *budget -= PACKING_WORK < *budget ? PACKING_WORK : *budget;
+        if (!pack_by(assigner, step_ms, counts[i], CHEAP, TOGETHER))
+            return CAIRN_LONG_UNKNOWN;
+        take(assigner, out);
+        return answer;
+    }
+    return CAIRN_LONG_UNKNOWN;
+}
+
+/* Where the rules alone end far from the bound, a few long sequences decide. Between the bound and what there is, times are
+ * tried: the middle first; around those that could not be settled, above and below in turn; in the end with more work each. */
+static cairn_err
+settle_longest(struct assigner *assigner, struct cairn_assignment *out)
+{
+    uint64_t budget = SEARCH_BUDGET, work_each = SEARCH_WORK;
+    double open_low_ms = INFINITY, open_high_ms = 0; /* what lies between could not be settled */
+    struct cairn_long *longest = NULL;
+    bool below = false;
+    cairn_err err;
+
+    if (out->step_ms <= out->bound_ms * (1 + NEAR_ENOUGH))
+        return CAIRN_OK;
+    err = cairn_long_create(assigner->problem, assigner->sequences, &longest);
+    while (!err && budget > 0 && out->step_ms > out->bound_ms * (1 + NEAR_ENOUGH)) {
+        double low_ms = open_high_ms > 0 && !below ? open_high_ms : out->bound_ms;
+        double high_ms = open_high_ms > 0 && below ? open_low_ms : out->step_ms;
+        double middle_ms = low_ms + (high_ms - low_ms) / 2;
+
+        if (settle_time(assigner, longest, middle_ms, work_each, &budget, out) == CAIRN_LONG_UNKNOWN) {
+            open_low_ms = fmin(open_low_ms, middle_ms);
+            open_high_ms = fmax(open_high_ms, middle_ms);
+        }
+        below = !below;
+        if (open_high_ms > 0 && open_high_ms - open_low_ms > SETTLED * (out->step_ms - out->bound_ms)) {
+            open_low_ms = INFINITY;
+            open_high_ms = 0;
+            work_each *= 4;
+        }
+    }
+    cairn_long_destroy(longest);
+    return err;
 }
 
 static cairn_err
 check_lengths(const struct cairn_assign_problem *problem, struct cairn_fault *fault)
 {
-    uint64_t limit = 0;
+    uint64_t limit = longest_taken(problem);
 
-    for (uint32_t i = 0; i < problem->pipeline_count; i++)
-        if (problem->pipelines[i].max_tokens > limit)
-            limit = problem->pipelines[i].max_tokens;
-    for (uint32_t i = 0; i < problem->sequence_count; i++)
+    if (problem->microbatch_tokens > limit) {
+        (void)snprintf(fault->text, sizeof(fault->text),
+                       "microbatch_tokens is %" PRIu64 ", and no pipeline takes more than %" PRIu64 " tokens",
+                       problem->microbatch_tokens, limit);
+        return CAIRN_NOT_FOUND;
+    }
+    for (uint32_t i = 0; problem->microbatch_tokens == 0 && i < problem->sequence_count; i++)
         if (problem->tokens[i] > limit) {
             (void)snprintf(fault->text, sizeof(fault->text),
                            "sequence %" PRIu32 " has %" PRIu64
@@ -333,39 +361,26 @@ cairn_assign(const struct cairn_assign_problem *problem, struct cairn_assignment
     if (err)
         return err;
     err = CAIRN_NOMEM;
-    assigner.sequences = calloc((size_t)problem->sequence_count + 1, sizeof(*assigner.sequences));
+    assigner.sequences = cairn_sequences_sorted(problem);
     assigner.chosen = calloc((size_t)problem->sequence_count + 1, sizeof(*assigner.chosen));
-    assigner.fewest_tokens =
-        calloc((size_t)problem->sequence_count + 1, sizeof(*assigner.fewest_tokens));
     assigner.by_loss = calloc((size_t)problem->pipeline_count + 1, sizeof(*assigner.by_loss));
     assigner.filled = calloc((size_t)problem->pipeline_count + 1, sizeof(*assigner.filled));
     made.pipelines = calloc((size_t)problem->sequence_count + 1, sizeof(*made.pipelines));
-    if (!assigner.sequences || !assigner.chosen || !assigner.fewest_tokens || !assigner.by_loss || !assigner.filled ||
+    if (!assigner.sequences || !assigner.chosen || !assigner.by_loss || !assigner.filled ||
         !made.pipelines)
         goto done;
-    for (uint32_t i = 0; i < problem->sequence_count; i++) {
-        assigner.sequences[i] =
-            (struct sequence){cost_ms(problem, problem->tokens[i]), problem->tokens[i], i};
-        assigner.total_ms += assigner.sequences[i].cost_ms;
-    }
-    qsort(assigner.sequences, problem->sequence_count, sizeof(*assigner.sequences), most_costly_first);
-    for (uint32_t i = 0; i < problem->sequence_count; i++) {
-        uint64_t own = assigner.sequences[i].tokens;
-
-        assigner.fewest_tokens[i] =
-            i > 0 && assigner.fewest_tokens[i - 1] < own ? assigner.fewest_tokens[i - 1] : own;
-    }
     sort_by_loss(&assigner);
     err = CAIRN_OK;
     if (problem->sequence_count > 0) {
-        made.bound_ms = find_bound(&assigner);
-        if (!find_packing(&assigner, &made))
+        err = cairn_assign_bound_ms(problem, assigner.sequences, &made.bound_ms);
+        if (!err && !find_packing(&assigner, &made))
             err = CAIRN_INTERNAL; /* every sequence has a pipeline that takes it */
+        if (!err)
+            err = settle_longest(&assigner, &made);
     }
 done:
     free(assigner.sequences);
     free(assigner.chosen);
-    free(assigner.fewest_tokens);
     free(assigner.by_loss);
     free(assigner.filled);
     if (err)

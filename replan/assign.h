@@ -3,9 +3,9 @@
  *
  * A sequence of s tokens costs a s^2 + b s + c, times the pipeline's time_scale; a pipeline takes the
  * sum of its costs and, to fill and drain, (stages - 1) times the largest of them. For a time to keep,
- * sequences are placed longest first by one of two rules: where the pipeline is then fullest, which
- * matters when a few long ones decide; or together with those that are longer, where filling and
- * draining loses nothing more. The least time for which either works is found by halving.
+ * sequences are placed longest first by one of three rules: where the pipeline is then fullest, where filling and
+ * draining loses nothing more, or where it loses least of what is left. The least time for which one works is found
+ * by halving. Where that is far from the bound a few long sequences decide, and all ways for those are searched.
  */
 #ifndef CAIRN_REPLAN_ASSIGN_H
 #define CAIRN_REPLAN_ASSIGN_H
@@ -26,6 +26,7 @@ struct cairn_assign_problem {
     double square, linear, constant; /* the cost's a, b, c */
     struct cairn_assign_pipeline *pipelines; /* owned */
     uint32_t pipeline_count;
+    uint64_t microbatch_tokens; /* sequences too long for every pipeline are cut into chunks of that; 0: they are refused */
 };
 
 void cairn_assign_problem_fini(struct cairn_assign_problem *problem);
@@ -41,7 +42,8 @@ struct cairn_assignment {
     double bound_ms; /* no assignment takes less; docs/PLANNER.md proves it */
 };
 
-/* Assigns. CAIRN_NOT_FOUND with *fault where a sequence is too long for every pipeline; CAIRN_NOMEM. The caller
+/* Assigns; a sequence that will be cut goes to a pipeline that takes the longest ones, and counts as one all the same.
+ * CAIRN_NOT_FOUND with *fault where a sequence, or a chunk, is too long for every pipeline; CAIRN_NOMEM. The caller
  * frees out->pipelines. */
 CAIRN_MUST_CHECK cairn_err cairn_assign(const struct cairn_assign_problem *problem,
                                         struct cairn_assignment *out, struct cairn_fault *fault);

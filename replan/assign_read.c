@@ -156,7 +156,7 @@ cairn_err
 cairn_assign_problem_read(const void *text, size_t text_bytes, struct cairn_assign_problem *out,
                           struct cairn_fault *fault)
 {
-    static const char *const names[] = {"sequences", "cost", "pipelines"};
+    static const char *const names[] = {"sequences", "cost", "pipelines", "microbatch_tokens"};
     struct cairn_assign_problem problem = {0};
     struct cairn_json_reader reader;
     char key[KEY_BYTES];
@@ -166,7 +166,7 @@ cairn_assign_problem_read(const void *text, size_t text_bytes, struct cairn_assi
     cairn_json_reader_init(&reader, text, text_bytes);
     cairn_json_object_begin(&reader);
     while (!err && cairn_json_object_next(&reader, key, sizeof(key))) {
-        uint32_t which = key_of(&reader, key, names, 3, &seen);
+        uint32_t which = key_of(&reader, key, names, 4, &seen);
 
         if (cairn_json_reader_failed(&reader))
             break;
@@ -174,10 +174,12 @@ cairn_assign_problem_read(const void *text, size_t text_bytes, struct cairn_assi
             err = read_sequences(&reader, &problem);
         else if (which == 1)
             read_cost(&reader, &problem);
-        else
+        else if (which == 2)
             err = read_pipelines(&reader, &problem);
+        else
+            problem.microbatch_tokens = read_tokens(&reader);
     }
-    if (!err && seen != 7)
+    if (!err && (seen & 7) != 7)
         cairn_json_reader_fail(&reader, "the problem must have sequences, cost and pipelines");
     if (!err)
         err = cairn_json_reader_done(&reader);

@@ -6,7 +6,7 @@
  *   (A) the sum over its groups of floor(x), and
  *   (B) the sum over its groups of max(0, x - 1) + the share of the layers that it can hold,
  * and that (B) stays true when the pipelines of equal, fastest groups are counted with whole layers and
- * whole micro-batches (C). The best grouping for each sum is known exactly (group.h); where even that
+ * whole micro-batches (C), and (A) when groups that cannot hold the model alone count for less (D). The best grouping for each sum is known exactly (group.h); where even that
  * is below the micro-batches that there are, T cannot be reached.
  */
 #include "replan/bound.h"
@@ -19,7 +19,8 @@
 
 /* Sums are compared with a margin for rounding: it lowers the bound, never raises it. */
 #define MARGIN 1e-9
-enum { DOUBLINGS_MAX = 400, HALVINGS = 44, STAGES_MAX = 512 };
+#define PRECISION 1e-6
+enum { DOUBLINGS_MAX = 400, STAGES_MAX = 512 };
 
 /* Pipelines of s equal, fastest groups of one size. */
 struct uniform {
@@ -40,6 +41,8 @@ struct sums {
     double step_ms;
     const struct uniform *uniform;
     double rate_min;
+    double spare;        /* of (D), 0 to 1 */
+    double dependent_ms; /* per layer of the fastest groups that cannot hold the model alone; INFINITY: there are none */
 };
 
 static double
@@ -86,6 +89,40 @@ worth_shared(const void *context, uint32_t size_index, double rate, uint64_t mem
         return uniform->value;
     return (more > 0 ? more : 0) + share +
            (uniform->share > 0 ? uniform->lost / uniform->share : 0);
+}
+
+/* The share of the layers that a group may have in a pipeline within T of groups that take fastest_ms per layer or more: what it
+ * has beyond takes longer than there. */
+static double
+share_in_time(const struct sums *sums, double layer_ms, double fastest_ms, double share)
+{
+    double spare_ms = sums->step_ms * (1 + MARGIN) - sums->work_layers * fastest_ms;
+    double layers = layer_ms > fastest_ms ? floor(spare_ms / (layer_ms - fastest_ms) * (1 + MARGIN)) : INFINITY;
+
+    if (layers <= 0)
+        return 0;
+    return layers < share * sums->problem->layers ? layers / sums->problem->layers : share;
+}
+
+/* (D): what is left over of a whole micro-batch, from 1 - `spare` on, counts for groups that hold the model; those that do
+ * not count with their fraction, and with what they hold or 1 - `spare`. */
+static double
+worth_dependent(const void *context, uint32_t size_index, double rate, uint64_t memory_bytes)
+{
+    const struct sums *sums = context;
+    double share = share_of(sums->problem, sums->problem->sizes[size_index].size, memory_bytes);
+    double layer_ms = layer_ms_of(sums, size_index, rate);
+    double alone = alone_microbatches(sums, layer_ms), rest = 1 - sums->spare;
+
+    if (share <= 0)
+        return 0;
+    if (alone < 1 || share < 1)
+        share = share_in_time(sums, layer_ms, sums->dependent_ms, share);
+    if (alone < 1)
+        return share < sums->spare ? share : sums->spare;
+    if (share < 1)
+        return alone - 1 + (share > rest ? share : rest);
+    return floor(alone) + (alone - floor(alone) > rest ? alone - floor(alone) - rest : 0);
 }
 
 /* The slowest stages of pipelines of equal groups, up to `stages`. */
@@ -143,9 +180,26 @@ struct bound {
     struct cairn_problem free_problem; /* the same without limits of memory; owns nothing */
     struct cairn_divider *divider;
     struct cairn_divider *free_divider;
+    double dependent_ms; /* as in sums */
     struct cairn_group groups[STAGES_MAX];
     struct uniform uniforms[CAIRN_PROBLEM_SIZES_MAX];
 };
+
+static double
+find_dependent_ms(const struct cairn_fleet *fleet)
+{
+    const struct cairn_problem *problem = fleet->problem;
+    double least_ms = INFINITY;
+    uint64_t memory_bytes = UINT64_MAX;
+
+    for (uint32_t i = 0; i < fleet->node_count; i++)
+        if (fleet->node_memory_bytes[i] < memory_bytes)
+            memory_bytes = fleet->node_memory_bytes[i];
+    for (uint32_t i = 0; i < problem->size_count; i++)
+        if (share_of(problem, problem->sizes[i].size, memory_bytes) < 1)
+            least_ms = fmin(least_ms, problem->layer_ms * problem->sizes[i].cost * fleet->rate_min);
+    return least_ms;
+}
 
 static void
 begin_uniform(struct bound *bound, uint32_t size_index)
@@ -192,13 +246,19 @@ out_of_reach(struct bound *bound, double step_ms, bool *out)
 {
     const struct cairn_problem *problem = bound->fleet->problem;
     struct sums sums = {problem, cairn_problem_work_layers(problem), step_ms, NULL,
-                        bound->fleet->rate_min};
+                        bound->fleet->rate_min, 0, bound->dependent_ms};
+    static const double spares[] = {0.1, 0.25, 0.5, 0.75, 0.9};
     uint32_t all = (1u << problem->size_count) - 1;
     double needed = problem->microbatches * (1 - MARGIN), total;
     cairn_err err;
 
     err = cairn_group_best(bound->fleet, all, worth_alone, &sums, &total, NULL, NULL);
     *out = total < needed;
+    for (uint32_t i = 0; !err && !*out && i < sizeof(spares) / sizeof(*spares); i++) {
+        sums.spare = spares[i];
+        err = cairn_group_best(bound->fleet, all, worth_dependent, &sums, &total, NULL, NULL);
+        *out = total < needed;
+    }
     for (uint32_t i = 0; !err && !*out && i < problem->size_count; i++) {
         if (bound->uniforms[i].stages_max == 0)
             continue;
@@ -210,26 +270,46 @@ out_of_reach(struct bound *bound, double step_ms, bool *out)
     return err;
 }
 
-static cairn_err
-search(struct bound *bound, double *step_ms)
+/* Half the time that all devices would take together, each as fast as in its best group, if nothing were ever waited for. */
+static double
+guess_ms(const struct cairn_fleet *fleet)
 {
-    double low = 0, high = bound->fleet->problem->layer_ms;
-    bool beyond = true;
-    cairn_err err = CAIRN_OK;
+    const struct cairn_problem *problem = fleet->problem;
+    double best = 0, speed = 0;
 
-    for (uint32_t i = 0; !err && beyond && i < DOUBLINGS_MAX; i++) {
-        err = out_of_reach(bound, high, &beyond);
-        if (beyond) {
-            low = high;
-            high *= 2;
-        }
+    for (uint32_t i = 0; i < problem->size_count; i++)
+        best = fmax(best, 1 / (problem->sizes[i].cost * problem->sizes[i].size));
+    for (uint32_t i = 0; i < fleet->device_count; i++)
+        speed += best / problem->devices[fleet->order[i]].rate;
+    return 0.5 * problem->microbatches * cairn_problem_work_layers(problem) * problem->layer_ms / speed;
+}
+
+/* Every `low` is out of reach by itself, however the sums behave in between. */
+static cairn_err
+search(struct bound *bound, const struct cairn_stop *stop, double *step_ms)
+{
+    double low, high = bound->fleet->device_count > 0 ? guess_ms(bound->fleet) : 1;
+    bool beyond;
+    cairn_err err = out_of_reach(bound, high, &beyond);
+
+    low = beyond ? high : high / 2;
+    if (!err && !beyond)
+        err = out_of_reach(bound, low, &beyond);
+    for (uint32_t i = 0; !err && !beyond && i < DOUBLINGS_MAX; i++) {
+        high = low;
+        low /= 2;
+        err = out_of_reach(bound, low, &beyond);
     }
-    if (!err && beyond) {
+    for (uint32_t i = 0; !err && high <= low && i < DOUBLINGS_MAX; i++) {
+        high = 2 * low;
+        err = out_of_reach(bound, high, &beyond);
+        low = beyond ? high : low;
+    }
+    if (!err && high <= low) {
         *step_ms = INFINITY;
         return CAIRN_OK;
     }
-    /* Every `low` is out of reach by itself, however the sums behave in between. */
-    for (uint32_t i = 0; !err && i < HALVINGS && high - low > 1e-7 * high; i++) {
+    while (!err && high - low > PRECISION * high && !stop->over(stop->context)) {
         double middle = low + (high - low) / 2;
 
         err = out_of_reach(bound, middle, &beyond);
@@ -243,13 +323,14 @@ search(struct bound *bound, double *step_ms)
 }
 
 cairn_err
-cairn_bound_step_ms(const struct cairn_fleet *fleet, double *step_ms)
+cairn_bound_step_ms(const struct cairn_fleet *fleet, const struct cairn_stop *stop, double *step_ms)
 {
     struct bound *bound = calloc(1, sizeof(*bound));
     cairn_err err = bound ? CAIRN_OK : CAIRN_NOMEM;
 
     if (!err) {
         bound->fleet = fleet;
+        bound->dependent_ms = find_dependent_ms(fleet);
         bound->free_problem = *fleet->problem;
         bound->free_problem.layer_bytes = 0;
         bound->free_problem.activation_bytes = 0;
@@ -260,7 +341,7 @@ cairn_bound_step_ms(const struct cairn_fleet *fleet, double *step_ms)
     for (uint32_t i = 0; !err && i < fleet->problem->size_count; i++)
         begin_uniform(bound, i);
     if (!err)
-        err = search(bound, step_ms);
+        err = search(bound, stop, step_ms);
     if (bound) {
         cairn_divider_destroy(bound->divider);
         cairn_divider_destroy(bound->free_divider);

@@ -1,4 +1,4 @@
-/* replan/divide.c - layers within a pipeline, micro-batches over pipelines. */
+/* replan/divide.c - layers within a pipeline. */
 #include "replan/divide.h"
 
 #include "replan/cost.h"
@@ -55,6 +55,12 @@ cairn_divider_destroy(struct cairn_divider *divider)
     free(divider->stages);
     free(divider->by_speed);
     free(divider);
+}
+
+uint32_t
+cairn_divider_microbatches(const struct cairn_divider *divider)
+{
+    return divider->problem->microbatches;
 }
 
 /* The layers over one per stage to the fastest stages that may have them. */
@@ -309,78 +315,4 @@ cairn_lines_microbatches(const struct cairn_pipeline_lines *lines, double step_m
             best = count;
     }
     return best < most ? best : most;
-}
-
-/* Which pipeline gets the next micro-batch: a heap, the least time with one more on top. */
-struct candidate {
-    double time_ms; /* with one micro-batch more than it has */
-    uint32_t pipeline;
-};
-
-static bool
-earlier(const struct candidate *left, const struct candidate *right)
-{
-    return left->time_ms < right->time_ms ||
-           (left->time_ms <= right->time_ms && left->pipeline < right->pipeline);
-}
-
-static void
-sink(struct candidate *heap, uint32_t count, uint32_t at)
-{
-    for (uint32_t child; (child = 2 * at + 1) < count; at = child) {
-        struct candidate moved = heap[at];
-
-        if (child + 1 < count && earlier(&heap[child + 1], &heap[child]))
-            child++;
-        if (!earlier(&heap[child], &moved))
-            return;
-        heap[at] = heap[child];
-        heap[child] = moved;
-    }
-}
-
-double
-cairn_divide(struct cairn_divider *divider, const struct cairn_group *groups,
-             const uint32_t *stage_counts, uint32_t pipeline_count, uint32_t *microbatches,
-             uint32_t *layers)
-{
-    uint32_t total = divider->problem->microbatches;
-    struct candidate *heap;
-    uint32_t *first;
-    double step_ms = 0;
-
-    if (pipeline_count == 0 || pipeline_count > total)
-        return INFINITY;
-    heap = calloc(pipeline_count, sizeof(*heap));
-    first = calloc(pipeline_count, sizeof(*first));
-    if (!heap || !first)
-        step_ms = INFINITY;
-    for (uint32_t i = 0; i < pipeline_count && step_ms < INFINITY; i++) { /* one for each */
-        double time_ms;
-
-        first[i] = i == 0 ? 0 : first[i - 1] + stage_counts[i - 1];
-        time_ms = cairn_divide_layers(divider, groups + first[i], stage_counts[i], 1, NULL);
-        step_ms = time_ms > step_ms ? time_ms : step_ms;
-        microbatches[i] = 1;
-        heap[i].pipeline = i;
-        heap[i].time_ms =
-            cairn_divide_layers(divider, groups + first[i], stage_counts[i], 2, NULL);
-    }
-    for (uint32_t i = pipeline_count; step_ms < INFINITY && i-- > 0;)
-        sink(heap, pipeline_count, i);
-    for (uint32_t given = pipeline_count; given < total && step_ms < INFINITY; given++) {
-        uint32_t i = heap[0].pipeline;
-
-        step_ms = heap[0].time_ms > step_ms ? heap[0].time_ms : step_ms;
-        microbatches[i]++;
-        heap[0].time_ms = cairn_divide_layers(divider, groups + first[i], stage_counts[i],
-                                              microbatches[i] + 1, NULL);
-        sink(heap, pipeline_count, 0);
-    }
-    for (uint32_t i = 0; i < pipeline_count && step_ms < INFINITY; i++)
-        (void)cairn_divide_layers(divider, groups + first[i], stage_counts[i], microbatches[i],
-                                  layers + first[i]);
-    free(heap);
-    free(first);
-    return step_ms;
 }

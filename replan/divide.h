@@ -24,6 +24,7 @@ struct cairn_divider; /* working memory for one problem; one thread at a time */
 
 CAIRN_MUST_CHECK cairn_err cairn_divider_create(const struct cairn_problem *problem,
                                                 struct cairn_divider **out); /* the problem is borrowed */
+uint32_t cairn_divider_microbatches(const struct cairn_divider *divider); /* of the whole problem */
 void cairn_divider_destroy(struct cairn_divider *divider); /* NULL is allowed */
 
 /*

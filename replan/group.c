@@ -1,7 +1,9 @@
 /* replan/group.c - groups of devices within nodes. */
 #include "replan/group.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
 void
 cairn_fleet_destroy(struct cairn_fleet *fleet)
@@ -10,6 +12,7 @@ cairn_fleet_destroy(struct cairn_fleet *fleet)
         return;
     free(fleet->order);
     free(fleet->node_first);
+    free(fleet->node_alike);
     free(fleet->node_memory_bytes);
     free(fleet);
 }
@@ -53,6 +56,65 @@ fill(struct cairn_fleet *fleet, const struct placed *placed)
     fleet->node_first[fleet->node_count] = fleet->device_count;
 }
 
+static bool
+same_devices(const struct cairn_fleet *fleet, uint32_t left, uint32_t right)
+{
+    uint32_t count = fleet->node_first[left + 1] - fleet->node_first[left];
+
+    if (fleet->node_first[right + 1] - fleet->node_first[right] != count)
+        return false;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct cairn_device *devices = fleet->problem->devices;
+        const struct cairn_device *a = &devices[fleet->order[fleet->node_first[left] + i]];
+        const struct cairn_device *b = &devices[fleet->order[fleet->node_first[right] + i]];
+
+        if (a->rate < b->rate || a->rate > b->rate || a->memory_bytes != b->memory_bytes)
+            return false;
+    }
+    return true;
+}
+
+static uint64_t
+name_of(const struct cairn_fleet *fleet, uint32_t node)
+{
+    uint64_t name = UINT64_C(14695981039346656037);
+
+    for (uint32_t i = fleet->node_first[node]; i < fleet->node_first[node + 1]; i++) {
+        const struct cairn_device *device = &fleet->problem->devices[fleet->order[i]];
+        uint64_t rate_bits;
+
+        memcpy(&rate_bits, &device->rate, sizeof(rate_bits));
+        name = (name ^ rate_bits) * UINT64_C(1099511628211);
+        name = (name ^ name >> 29 ^ device->memory_bytes) * UINT64_C(1099511628211);
+    }
+    return name ^ name >> 32;
+}
+
+/* Most nodes of a large cluster are alike: what is found for one holds for all. */
+static cairn_err
+find_alike(struct cairn_fleet *fleet)
+{
+    uint64_t room = 2;
+    uint32_t *table; /* of nodes + 1, by their names; 0: free */
+
+    while (room < (uint64_t)fleet->node_count * 2)
+        room *= 2;
+    table = calloc(room, sizeof(*table));
+    if (!table)
+        return CAIRN_NOMEM;
+    for (uint32_t node = 0; node < fleet->node_count; node++) {
+        uint64_t at = name_of(fleet, node) & (room - 1);
+
+        while (table[at] != 0 && !same_devices(fleet, table[at] - 1, node))
+            at = (at + 1) & (room - 1);
+        if (table[at] == 0)
+            table[at] = node + 1;
+        fleet->node_alike[node] = table[at] - 1;
+    }
+    free(table);
+    return CAIRN_OK;
+}
+
 cairn_err
 cairn_fleet_create(const struct cairn_problem *problem, struct cairn_fleet **out)
 {
@@ -66,17 +128,20 @@ cairn_fleet_create(const struct cairn_problem *problem, struct cairn_fleet **out
     fleet->problem = problem;
     fleet->order = calloc(room, sizeof(*fleet->order));
     fleet->node_first = calloc(room, sizeof(*fleet->node_first));
+    fleet->node_alike = calloc(room, sizeof(*fleet->node_alike));
     fleet->node_memory_bytes = calloc(room, sizeof(*fleet->node_memory_bytes));
-    if (!fleet->order || !fleet->node_first || !fleet->node_memory_bytes)
+    if (!fleet->order || !fleet->node_first || !fleet->node_alike || !fleet->node_memory_bytes)
         goto done;
     for (uint32_t i = 0; i < problem->device_count; i++)
         if (problem->devices[i].rate > 0)
             placed[fleet->device_count++] = (struct placed){&problem->devices[i], i};
     qsort(placed, fleet->device_count, sizeof(*placed), by_node_and_rate);
     fill(fleet, placed);
+    err = find_alike(fleet);
+    if (err)
+        goto done;
     *out = fleet;
     fleet = NULL;
-    err = CAIRN_OK;
 done:
     cairn_fleet_destroy(fleet);
     free(placed);
@@ -87,6 +152,13 @@ done:
 struct prefix {
     double total;
     uint32_t size;
+};
+
+/* What a node's devices are worth, and the groups they form. */
+struct found {
+    double total;
+    uint32_t first_place;
+    uint32_t place_count;
 };
 
 static uint64_t
@@ -137,25 +209,43 @@ cairn_group_best(const struct cairn_fleet *fleet, uint32_t sizes, cairn_group_wo
                  uint32_t *place_count)
 {
     struct prefix *best = calloc((size_t)fleet->device_count + 1, sizeof(*best));
+    struct found *found = calloc((size_t)fleet->node_count + 1, sizeof(*found));
     uint32_t placed = 0;
 
-    if (!best)
+    if (!best || !found) {
+        free(best);
+        free(found);
         return CAIRN_NOMEM;
+    }
     *total = 0;
     for (uint32_t node = 0; node < fleet->node_count; node++) {
         uint32_t first = fleet->node_first[node], end = fleet->node_first[node + 1] - first;
+        struct found *own = &found[fleet->node_alike[node]];
 
-        fill_prefixes(fleet, node, sizes, worth, context, places != NULL, best);
-        *total += best[end].total;
-        while (places && end > 0) {
-            if (best[end].size > 0)
-                places[placed++] = (struct cairn_group_place){first + end - best[end].size,
-                                                              best[end].size};
-            end -= best[end].size > 0 ? best[end].size : 1;
+        if (fleet->node_alike[node] == node) {
+            fill_prefixes(fleet, node, sizes, worth, context, places != NULL, best);
+            own->total = best[end].total;
+            own->first_place = placed;
+            while (places && end > 0) {
+                if (best[end].size > 0)
+                    places[placed++] = (struct cairn_group_place){first + end - best[end].size,
+                                                                  best[end].size};
+                end -= best[end].size > 0 ? best[end].size : 1;
+            }
+            own->place_count = placed - own->first_place;
+        } else if (places) {
+            uint32_t away = first - fleet->node_first[fleet->node_alike[node]];
+
+            for (uint32_t i = 0; i < own->place_count; i++, placed++) {
+                places[placed] = places[own->first_place + i];
+                places[placed].first += away;
+            }
         }
+        *total += own->total;
     }
     if (places)
         *place_count = placed;
     free(best);
+    free(found);
     return CAIRN_OK;
 }

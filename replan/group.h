@@ -19,6 +19,7 @@ struct cairn_fleet {
     uint32_t device_count;
     uint32_t *node_first; /* [node_count + 1] places in order */
     uint32_t node_count;
+    uint32_t *node_alike; /* [node_count] the first node whose devices have the same rates and memory */
     uint64_t *node_memory_bytes; /* [node_count] of the device with most memory */
     double rate_min;
     uint64_t memory_bytes_max;

@@ -79,16 +79,11 @@ cairn_migration_of(const struct cairn_problem *problem, const struct cairn_plan 
     return CAIRN_OK;
 }
 
-struct kind {
-    double rate;
-    uint64_t memory_bytes;
-};
-
-static struct kind
-kind_of(const struct cairn_problem *problem, const struct cairn_plan *plan,
-        const struct cairn_plan_stage *stage)
+struct cairn_stage_kind
+cairn_stage_kind_of(const struct cairn_problem *problem, const struct cairn_plan *plan,
+                    const struct cairn_plan_stage *stage)
 {
-    struct kind kind = {0, UINT64_MAX};
+    struct cairn_stage_kind kind = {0, UINT64_MAX};
 
     for (uint32_t i = 0; i < stage->device_count; i++) {
         uint32_t at = cairn_problem_device_find(problem, plan->devices[stage->first_device + i]);
@@ -155,7 +150,7 @@ cairn_migration_settle(const struct cairn_problem *problem, const struct cairn_p
                        struct cairn_plan *plan)
 {
     struct holding *was = holdings_of(problem, from);
-    struct kind *kinds = calloc((size_t)plan->stage_count + 1, sizeof(*kinds));
+    struct cairn_stage_kind *kinds = calloc((size_t)plan->stage_count + 1, sizeof(*kinds));
     uint32_t count = plan->stage_count <= SETTLED_STAGES_MAX ? plan->stage_count : 0;
 
     if (!was || !kinds) {
@@ -164,7 +159,7 @@ cairn_migration_settle(const struct cairn_problem *problem, const struct cairn_p
         return CAIRN_NOMEM;
     }
     for (uint32_t i = 0; i < plan->stage_count; i++)
-        kinds[i] = kind_of(problem, plan, &plan->stages[i]);
+        kinds[i] = cairn_stage_kind_of(problem, plan, &plan->stages[i]);
     for (uint32_t i = 0; i < count; i++) { /* stage i takes the best group of those not taken yet */
         struct cairn_plan_stage *stage = &plan->stages[i];
         double best_held = group_holds(problem, plan, was, stage, stage);
@@ -220,7 +215,7 @@ groups_of(const struct cairn_problem *problem, const struct cairn_plan *plan,
     for (uint32_t i = 0; i < plan->stage_count; i++) {
         const struct cairn_plan_stage *stage = &plan->stages[i];
         double cost = cairn_cost_of_size(problem, stage->device_count);
-        struct kind kind;
+        struct cairn_stage_kind kind;
 
         for (uint32_t j = 0; j < stage->device_count; j++) {
             uint32_t at = cairn_problem_device_find(problem, plan->devices[stage->first_device + j]);
@@ -230,7 +225,7 @@ groups_of(const struct cairn_problem *problem, const struct cairn_plan *plan,
         }
         if (cost <= 0)
             return false;
-        kind = kind_of(problem, plan, stage);
+        kind = cairn_stage_kind_of(problem, plan, stage);
         groups[i] = (struct cairn_group){
             problem->layer_ms * cost * kind.rate,
             cairn_cost_group_bytes(problem, stage->device_count, kind.memory_bytes)};
@@ -285,6 +280,101 @@ cairn_migration_redivide(const struct cairn_problem *problem, const struct cairn
     if (err)
         cairn_plan_destroy(plan);
     else
+        *out = plan;
+    return err;
+}
+
+/* What a pipeline of given stages takes: first_ms with one micro-batch, slowest_ms more for each other. */
+struct pace {
+    double first_ms;
+    double slowest_ms;
+};
+
+static struct pace
+pace_of(const struct cairn_problem *problem, const struct cairn_plan *plan, uint32_t pipeline)
+{
+    struct pace pace = {0};
+
+    for (uint32_t j = 0; j < plan->pipelines[pipeline].stage_count; j++) {
+        double stage_ms = cairn_plan_stage_ms(plan, problem, pipeline, j);
+
+        pace.first_ms += stage_ms;
+        pace.slowest_ms = fmax(pace.slowest_ms, stage_ms);
+    }
+    return pace;
+}
+
+/* Gives out micro-batches, at least one to each pipeline, in the least time that holds them all. It is found by halving,
+ * since there may be a million of them; `paces` has one for each pipeline. */
+static void
+shift(const struct pace *paces, uint32_t total, struct cairn_plan *plan)
+{
+    double low_ms = 0, high_ms = 0;
+    uint64_t given = 0;
+
+    for (uint32_t i = 0; i < plan->pipeline_count; i++)
+        high_ms = fmax(high_ms, paces[i].first_ms + total * paces[i].slowest_ms);
+    for (uint32_t step = 0; step < 100; step++) {
+        double middle_ms = low_ms + (high_ms - low_ms) / 2, count = 0;
+
+        for (uint32_t i = 0; i < plan->pipeline_count; i++)
+            count += 1 + floor(fmax(0, middle_ms - paces[i].first_ms) / paces[i].slowest_ms);
+        if (count >= total)
+            high_ms = middle_ms;
+        else
+            low_ms = middle_ms;
+    }
+    for (uint32_t i = 0; i < plan->pipeline_count; i++) {
+        plan->pipelines[i].microbatches = (uint32_t)fmin(
+            total, 1 + floor(fmax(0, high_ms - paces[i].first_ms) / paces[i].slowest_ms));
+        given += plan->pipelines[i].microbatches;
+    }
+    for (uint32_t i = plan->pipeline_count; i-- > 0;) { /* those that end at the same time may be too many */
+        uint64_t spare = plan->pipelines[i].microbatches - 1;
+        uint64_t less = given - total < spare ? given - total : spare;
+
+        plan->pipelines[i].microbatches -= (uint32_t)less;
+        given -= less;
+    }
+}
+
+cairn_err
+cairn_migration_shift(const struct cairn_problem *problem, const struct cairn_plan *from,
+                      struct cairn_plan **out, double *step_ms)
+{
+    struct cairn_group *groups = calloc((size_t)from->stage_count + 1, sizeof(*groups));
+    struct pace *paces = calloc((size_t)from->pipeline_count + 1, sizeof(*paces));
+    struct cairn_plan *plan = NULL;
+    struct cairn_fault fault;
+    cairn_err err = groups && paces ? CAIRN_OK : CAIRN_NOMEM;
+
+    if (!err)
+        err = copy(from, &plan);
+    *step_ms = INFINITY;
+    /* `from` comes from outside: only what is a plan by all rules is one. */
+    if (!err && from->pipeline_count > 0 && from->pipeline_count <= problem->microbatches &&
+        groups_of(problem, from, groups)) {
+        bool all_work = true; /* a stage without layers is none, as the check says */
+
+        for (uint32_t i = 0; i < plan->pipeline_count; i++) {
+            paces[i] = pace_of(problem, plan, i);
+            all_work = all_work && paces[i].slowest_ms > 0;
+        }
+        if (all_work)
+            shift(paces, problem->microbatches, plan);
+        err = cairn_plan_check(plan, problem, &fault);
+        if (!err)
+            *step_ms = cairn_plan_step_ms(plan, problem);
+        if (err == CAIRN_INVAL)
+            err = CAIRN_OK;
+    }
+    if (err || *step_ms == INFINITY) {
+        cairn_plan_destroy(plan);
+        plan = NULL;
+    }
+    free(groups);
+    free(paces);
+    if (!err)
         *out = plan;
     return err;
 }

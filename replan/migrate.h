@@ -10,6 +10,14 @@
 #include "replan/divide.h"
 #include "replan/plan.h"
 
+/* What matters of a stage's group for time and memory, beside its size. */
+struct cairn_stage_kind {
+    double rate;           /* of its slowest device */
+    uint64_t memory_bytes; /* of its smallest */
+};
+struct cairn_stage_kind cairn_stage_kind_of(const struct cairn_problem *problem, const struct cairn_plan *plan,
+                                            const struct cairn_plan_stage *stage);
+
 struct cairn_migration {
     uint64_t moved_bytes; /* into all devices together */
     double migrate_ms;    /* into the one that gets most, all of it from other nodes */
@@ -29,6 +37,14 @@ CAIRN_MUST_CHECK cairn_err cairn_migration_of(const struct cairn_problem *proble
 CAIRN_MUST_CHECK cairn_err cairn_migration_settle(const struct cairn_problem *problem,
                                                   const struct cairn_plan *from,
                                                   struct cairn_plan *plan);
+
+/*
+ * The plan with the stages of `from` as they are, its micro-batches given out anew: nothing moves. *out NULL as
+ * below, and where a pipeline of `from` does not fit. CAIRN_NOMEM.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_migration_shift(const struct cairn_problem *problem,
+                                                 const struct cairn_plan *from,
+                                                 struct cairn_plan **out, double *step_ms);
 
 /*
  * The plan with the groups, pipelines and order of `from`, its layers and micro-batches divided anew;

@@ -1,6 +1,8 @@
 /* replan/pipelines.c - groups divided over pipelines, judged at a target time. */
 #include "replan/pipelines.h"
 
+#include "replan/deal.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,6 +90,54 @@ microbatches_within(struct cairn_division *division, const struct cairn_pipeline
     return count > low ? count : low;
 }
 
+static uint64_t
+name_of(const struct cairn_division *division, const struct cairn_pipeline *pipeline)
+{
+    uint64_t name = UINT64_C(14695981039346656037);
+
+    for (uint32_t i = 0; i < pipeline->member_count; i++)
+        name = (name ^ division->units[pipeline->members[i]].kind) * UINT64_C(1099511628211);
+    return name ^ name >> 32;
+}
+
+static bool
+are_alike(const struct cairn_division *division, const struct cairn_pipeline *left,
+          const struct cairn_pipeline *right)
+{
+    if (left->name != right->name || left->member_count != right->member_count)
+        return false;
+    for (uint32_t i = 0; i < left->member_count; i++)
+        if (division->units[left->members[i]].kind != division->units[right->members[i]].kind)
+            return false;
+    return true;
+}
+
+/* For each pipeline the first one with the same kinds of groups; most are alike in a large cluster, and what is found for
+ * one holds for all. NULL: out of memory. */
+static uint32_t *
+find_alike(const struct cairn_division *division)
+{
+    uint32_t count = division->pipeline_count, *alike, *table; /* of pipelines + 1; 0: free */
+    uint64_t room = 2;
+
+    while (room < (uint64_t)count * 2)
+        room *= 2;
+    table = calloc(room, sizeof(*table));
+    alike = table ? calloc((size_t)count + 1, sizeof(*alike)) : NULL;
+    for (uint32_t i = 0; alike && i < count; i++) {
+        uint64_t at = division->pipelines[i].name & (room - 1);
+
+        while (table[at] != 0 &&
+               !are_alike(division, &division->pipelines[table[at] - 1], &division->pipelines[i]))
+            at = (at + 1) & (room - 1);
+        if (table[at] == 0)
+            table[at] = i + 1;
+        alike[i] = table[at] - 1;
+    }
+    free(table);
+    return alike;
+}
+
 /* Finds a pipeline's lines, and what it does within the target. */
 static void
 judge(struct cairn_division *division, struct cairn_pipeline *pipeline)
@@ -96,6 +146,7 @@ judge(struct cairn_division *division, struct cairn_pipeline *pipeline)
     struct cairn_group *groups;
     bool equal = true;
 
+    pipeline->name = name_of(division, pipeline);
     pipeline->microbatches = 0;
     pipeline->lines.line_count = 0;
     pipeline->lines.stage_count = count;
@@ -124,59 +175,18 @@ judge(struct cairn_division *division, struct cairn_pipeline *pipeline)
     free(groups);
 }
 
-/* Pipelines by what they were dealt: a heap, the one with least on top, of equals the first. */
-struct dealt {
-    double had;
-    uint32_t pipeline;
-};
-
-static bool
-has_less(const struct dealt *left, const struct dealt *right)
-{
-    return left->had < right->had || (left->had <= right->had && left->pipeline < right->pipeline);
-}
-
-/* Gives to the pipeline on top, and lets it sink. */
-static uint32_t
-deal_one(struct dealt *heap, uint32_t count, double more)
-{
-    uint32_t to = heap[0].pipeline, at = 0;
-
-    heap[0].had += more;
-    for (uint32_t child; (child = 2 * at + 1) < count; at = child) {
-        struct dealt sinking = heap[at];
-
-        if (child + 1 < count && has_less(&heap[child + 1], &heap[child]))
-            child++;
-        if (!has_less(&heap[child], &sinking))
-            break;
-        heap[at] = heap[child];
-        heap[child] = sinking;
-    }
-    return to;
-}
-
 static cairn_err
 deal_units(struct cairn_division *division, enum cairn_deal deal)
 {
     uint32_t unit_count = division->unit_count, pipeline_count = division->pipeline_count, at = 0;
-    struct dealt *heap = calloc(pipeline_count, sizeof(*heap));
     uint32_t *owner = calloc((size_t)unit_count + 1, sizeof(*owner));
     uint32_t *counts = calloc(pipeline_count, sizeof(*counts));
-    cairn_err err = heap && owner && counts ? CAIRN_OK : CAIRN_NOMEM;
+    cairn_err err = owner && counts ? CAIRN_OK : CAIRN_NOMEM;
 
-    for (uint32_t i = 0; !err && i < pipeline_count; i++)
-        heap[i].pipeline = i;
-    for (uint32_t unit = 0; !err && unit < unit_count; unit++) {
-        const struct cairn_group *group = &division->units[unit].group;
-
-        owner[unit] = deal == CAIRN_DEAL_ALIKE
-                          ? (uint32_t)((uint64_t)unit * pipeline_count / unit_count)
-                          : deal_one(heap, pipeline_count,
-                                     deal == CAIRN_DEAL_SPEED ? 1 / group->layer_ms
-                                                              : (double)group->bytes);
+    if (!err)
+        err = cairn_deal_units(division->units, unit_count, pipeline_count, deal, owner);
+    for (uint32_t unit = 0; !err && unit < unit_count; unit++)
         counts[owner[unit]]++;
-    }
     for (uint32_t i = 0; !err && i <= pipeline_count; i++) {
         struct cairn_pipeline *pipeline = &division->pipelines[i];
 
@@ -186,7 +196,6 @@ deal_units(struct cairn_division *division, enum cairn_deal deal)
     }
     for (uint32_t unit = 0; !err && unit < unit_count; unit++)
         insert(division, &division->pipelines[owner[unit]], unit);
-    free(heap);
     free(owner);
     free(counts);
     return err;
@@ -235,32 +244,68 @@ cairn_division_destroy(struct cairn_division *division)
 void
 cairn_division_set_target(struct cairn_division *division, double target_ms)
 {
+    uint32_t *alike;
+
     division->target_ms = target_ms;
-    for (uint32_t i = 0; i <= division->pipeline_count; i++)
-        judge(division, &division->pipelines[i]);
+    for (uint32_t i = 0; i < division->pipeline_count; i++)
+        division->pipelines[i].name = name_of(division, &division->pipelines[i]);
+    alike = find_alike(division);
+    for (uint32_t i = 0; i <= division->pipeline_count; i++) {
+        struct cairn_pipeline *own = &division->pipelines[i];
+
+        if (alike && i < division->pipeline_count && alike[i] != i) {
+            const struct cairn_pipeline *same = &division->pipelines[alike[i]];
+
+            own->order = same->order;
+            own->lines = same->lines;
+            own->microbatches = same->microbatches;
+        } else {
+            judge(division, own);
+        }
+    }
+    free(alike);
+}
+
+/* The whole micro-batches that all pipelines do within a time. alike: as above, or NULL; counts[pipeline_count]: scratch. */
+static uint64_t
+count_within(struct cairn_division *division, double step_ms, const uint32_t *alike, uint64_t *counts)
+{
+    uint64_t total = 0;
+
+    for (uint32_t i = 0; i < division->pipeline_count; i++) {
+        uint64_t own = alike && counts && alike[i] != i
+                           ? counts[alike[i]]
+                           : (uint64_t)microbatches_within(division, &division->pipelines[i], step_ms);
+
+        if (counts)
+            counts[i] = own;
+        total += own;
+    }
+    return total;
 }
 
 uint64_t
 cairn_division_microbatches(struct cairn_division *division, double step_ms)
 {
-    uint64_t total = 0;
-
-    for (uint32_t i = 0; i < division->pipeline_count; i++)
-        total += (uint64_t)microbatches_within(division, &division->pipelines[i], step_ms);
-    return total;
+    return count_within(division, step_ms, NULL, NULL);
 }
 
 double
 cairn_division_step_ms(struct cairn_division *division, double low_ms, double high_ms)
 {
+    uint32_t *alike = find_alike(division);
+    uint64_t *counts = calloc((size_t)division->pipeline_count + 1, sizeof(*counts));
+
     while (high_ms - low_ms > 1e-7 * high_ms) {
         double middle_ms = low_ms + (high_ms - low_ms) / 2;
 
-        if (cairn_division_microbatches(division, middle_ms) >= division->problem->microbatches)
+        if (count_within(division, middle_ms, alike, counts) >= division->problem->microbatches)
             high_ms = middle_ms;
         else
             low_ms = middle_ms;
     }
+    free(alike);
+    free(counts);
     return high_ms;
 }
 
@@ -278,14 +323,11 @@ look_at(const struct cairn_division *division, uint32_t begin, uint32_t *looked)
     for (uint32_t i = 0; i < division->pipeline_count && count < LOOKED_AT_MAX - 1; i++) {
         uint32_t at = (begin + i) % division->pipeline_count, same = 0;
         const struct cairn_pipeline *pipeline = &division->pipelines[at];
-        uint64_t name = UINT64_C(14695981039346656037);
 
-        for (uint32_t j = 0; j < pipeline->member_count; j++)
-            name = (name ^ division->units[pipeline->members[j]].kind) * UINT64_C(1099511628211);
         for (uint32_t j = 0; j < count; j++)
-            same += names[j] == name;
+            same += names[j] == pipeline->name;
         if (same < 2) {
-            names[count] = name;
+            names[count] = pipeline->name;
             looked[count++] = at;
         }
     }

@@ -30,6 +30,7 @@ struct cairn_pipeline {
     uint32_t *members; /* units, slowest first; in the division's memory */
     uint32_t member_count;
     uint32_t room;
+    uint64_t name;          /* of the members' kinds: pipelines that differ in it are not alike */
     enum cairn_order order; /* of the stages */
     struct cairn_pipeline_lines lines;
     double microbatches; /* within the target, fractions included */
@@ -50,6 +51,7 @@ struct cairn_division {
 enum cairn_deal {
     CAIRN_DEAL_SPEED,  /* each to the slowest pipeline so far: pipelines of equal speed */
     CAIRN_DEAL_MEMORY, /* each to the one with least memory: for when that is what lacks */
+    CAIRN_DEAL_EVEN,   /* as many to each, slow ones to where they slow least */
     CAIRN_DEAL_ALIKE,  /* in order of speed: slow units together, pipelines of different speed */
     CAIRN_DEAL_COUNT
 };

@@ -9,6 +9,7 @@ void
 cairn_problem_fini(struct cairn_problem *problem)
 {
     free(problem->devices);
+    free(problem->slow_links);
     cairn_plan_destroy(problem->current);
     *problem = (struct cairn_problem){0};
 }

@@ -20,6 +20,7 @@ enum {
     CAIRN_PROBLEM_DEVICES_MAX = 65536,
     CAIRN_PROBLEM_GROUP_MAX = 1024, /* devices in one group */
     CAIRN_PROBLEM_SIZES_MAX = 16,   /* sizes of groups, the keys of tp_cost */
+    CAIRN_PROBLEM_SLOW_LINKS_MAX = 256,
     CAIRN_FAULT_BYTES = 256
 };
 #define CAIRN_PROBLEM_BYTES_MAX (UINT64_C(1) << 50) /* of a layer, an activation, a device */
@@ -43,6 +44,12 @@ struct cairn_group_size {
     double cost;
 };
 
+/* Two nodes whose link is slower than others. */
+struct cairn_slow_link {
+    uint64_t nodes[2];
+    double gbps;
+};
+
 struct cairn_plan;
 
 struct cairn_problem {
@@ -61,6 +68,8 @@ struct cairn_problem {
     uint32_t device_count;
     double intra_gbps; /* 10^9 bits per second into one device, from its own node */
     double inter_gbps; /* and from another one */
+    struct cairn_slow_link *slow_links; /* owned */
+    uint32_t slow_link_count;
     struct cairn_plan *current; /* owned; NULL: nothing runs now */
 };
 

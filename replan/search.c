@@ -10,9 +10,9 @@
 
 enum {
     SETS_MAX = 320, /* 13 for each size of groups, and as many again of one pipeline */
-    KEPT_MAX = 3,         /* divisions that are improved */
+    KEPT_MAX = 8,         /* divisions that are improved */
     NEAR_PIPELINES = 40,  /* numbers of pipelines tried one by one, before the steps grow */
-    MOVES_MAX = 60000,    /* of one search */
+    MOVES_MAX = 200000,    /* of one search */
     MOVES_AT_ONCE = 12000 /* towards one target */
 };
 #define NEAR 1.01 /* how far from the best a division may be to be kept for improvement */
@@ -31,6 +31,7 @@ struct search {
     double bound_ms;
     double work_layers;
     bool stopped;
+    bool tried; /* a division of many pipelines: before that a plan may be of a handful of devices, and time does not count */
     struct unit_set sets[SETS_MAX];
     uint32_t set_count;
     struct cairn_division *kept[KEPT_MAX]; /* the best first */
@@ -42,10 +43,17 @@ struct search {
 
 /* ---- sets of groups ---- */
 
+/* What groups are wanted for. */
+enum aim {
+    AIM_WHOLE,  /* micro-batches, as pipelines by themselves */
+    AIM_STAGES, /* micro-batches, as stages */
+    AIM_SPEED   /* every device that adds to the speed of all; of equal speed the largest groups */
+};
+
 struct worth {
     const struct search *search;
     double step_ms;
-    bool whole; /* micro-batches of groups that are pipelines by themselves; else those of stages */
+    enum aim aim;
 };
 
 static double
@@ -60,7 +68,9 @@ worth_of(const void *context, uint32_t size_index, double rate, uint64_t memory_
 
     if (layers == 0)
         return 0;
-    if (worth->whole) /* fractions only where whole ones are equal */
+    if (worth->aim == AIM_SPEED)
+        return (1 + 1e-6 * size->size) / (size->cost * rate);
+    if (worth->aim == AIM_WHOLE) /* fractions only where whole ones are equal */
         return layers < problem->layers ? 0 : floor(alone) + 1e-3 * alone;
     return alone < 1 ? 0 : alone - 1 + (double)layers / problem->layers;
 }
@@ -134,9 +144,9 @@ take_set(struct search *search, struct unit_set set)
 
 /* The groups that are worth most at a time. */
 static cairn_err
-add_set(struct search *search, uint32_t sizes, double step_ms, bool whole)
+add_set(struct search *search, uint32_t sizes, double step_ms, enum aim aim)
 {
-    struct worth worth = {search, step_ms, whole};
+    struct worth worth = {search, step_ms, aim};
     struct unit_set set = {0};
     uint32_t count = 0;
     double total;
@@ -179,18 +189,20 @@ add_sets(struct search *search)
         for (uint32_t i = size_count; !err && i-- > 0 && !out_of_time(search);) {
             uint32_t up_to = (2u << i) - 1;
 
-            err = add_set(search, up_to, step_ms, true);
+            err = add_set(search, up_to, step_ms, AIM_WHOLE);
             if (!err)
-                err = add_set(search, up_to, step_ms, false);
+                err = add_set(search, up_to, step_ms, AIM_STAGES);
             if (!err)
-                err = add_set(search, 1u << i, step_ms, false);
+                err = add_set(search, 1u << i, step_ms, AIM_STAGES);
         }
     }
+    if (!err)
+        err = add_set(search, (1u << size_count) - 1, search->bound_ms, AIM_SPEED);
     /* Where memory is short, slow groups may be wanted for theirs. */
     for (uint32_t i = size_count; !err && i-- > 0;)
-        err = add_set(search, 1u << i, search->bound_ms * 1e9, false);
+        err = add_set(search, 1u << i, search->bound_ms * 1e9, AIM_STAGES);
     if (!err)
-        err = add_set(search, (1u << size_count) - 1, search->bound_ms * 1e9, false);
+        err = add_set(search, (1u << size_count) - 1, search->bound_ms * 1e9, AIM_STAGES);
     return err;
 }
 
@@ -264,7 +276,7 @@ done:
 static bool
 over(struct search *search)
 {
-    if (!search->plan)
+    if (!search->plan || !search->tried)
         return false;
     search->stopped = search->stopped || search->stop->over(search->stop->context);
     return search->stopped;
@@ -368,8 +380,10 @@ try_set(struct search *search, const struct unit_set *set)
 
         if (search->plan && fluid_ms >= search->step_ms * NEAR)
             break;
-        for (int deal = 0; !err && deal < CAIRN_DEAL_COUNT && !over(search); deal++)
+        for (int deal = 0; !err && deal < CAIRN_DEAL_COUNT && !over(search); deal++) {
             err = try_division(search, set, count, (enum cairn_deal)deal);
+            search->tried = true;
+        }
         if (tried >= NEAR_PIPELINES)
             step += step / 4 + 1;
         count = count > step ? count - step : count > 1 && !search->plan ? 1 : 0;

@@ -3,7 +3,7 @@
  * and micro-batches for the best of them.
  *
  * Sets of groups come from group.h, worth most at times near the bound, for several choices of sizes.
- * Each set is dealt to every promising number of pipelines in three ways, judged, and the best few are
+ * Each set is dealt to every promising number of pipelines in four ways, judged, and the best few are
  * improved by moving groups. The work is bounded by counts, so that the same problem has the same plan
  * unless `stop` ends the search earlier.
  */

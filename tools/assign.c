@@ -1,5 +1,5 @@
 /* tools/assign.c - `cairn assign`: sequences of different length to pipelines of different speed. */
-#include "replan/assign.h"
+#include "replan/pack.h"
 #include "tools/common.h"
 #include "tools/planning.h"
 #include "tools/verb.h"
@@ -10,16 +10,81 @@
 
 static const char about[] =
     "Gives each sequence of a problem file to a pipeline, so that the slowest pipeline ends as early as\n"
-    "possible; filling and draining are counted. A bound that no assignment beats comes with it. Exit status 4\n"
+    "possible; filling and draining are counted. A bound that no assignment beats comes with it. With\n"
+    "\"microbatch_tokens\" in the file sequences are packed into micro-batches, long ones cut. Exit status 4\n"
     "where a sequence is too long for every pipeline. docs/PLANNER.md has the format and the formulas.";
 static const char examples[] = "  cairn assign --problem sequences.json\n"
                                "  cairn assign --problem sequences.json -o json | jq .assignment\n";
+
+/* The micro-batches of one pipeline's sequences, under microbatch_tokens. */
+static cairn_err
+pack_pipeline(const struct cairn_assign_problem *problem, const struct cairn_assignment *assignment,
+              uint32_t pipeline, uint32_t *sequences, struct cairn_packing *out)
+{
+    uint64_t *tokens = calloc((size_t)problem->sequence_count + 1, sizeof(*tokens));
+    uint64_t cap_tokens = problem->pipelines[pipeline].max_tokens;
+    uint32_t count = 0;
+    cairn_err err = CAIRN_NOMEM;
+
+    for (uint32_t i = 0; tokens && i < problem->sequence_count; i++)
+        if (assignment->pipelines[i] == pipeline) {
+            sequences[count] = i;
+            tokens[count++] = problem->tokens[i];
+        }
+    if (problem->microbatch_tokens < cap_tokens)
+        cap_tokens = problem->microbatch_tokens;
+    if (tokens)
+        err = cairn_pack(problem, tokens, count, cap_tokens, out);
+    free(tokens);
+    return err;
+}
+
+/* Writes "microbatches": of each pipeline the pieces of its sequences, each with the micro-batch it is in. */
+static cairn_err
+write_microbatches(const struct cairn_assign_problem *problem, const struct cairn_assignment *assignment,
+                   struct cairn_json_writer *writer)
+{
+    uint32_t *sequences = calloc((size_t)problem->sequence_count + 1, sizeof(*sequences));
+    cairn_err err = sequences ? CAIRN_OK : CAIRN_NOMEM;
+
+    cairn_json_write_key(writer, "microbatches");
+    cairn_json_write_array_begin(writer);
+    for (uint32_t i = 0; !err && i < problem->pipeline_count; i++) {
+        struct cairn_packing packing = {0};
+
+        err = pack_pipeline(problem, assignment, i, sequences, &packing);
+        cairn_json_write_array_begin(writer);
+        for (uint32_t j = 0; j < packing.piece_count; j++) {
+            const struct cairn_packed_piece *piece = &packing.pieces[j];
+
+            cairn_json_write_object_begin(writer);
+            cairn_json_write_key(writer, "microbatch");
+            cairn_json_write_u64(writer, piece->microbatch);
+            cairn_json_write_key(writer, "sequence");
+            cairn_json_write_u64(writer, sequences[piece->sequence]);
+            cairn_json_write_key(writer, "tokens");
+            cairn_json_write_array_begin(writer);
+            cairn_json_write_u64(writer, piece->first_token);
+            cairn_json_write_u64(writer, piece->end_token);
+            cairn_json_write_array_end(writer);
+            cairn_json_write_object_end(writer);
+        }
+        cairn_json_write_array_end(writer);
+        cairn_json_write_line(writer);
+        cairn_packing_fini(&packing);
+    }
+    cairn_json_write_array_end(writer);
+    cairn_json_write_line(writer);
+    free(sequences);
+    return err;
+}
 
 static int
 print_json(const struct cairn_assign_problem *problem, const struct cairn_assignment *assignment,
            double plan_ms)
 {
     struct cairn_json_writer writer;
+    cairn_err err = CAIRN_OK;
 
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
@@ -31,6 +96,8 @@ print_json(const struct cairn_assign_problem *problem, const struct cairn_assign
         cairn_json_write_u64(&writer, assignment->pipelines[i]);
     cairn_json_write_array_end(&writer);
     cairn_json_write_line(&writer);
+    if (problem->microbatch_tokens > 0)
+        err = write_microbatches(problem, assignment, &writer);
     cairn_json_write_key(&writer, "step_ms");
     cairn_json_write_double(&writer, assignment->step_ms);
     cairn_json_write_key(&writer, "lower_bound_ms");
@@ -41,6 +108,13 @@ print_json(const struct cairn_assign_problem *problem, const struct cairn_assign
     cairn_json_write_key(&writer, "plan_ms");
     cairn_json_write_double(&writer, plan_ms);
     cairn_json_write_object_end(&writer);
+    if (err) {
+        cairn_json_writer_fini(&writer);
+        cairn_tool_error("assign", "the sequences were not packed",
+                         err == CAIRN_INVAL ? "a pipeline would have more than 65536 pieces" : cairn_err_text(err),
+                         err == CAIRN_INVAL ? "give a larger microbatch_tokens" : NULL);
+        return cairn_exit_code(err);
+    }
     return cairn_planning_print("assign", &writer);
 }
 
@@ -89,7 +163,7 @@ run(const char *path, bool json)
     err = cairn_assign(&problem, &assignment, &fault);
     if (err == CAIRN_NOT_FOUND) {
         cairn_tool_error("assign", "a sequence has no place", fault.text,
-                         "cut it before it is assigned, or give a pipeline that takes it");
+                         "give microbatch_tokens, under which it is cut into chunks, or a pipeline that takes it");
         exit_code = CAIRN_EXIT_LOST;
     } else if (err) {
         cairn_tool_error("assign", "nothing was assigned", cairn_err_text(err), NULL);

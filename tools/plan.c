@@ -42,6 +42,8 @@ write_plan(struct cairn_json_writer *writer, const struct cairn_problem *problem
     cairn_json_write_key(writer, "payback_steps");
     cairn_json_write_u64(writer, answer->payback_steps);
     write_number(writer, "current_ms", answer->current_ms); /* null: there is none that can go on */
+    cairn_json_write_key(writer, "slow_reduction_layers");
+    cairn_json_write_u64(writer, answer->slow_layers);
     cairn_json_write_key(writer, "complete");
     cairn_json_write_bool(writer, answer->complete);
     write_number(writer, "plan_ms", plan_ms);
@@ -113,6 +115,8 @@ print_table(const struct cairn_problem *problem, const struct cairn_answer_plan 
                answer->current_ms, answer->current_ms < INFINITY ? "" : " (it cannot go on)");
     if (answer->payback_steps > 0)
         printf("the move has paid for itself after %" PRIu64 " steps\n", answer->payback_steps);
+    if (answer->slow_layers > 0)
+        printf("%" PRIu32 " layers are reduced over pipelines by links that slow_links names\n", answer->slow_layers);
     printf("planned in %.1f ms%s\n", plan_ms,
            answer->complete ? "" : ", cut short by --time-limit: a longer one may find a better plan");
 }

@@ -43,7 +43,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import harness  # noqa: E402
 
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["deepspeed_trainer", "deepspeed_pipeline", "deepspeed_tensor", "torch._dynamo", "torch._inductor.compile_fx",
+PROCESSES.set_forkserver_preload(["deepspeed_trainer", "deepspeed_pipeline", "deepspeed_tensor", "deepspeed_experts", "torch._dynamo",
+                                  "torch._inductor.compile_fx",
                                   "deepspeed.runtime.zero.muon.muon_optimizer"])  # the latter are imported by each rank otherwise
 
 pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason="DeepSpeed is not installed in build/venv-deepspeed (see this file)")

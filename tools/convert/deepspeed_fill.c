@@ -237,6 +237,8 @@ add_buffer(struct cairn_deepspeed_target *target, uint32_t key, uint32_t group, 
     const struct cairn_deepspeed_group *known = &target->groups.groups[group];
     uint64_t partition =
         cairn_deepspeed_partition(&target->groups, group, target->stage3, target->ranks);
+    struct cairn_deepspeed_share share =
+        cairn_deepspeed_share(&target->groups, group, target->ranks, target->rank);
     enum cairn_dtype dtype = 0;
     uint64_t walked = 0;
     cairn_err err = CAIRN_OK;
@@ -249,14 +251,15 @@ add_buffer(struct cairn_deepspeed_target *target, uint32_t key, uint32_t group, 
         uint64_t begin, end, offset;
         uint32_t index;
 
-        cairn_deepspeed_part(parameter, target->stage3, target->ranks, target->rank, partition,
-                             &begin, &end, &offset);
+        cairn_deepspeed_part(parameter, target->stage3, share.ranks, share.rank, partition, &begin, &end,
+                             &offset);
         if (target->stage3)
             offset = walked;
-        walked += parameter->elements / target->ranks + (parameter->elements % target->ranks != 0);
-        if (begin == end && target->rank > 0)
+        walked += parameter->elements / share.ranks + (parameter->elements % share.ranks != 0);
+        if (begin == end && share.rank > 0)
             continue;
-        (void)snprintf(name, sizeof(name), "%s.%s", target->keys[key], parameter->name);
+        if (cairn_deepspeed_state_name(target->keys[key], parameter, share.expert_rank, name) != CAIRN_OK)
+            return unknown(target, parameter->name);
         index = cairn_deepspeed_target_find(target, name);
         if (index == UINT32_MAX)
             return unknown(target, name);

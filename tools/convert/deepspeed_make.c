@@ -286,6 +286,24 @@ check_left(const struct cairn_checkpoint *checkpoint, struct cairn_complaint *co
     return CAIRN_OK;
 }
 
+/* Experts have files and groups of their own, of which nothing here says how they shall be. */
+static cairn_err
+check_experts(const struct cairn_deepspeed_make *make)
+{
+    for (uint32_t i = 0; i < make->tensor_count; i++) {
+        const struct cairn_tensor *tensor = tensor_at(make, i);
+        size_t begin, end;
+        uint32_t number;
+
+        if (tensor->kind == CAIRN_PARAM && cairn_deepspeed_expert_in(tensor->name, &begin, &end, &number))
+            return cairn_complain(make->complaint, CAIRN_VERSION,
+                                  "%s: %s is of an expert of DeepSpeed's MoE layers, whose files are made of what DeepSpeed "
+                                  "itself said of them alone: convert without dropping deepspeed/*",
+                                  make->checkpoint->place.path, tensor->name);
+    }
+    return CAIRN_OK;
+}
+
 static cairn_err
 prepare(struct cairn_deepspeed_make *make)
 {
@@ -295,6 +313,8 @@ prepare(struct cairn_deepspeed_make *make)
     make->roles = calloc((size_t)make->tensor_count + 1, sizeof(*make->roles));
     if (!err && !make->roles)
         err = CAIRN_NOMEM;
+    if (!err)
+        err = check_experts(make);
     if (!err)
         err = cairn_deepspeed_job_open(make->checkpoint, make->options->job, &make->job,
                                        make->complaint);

@@ -155,7 +155,8 @@ read_facts(struct reading *reading, const struct cairn_pickle_node *root)
     err = cairn_deepspeed_groups_read(shapes, &state->groups, &why);
     if (err)
         return err == CAIRN_CORRUPT ? refuse(reading, why) : err;
-    return state->cut ? cut_parameters(reading) : CAIRN_OK;
+    err = cairn_deepspeed_experts_in_model(reading->checkpoint, state, root, reading->where, reading->complaint);
+    return !err && state->cut ? cut_parameters(reading) : err;
 }
 
 /* Ranks whose files are of another checkpoint are told by the step. */
@@ -396,6 +397,8 @@ read_frozen(struct reading *reading, struct cairn_pickle_node *root)
     const struct cairn_pickle_node *pairs =
         cairn_pickle_pairs(cairn_pickle_get(root, "frozen_param_fragments"));
     const struct cairn_pickle_node *sizes = cairn_pickle_pairs(shapes);
+    size_t begin, end;
+    uint32_t number;
     cairn_err err = CAIRN_OK;
 
     for (uint32_t i = 0; pairs && i < pairs->count && !err; i++) {
@@ -407,6 +410,11 @@ read_frozen(struct reading *reading, struct cairn_pickle_node *root)
         if (!cairn_pickle_copy_text(pairs->items[2 * i], path, sizeof(path)) || !sizes ||
             i >= sizes->count || !cairn_pickle_is_text(sizes->items[2 * i], path))
             return refuse(reading, "frozen_param_fragments does not fit frozen_param_shapes");
+        if (cairn_deepspeed_expert_in(cairn_deepspeed_canonical(path), &begin, &end, &number))
+            return cairn_complain(reading->complaint, CAIRN_VERSION,
+                                  "%s/%s: %s is a frozen parameter of an expert, of which ZeRO 2 saves the first "
+                                  "rank's alone; save with exclude_frozen_parameters, or with ZeRO 1",
+                                  reading->checkpoint->place.path, reading->where, path);
         if (reading->state->stage3)
             err = add_fragment(reading, node, path, sizes->items[2 * i + 1]);
         else if (tensor)
@@ -455,6 +463,8 @@ cairn_deepspeed_model_read(struct cairn_checkpoint *checkpoint, struct cairn_dee
         err = cairn_deepspeed_carried_take(checkpoint, &reading.source, complaint);
     if (!err && rank > 0)
         cairn_deepspeed_carried_remove(root);
+    if (!err && state->layers.count > 0 && state->has_groups)
+        err = cairn_deepspeed_experts_gather(checkpoint, state, &reading.source.torch.tree, root, path, complaint);
     if (!err)
         cairn_deepspeed_set_ranks(&reading.source.torch.tree, root, "dp_world_size", 1);
     if (!err)

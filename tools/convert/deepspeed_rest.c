@@ -60,18 +60,18 @@ static cairn_err
 leave_out_scalars(struct cairn_deepspeed_target *target, const struct keys *keys,
                   const struct cairn_deepspeed_group *group)
 {
-    char name[CAIRN_NAME_BYTES_MAX + CAIRN_DEEPSPEED_KEY_BYTES_MAX];
-    char first[CAIRN_NAME_BYTES_MAX + CAIRN_DEEPSPEED_KEY_BYTES_MAX];
+    const struct cairn_deepspeed_parameter *parameters = &target->groups.parameters[group->first];
+    char name[CAIRN_NAME_BYTES_MAX], first[CAIRN_NAME_BYTES_MAX];
     cairn_err err = CAIRN_OK;
 
-    for (uint32_t k = 0; k < keys->count && !err; k++)
-        for (uint32_t i = 1; i < group->count && !err; i++) {
-            (void)snprintf(first, sizeof(first), "%s.%s", keys->keys[k],
-                           target->groups.parameters[group->first].name);
-            (void)snprintf(name, sizeof(name), "%s.%s", keys->keys[k],
-                           target->groups.parameters[group->first + i].name);
-            err = leave_out(target, name, first);
-        }
+    for (uint32_t k = 0; k < keys->count && group->count > 0 && !err; k++) {
+        if (cairn_deepspeed_state_name(keys->keys[k], parameters, 0, first) != CAIRN_OK)
+            continue; /* no tensor is called so */
+        for (uint64_t i = 1; i < (uint64_t)group->count * group->spread && !err; i++)
+            if (cairn_deepspeed_state_name(keys->keys[k], &parameters[i % group->count], (uint32_t)(i / group->count),
+                                           name) == CAIRN_OK)
+                err = leave_out(target, name, first);
+    }
     return err;
 }
 

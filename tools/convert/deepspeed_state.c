@@ -242,6 +242,7 @@ cairn_deepspeed_state_end(struct cairn_checkpoint *checkpoint, struct cairn_deep
     char name[CAIRN_NAME_BYTES_MAX];
     uint8_t *bytes = NULL;
     size_t bytes_len = 0, taken = 0;
+    bool mixed;
     cairn_err err;
 
     cairn_deepspeed_scoped(state->part, 0, CAIRN_DEEPSPEED_MODEL, name);
@@ -260,7 +261,8 @@ cairn_deepspeed_state_end(struct cairn_checkpoint *checkpoint, struct cairn_deep
     checkpoint->parallelism =
         (struct cairn_parallelism){.tp = state->cut ? state->part_count : 1,
                                    .pp = state->cut ? 1 : state->part_count,
-                                   .dp = state->ranks};
+                                   .dp = state->ranks,
+                                   .ep = cairn_deepspeed_spread(&state->groups, &mixed)};
     (void)snprintf(checkpoint->framework, sizeof(checkpoint->framework), "DeepSpeed%s%s",
                    state->version[0] ? " " : "", state->version);
     if (state->stage_known) {

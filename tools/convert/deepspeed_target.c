@@ -152,6 +152,83 @@ read_optimizer(struct cairn_deepspeed_target *target)
     return err;
 }
 
+/* Over how many ranks experts shall be spread: as said, or as the source had it. */
+static cairn_err
+choose_spread(struct cairn_deepspeed_target *target, uint32_t wanted)
+{
+    const char *path = target->checkpoint->place.path;
+    uint8_t *text = NULL;
+    size_t text_bytes = 0;
+    unsigned long bound;
+    cairn_err err = cairn_checkpoint_load_opaque(target->checkpoint, CAIRN_DEEPSPEED_EXPERT_RANKS, 15, &text,
+                                                 &text_bytes, target->complaint);
+
+    if (err && err != CAIRN_NOT_FOUND)
+        return err;
+    target->spread = wanted ? wanted : target->checkpoint->parallelism.ep;
+    target->spread = target->spread ? target->spread : 1;
+    if (err == CAIRN_NOT_FOUND)
+        return CAIRN_OK;
+    bound = strtoul((const char *)text, NULL, 10);
+    free(text);
+    if (bound == 0)
+        return cairn_complain(target->complaint, CAIRN_INVAL,
+                              "%s has layers whose experts were spread over different numbers of ranks, which are read "
+                              "and not written",
+                              path);
+    target->spread = wanted ? wanted : (uint32_t)bound;
+    if (target->spread != bound)
+        return cairn_complain(target->complaint, CAIRN_INVAL,
+                              "%s has groups of experts so large that DeepSpeed splits them by the number of ranks that "
+                              "they are spread over, which was %lu and stays so: say --ep %lu",
+                              path, bound, bound);
+    return cairn_deepspeed_target_carried(target, CAIRN_DEEPSPEED_EXPERT_RANKS);
+}
+
+/* The groups as a rank of the target has them. */
+static cairn_err
+spread_experts(struct cairn_deepspeed_target *target, const struct cairn_pickle_node *model, uint32_t wanted, bool flat)
+{
+    const struct cairn_pickle_node *first =
+        cairn_pickle_get(cairn_pickle_get(model, "ds_config"), "use_data_before_expert_parallelism");
+    struct cairn_deepspeed_groups local = {0};
+    const char *why = NULL;
+    cairn_err err = cairn_deepspeed_layers_of(&target->groups, &target->layers);
+
+    target->spread = 1;
+    if (!err && target->layers.count == 0)
+        return wanted <= 1 ? CAIRN_OK
+                           : cairn_complain(target->complaint, CAIRN_INVAL,
+                                            "%s has no layers of experts that DeepSpeed spread over ranks: leave out --ep",
+                                            target->checkpoint->place.path);
+    if (!err && !flat)
+        return cairn_complain(target->complaint, CAIRN_INVAL,
+                              "%s has experts, which DeepSpeed does not load from its universal form; write deepspeed, "
+                              "with the --dp and --ep of the job that shall load it",
+                              target->checkpoint->place.path);
+    if (!err)
+        err = choose_spread(target, wanted);
+    if (!err && target->ranks % target->spread != 0)
+        return cairn_complain(target->complaint, CAIRN_INVAL,
+                              "experts cannot be spread over %" PRIu32 " of %" PRIu32
+                              " ranks: say a --dp that is a multiple of --ep",
+                              target->spread, target->ranks);
+    target->groups.data_first = first && first->kind == CAIRN_PICKLE_BOOL && first->truth;
+    if (!err)
+        err = cairn_deepspeed_experts_spread(&target->groups, &target->layers, target->spread, &local, &why);
+    if (err == CAIRN_VERSION)
+        err = cairn_complain(target->complaint, CAIRN_INVAL, "%s, for --ep %" PRIu32 ": %s",
+                             target->checkpoint->place.path, target->spread, why);
+    if (!err) {
+        struct cairn_deepspeed_groups whole = target->groups;
+
+        target->groups = local;
+        local = whole;
+    }
+    cairn_deepspeed_groups_fini(&local);
+    return err;
+}
+
 /*
  * With round_robin_gradients the order in the buffers of ZeRO 1 and 2 depends on the number of ranks, and
  * DeepSpeed's loader does not look at the order that the files tell.
@@ -164,11 +241,12 @@ check_order(const struct cairn_deepspeed_target *target, const struct cairn_pick
     const struct cairn_pickle_node *turns = cairn_pickle_get(zero, "round_robin_gradients");
 
     if (!turns || turns->kind != CAIRN_PICKLE_BOOL || !turns->truth ||
-        target->ranks == target->checkpoint->parallelism.dp)
+        (target->ranks == target->checkpoint->parallelism.dp &&
+         (target->layers.count == 0 || target->spread == target->checkpoint->parallelism.ep)))
         return CAIRN_OK;
     return cairn_complain(target->complaint, CAIRN_INVAL,
                           "%s was saved with round_robin_gradients, so the order of its parameters "
-                          "holds for %" PRIu32 " ranks and not for %" PRIu32
+                          "holds for its %" PRIu32 " ranks and not for these %" PRIu32
                           "; convert it to deepspeed-universal, and load that without the option",
                           target->checkpoint->place.path, target->checkpoint->parallelism.dp,
                           target->ranks);
@@ -261,10 +339,10 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
     target->ranks = wanted->dp ? wanted->dp : checkpoint->parallelism.dp;
     if (target->ranks == 0)
         target->ranks = 1;
-    if (wanted->tp > 1 || wanted->ep > 1 || (wanted->pp > 0 && wanted->pp != target->part_count))
+    if (wanted->tp > 1 || (wanted->pp > 0 && wanted->pp != target->part_count))
         return cairn_complain(complaint, CAIRN_INVAL,
                               "DeepSpeed's files are written for another number of data-parallel ranks "
-                              "alone, here with a pipeline of %" PRIu32 ": leave out --tp, --pp and --ep",
+                              "alone, here with a pipeline of %" PRIu32 ": leave out --tp and --pp",
                               target->part_count);
     err = load_carried(target, 0, CAIRN_DEEPSPEED_MODEL);
     if (!err)
@@ -292,6 +370,8 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
     if (!err && target->carried[1])
         err = read_optimizer(target);
     if (!err)
+        err = spread_experts(target, object.root, wanted->ep, flat);
+    if (!err)
         err = note_aliases(target);
     if (!err && !target->stage3 && flat)
         err = check_order(target, object.root);
@@ -303,6 +383,7 @@ void
 cairn_deepspeed_target_fini(struct cairn_deepspeed_target *target)
 {
     cairn_deepspeed_groups_fini(&target->groups);
+    cairn_deepspeed_layers_fini(&target->layers);
     free(target->carried[0]);
     free(target->carried[1]);
     free(target->alias_of);
@@ -331,7 +412,7 @@ cairn_deepspeed_target_saved(const struct cairn_deepspeed_target *target, uint32
         cairn_deepspeed_partition(&target->groups, group, target->stage3, target->ranks);
     if (target->stage3 || padded)
         return *partition;
-    begin = *partition * target->rank;
+    begin = *partition * cairn_deepspeed_share(&target->groups, group, target->ranks, target->rank).rank;
     if (begin >= all)
         return 0;
     return all - begin < *partition ? all - begin : *partition;

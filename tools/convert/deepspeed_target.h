@@ -16,7 +16,9 @@ struct cairn_deepspeed_target {
     const struct cairn_output_options *options;
     struct cairn_output *output;
     struct cairn_complaint *complaint;
-    struct cairn_deepspeed_groups groups;
+    struct cairn_deepspeed_groups groups; /* as a rank of the target has them */
+    struct cairn_deepspeed_layers layers; /* of experts */
+    uint32_t spread; /* ranks that they are spread over */
     bool has_groups, stage_known, stage3;
     bool elastic; /* the optimizer's state is saved without padding */
     uint32_t ranks, rank; /* of the target; whose file is being made */

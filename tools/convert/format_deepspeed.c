@@ -74,13 +74,14 @@ check_counts(const struct cairn_checkpoint *checkpoint, const struct cairn_deeps
 /* All files of one part of the module. */
 static cairn_err
 read_part(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_files *files,
-          uint32_t part, struct cairn_complaint *complaint)
+          const struct cairn_deepspeed_layers *layers, uint32_t part, struct cairn_complaint *complaint)
 {
     struct cairn_deepspeed_state state = {
         .part = part,
         .part_count = files->part_count,
         .first_tensor = cairn_layout_tensor_count(checkpoint->layout),
         .has_layers = files->layer_count > 0,
+        .layers = *layers,
         .stage3 = files->model_by_rank};
     uint32_t models = files->model_count / files->part_count;
     uint32_t optims = files->optim_count / files->part_count;
@@ -105,19 +106,26 @@ static cairn_err
 read_all(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
 {
     struct cairn_deepspeed_files files = {0};
+    struct cairn_deepspeed_layers layers = {0};
     char folder[CAIRN_NAME_BYTES_MAX];
     cairn_err err;
 
     err = cairn_deepspeed_folder(&checkpoint->place, "latest", folder, complaint);
     if (!err)
         err = cairn_deepspeed_files_list(&checkpoint->place, folder, &files, complaint);
+    if (!err)
+        err = cairn_deepspeed_experts_in_files(checkpoint, &files, &layers, complaint);
     for (uint32_t part = 0; part < files.part_count && !err; part++)
-        err = read_part(checkpoint, &files, part, complaint);
+        err = read_part(checkpoint, &files, &layers, part, complaint);
+    if (!err)
+        err = cairn_deepspeed_layers_read(checkpoint, files.experts, NULL, files.expert_count, files.part_count,
+                                          complaint);
     if (!err)
         err = cairn_deepspeed_layers_read(checkpoint, files.layers, files.layer_numbers,
                                           files.layer_count, files.part_count, complaint);
     if (!err && files.bf16) /* what the loader looks for first, where the job trains in bf16 */
         err = cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_PREFIX, "bf16_", 5, complaint);
+    cairn_deepspeed_layers_fini(&layers);
     cairn_deepspeed_files_fini(&files);
     return err;
 }

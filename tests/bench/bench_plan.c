@@ -1,0 +1,410 @@
+/*
+ * tests/bench/bench_plan.c - what the planner reaches, beside a proven bound and other planners.
+ *
+ * Every row is made from seeds, so that each run shows the same problems. Times are those of one thread. The
+ * baselines are described in tests/bench/baseline.h. `make bench-plan` runs it; --full takes all problems, some minutes.
+ */
+#include "replan/answer.h"
+#include "replan/simulate.h"
+#include "tests/bench/baseline.h"
+#include "tests/bench/made.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { VALUES_MAX = 4096, BASELINES = 4 };
+#define GIB (UINT64_C(1) << 30)
+#define MIB (UINT64_C(1) << 20)
+
+static void __attribute__((noreturn, format(printf, 1, 2)))
+fail(const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    (void)vfprintf(stderr, format, args);
+    va_end(args);
+    (void)fputc('\n', stderr);
+    exit(1);
+}
+
+static double
+now_ms(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+}
+
+struct limit {
+    double until_ms;
+};
+
+static bool
+is_over(void *context)
+{
+    return now_ms() >= ((const struct limit *)context)->until_ms;
+}
+
+/* Numbers of one row. */
+struct values {
+    double value[VALUES_MAX];
+    uint32_t count;
+};
+
+static void
+add(struct values *values, double value)
+{
+    if (values->count < VALUES_MAX)
+        values->value[values->count++] = value;
+}
+
+static int
+ascending(const void *left, const void *right)
+{
+    double a = *(const double *)left, b = *(const double *)right;
+
+    return a < b ? -1 : a > b;
+}
+
+/* The least value that `part` of all are not above; NAN of none. */
+static double
+quantile(struct values *values, double part)
+{
+    double at = part * values->count - 1e-9;
+
+    qsort(values->value, values->count, sizeof(*values->value), ascending);
+    return values->count == 0 ? NAN : values->value[at < 1 ? 0 : (uint32_t)ceil(at) - 1];
+}
+
+/* Plans within a time, and checks the plan by the rules. Ends with fail() where nothing fits: all problems here have plans. */
+static struct cairn_answer_plan
+plan(const struct cairn_problem *problem, double limit_ms, double *took_ms)
+{
+    struct cairn_answer_plan answer = {0};
+    double began_ms = now_ms();
+    struct limit limit = {began_ms + limit_ms};
+    struct cairn_stop stop = {is_over, &limit};
+    struct cairn_fault fault;
+
+    if (cairn_answer_plan_best(problem, &stop, &answer) || !answer.plan)
+        fail("no plan for %u devices", problem->device_count);
+    *took_ms = now_ms() - began_ms;
+    if (cairn_plan_check(answer.plan, problem, &fault))
+        fail("the plan for %u devices is none: %s", problem->device_count, fault.text);
+    if (answer.bound_ms > answer.step_ms * (1 + 1e-9))
+        fail("a plan of %g ms beats the bound, %g ms", answer.step_ms, answer.bound_ms);
+    return answer;
+}
+
+/* What random clusters are like: how much memory layers take, and how many micro-batches there are. */
+struct model {
+    const char *name;
+    uint64_t layer_bytes;
+    uint64_t activation_bytes;
+    uint32_t microbatches_per_64; /* devices */
+};
+
+static const struct model models[] = {
+    {"1.5 GiB layers, 64 micro-batches per 64 devices", 3 * GIB / 2, 192 * MIB, 64},
+    {"1.5 GiB layers, 256 per 64", 3 * GIB / 2, 192 * MIB, 256},
+    {"6 GiB layers, 64 per 64", 6 * GIB, 512 * MIB, 64},
+    {"6 GiB layers, 256 per 64", 6 * GIB, 512 * MIB, 256},
+};
+enum { MODELS = sizeof(models) / sizeof(*models) };
+
+static struct cairn_problem
+make(const struct model *model, uint32_t devices, uint64_t seed)
+{
+    struct cairn_made_cluster cluster = {devices, devices / 64 * model->microbatches_per_64,
+                                         model->layer_bytes, model->activation_bytes, 0.05, 0.01};
+    struct cairn_problem problem;
+
+    if (cairn_made_problem(&cluster, seed, &problem))
+        fail("out of memory");
+    return problem;
+}
+
+/* ---- rows ---- */
+
+static void
+row_gap(bool full)
+{
+    static const uint32_t sizes[] = {64, 256, 1024};
+
+    printf("\ngap to the bound, limit 1 s, 5 %% of devices slow (1.1 to 5.5), 1 %% dead\n");
+    printf("%-50s %8s %6s %8s %8s %8s %10s\n", "model", "devices", "plans", "median", "p95", "worst", "median ms");
+    for (uint32_t m = 0; m < MODELS; m++)
+        for (uint32_t s = 0; s < sizeof(sizes) / sizeof(*sizes); s++) {
+            uint32_t seeds = full ? 100 : sizes[s] > 256 ? 2 : 10;
+            struct values gaps = {.count = 0}, times = {.count = 0};
+
+            for (uint64_t seed = 0; seed < seeds; seed++) {
+                struct cairn_problem problem = make(&models[m], sizes[s], seed);
+                struct cairn_answer_plan answer;
+                double took_ms;
+
+                answer = plan(&problem, 1000, &took_ms);
+                add(&gaps, answer.step_ms / answer.bound_ms - 1);
+                add(&times, took_ms);
+                cairn_answer_plan_fini(&answer);
+                cairn_problem_fini(&problem);
+            }
+            printf("%-50s %8u %6u %7.2f%% %7.2f%% %7.2f%% %10.1f\n", models[m].name, sizes[s], seeds,
+                   100 * quantile(&gaps, 0.5), 100 * quantile(&gaps, 0.95), 100 * quantile(&gaps, 1),
+                   quantile(&times, 0.5));
+        }
+}
+
+static void
+row_time(bool full)
+{
+    static const uint32_t sizes[] = {64, 1024, 16384, 65536};
+    static const double limits_ms[] = {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000};
+
+    printf("\ntime to a plan within 2 %% of what 5 s find, and how well a limit is kept\n");
+    printf("%-50s %8s %12s %10s %14s\n", "model", "devices", "limit (ms)", "took (ms)", "gap after 5 s");
+    for (uint32_t s = 0; s < sizeof(sizes) / sizeof(*sizes); s++)
+        for (uint32_t m = 0; m < MODELS; m += full ? 1 : 2) {
+            struct cairn_problem problem = make(&models[m], sizes[s], 1);
+            struct cairn_answer_plan best;
+            double took_ms = 0, limit_ms = INFINITY;
+
+            if (!full && sizes[s] > 16384) {
+                cairn_problem_fini(&problem);
+                continue;
+            }
+            best = plan(&problem, 5000, &took_ms);
+            for (uint32_t i = 0; i < sizeof(limits_ms) / sizeof(*limits_ms) && limit_ms == INFINITY; i++) {
+                struct cairn_answer_plan answer = plan(&problem, limits_ms[i], &took_ms);
+
+                if (answer.step_ms <= best.step_ms * 1.02)
+                    limit_ms = limits_ms[i];
+                cairn_answer_plan_fini(&answer);
+            }
+            printf("%-50s %8u %12.0f %10.1f %13.2f%%\n", models[m].name, sizes[s], limit_ms, took_ms,
+                   100 * (best.step_ms / best.bound_ms - 1));
+            (void)fflush(stdout);
+            cairn_answer_plan_fini(&best);
+            cairn_problem_fini(&problem);
+        }
+}
+
+struct rival {
+    const char *name;
+    cairn_baseline *plan;
+};
+
+static const struct rival rivals[BASELINES] = {
+    {"uniform (as Megatron-LM)", cairn_baseline_uniform},
+    {"micro-batches moved (as FALCON S2)", cairn_baseline_shift},
+    {"slow nodes dropped", cairn_baseline_drop},
+    {"Malleus's procedure", cairn_baseline_malleus},
+};
+
+/* The step of a baseline; INFINITY where it has no plan. Nothing may beat the bound. */
+static double
+rival_ms(const struct rival *rival, const struct cairn_problem *problem, double bound_ms)
+{
+    struct cairn_plan *made = NULL;
+    double step_ms = INFINITY;
+
+    if (rival->plan(problem, &made))
+        fail("out of memory");
+    if (made)
+        step_ms = cairn_plan_step_ms(made, problem);
+    if (step_ms < bound_ms * (1 - 1e-9))
+        fail("%s: a plan of %g ms beats the bound, %g ms", rival->name, step_ms, bound_ms);
+    cairn_plan_destroy(made);
+    return step_ms;
+}
+
+static void
+row_rivals(bool full)
+{
+    uint32_t seeds = full ? 250 : 15, slower = 0, problems = 0;
+    static struct values ratios[BASELINES + 1];
+
+    for (uint32_t b = 0; b <= BASELINES; b++)
+        ratios[b].count = 0;
+    for (uint32_t m = 0; m < MODELS; m++)
+        for (uint64_t seed = 1000; seed < 1000 + seeds; seed++, problems++) {
+            struct cairn_problem problem = make(&models[m], 64, seed);
+            struct cairn_answer_plan answer;
+            double took_ms, least = INFINITY;
+
+            answer = plan(&problem, 1000, &took_ms);
+            for (uint32_t b = 0; b < BASELINES; b++) {
+                double ratio = rival_ms(&rivals[b], &problem, answer.bound_ms) / answer.step_ms;
+
+                least = fmin(least, ratio);
+                if (ratio < INFINITY)
+                    add(&ratios[b], ratio);
+            }
+            add(&ratios[BASELINES], least);
+            slower += least < 1 - 1e-9;
+            cairn_answer_plan_fini(&answer);
+            cairn_problem_fini(&problem);
+        }
+    printf("\nthe baseline's step over ours, %u problems of 64 devices; ours is slower than the best of them on %u\n", problems,
+           slower);
+    printf("%-50s %8s %8s %8s %8s %8s %8s\n", "baseline", "plans", "least", "p5", "median", "p95", "most");
+    for (uint32_t b = 0; b <= BASELINES; b++)
+        printf("%-50s %8u %8.3f %8.3f %8.3f %8.3f %8.3f\n", b < BASELINES ? rivals[b].name : "the best of them",
+               ratios[b].count, quantile(&ratios[b], 0), quantile(&ratios[b], 0.05),
+               quantile(&ratios[b], 0.5), quantile(&ratios[b], 0.95), quantile(&ratios[b], 1));
+}
+
+/* Slow devices of one of Malleus's situations. */
+struct situation {
+    const char *name;
+    uint32_t count;
+    uint32_t devices[3];
+    double rates[3];
+};
+
+static void
+row_malleus(void)
+{
+    static const struct situation situations[] = {
+        {"1 straggler, 2.6", 1, {0}, {2.6}},
+        {"1 straggler, 5.4", 1, {0}, {5.4}},
+        {"2 in one node, 2.6 and 3.8", 2, {0, 1}, {2.6, 3.8}},
+        {"2 in two nodes, 2.6 and 3.8", 2, {0, 8}, {2.6, 3.8}},
+        {"3 in one node, 2.6, 3.8 and 5.4", 3, {0, 1, 2}, {2.6, 3.8, 5.4}},
+        {"3 in three nodes, 2.6, 3.8 and 5.4", 3, {0, 8, 16}, {2.6, 3.8, 5.4}},
+    };
+
+    printf("\nMalleus's situations, 64 devices, 6 GiB layers, 256 micro-batches: step over healthy x N / sum of 1/rate\n");
+    printf("%-50s %8s %8s %8s %8s %8s %8s\n", "situation", "ours", "bound", "Malleus", "moved", "uniform", "dropped");
+    for (uint32_t i = 0; i < sizeof(situations) / sizeof(*situations); i++) {
+        const struct situation *situation = &situations[i];
+        struct cairn_problem problem = make(&models[3], 64, 0);
+        struct cairn_answer_plan healthy, answer;
+        double took_ms, speed = 0, ideal_ms;
+
+        cairn_made_heal(&problem);
+        healthy = plan(&problem, 1000, &took_ms);
+        for (uint32_t k = 0; k < situation->count; k++)
+            problem.devices[situation->devices[k]].rate = situation->rates[k];
+        for (uint32_t k = 0; k < problem.device_count; k++)
+            speed += 1 / problem.devices[k].rate;
+        ideal_ms = healthy.step_ms * problem.device_count / speed;
+        answer = plan(&problem, 1000, &took_ms);
+        printf("%-50s %8.3f %8.3f", situation->name, answer.step_ms / ideal_ms, answer.bound_ms / ideal_ms);
+        for (uint32_t b = BASELINES; b-- > 0;) {
+            static const uint32_t order[BASELINES] = {2, 0, 1, 3};
+
+            printf(" %8.3f", rival_ms(&rivals[order[b]], &problem, answer.bound_ms) / ideal_ms);
+        }
+        printf("\n");
+        cairn_answer_plan_fini(&healthy);
+        cairn_answer_plan_fini(&answer);
+        cairn_problem_fini(&problem);
+    }
+}
+
+static void
+row_simulation(bool full)
+{
+    uint32_t seeds = full ? 125 : 10, near = 0;
+    struct values under = {.count = 0};
+
+    for (uint32_t m = 0; m < MODELS; m++)
+        for (uint64_t seed = 5000; seed < 5000 + seeds; seed++) {
+            struct cairn_problem problem = make(&models[m], 64, seed);
+            struct cairn_simulated simulated;
+            struct cairn_answer_plan answer;
+            double took_ms;
+
+            answer = plan(&problem, 1000, &took_ms);
+            if (cairn_simulate(answer.plan, &problem, &simulated))
+                fail("a plan could not be simulated");
+            add(&under, 1 - simulated.step_ms / answer.step_ms);
+            near += fabs(1 - simulated.step_ms / answer.step_ms) <= 0.02;
+            cairn_simulated_fini(&simulated);
+            cairn_answer_plan_fini(&answer);
+            cairn_problem_fini(&problem);
+        }
+    printf("\nsimulated step under the formula: %u plans, %u within 2 %%, median %.3f %%, least %.3f %%, most %.3f %%\n",
+           under.count, near, 100 * quantile(&under, 0.5), 100 * quantile(&under, 0), 100 * quantile(&under, 1));
+}
+
+static void
+row_assign(bool full)
+{
+    static const double squares[] = {1e-7, 1e-6, 5e-6};
+    uint32_t seeds = full ? 200 : 20;
+    static uint32_t scratch[4096];
+
+    printf("\n4,096 sequences of 512 to 262,144 tokens to 64 pipelines of mixed speed, %u seeds: gap to the bound\n", seeds);
+    printf("%-26s %8s %8s %8s %10s %10s %22s %22s\n", "cost of s tokens", "median", "p90", "p99", "median ms", "most ms",
+           "longest first, median", "Hydraulis, median");
+    for (uint32_t a = 0; a < sizeof(squares) / sizeof(*squares); a++) {
+        struct values gaps = {.count = 0}, times = {.count = 0}, longest = {.count = 0}, random = {.count = 0};
+
+        for (uint64_t seed = 0; seed < seeds; seed++) {
+            struct cairn_assign_problem problem;
+            struct cairn_assignment assignment = {0};
+            struct cairn_fault fault;
+            double began_ms, longest_ms, random_ms;
+
+            if (cairn_made_sequences(4096, 64, squares[a], seed, &problem))
+                fail("out of memory");
+            began_ms = now_ms();
+            if (cairn_assign(&problem, &assignment, &fault))
+                fail("no assignment");
+            add(&times, now_ms() - began_ms);
+            add(&gaps, assignment.step_ms / assignment.bound_ms - 1);
+            if (cairn_baseline_longest_first(&problem, scratch, &longest_ms) ||
+                (seed < 10 && cairn_baseline_hydraulis(&problem, scratch, &random_ms)))
+                fail("out of memory");
+            if (longest_ms < assignment.bound_ms * (1 - 1e-9) ||
+                (seed < 10 && random_ms < assignment.bound_ms * (1 - 1e-9)))
+                fail("a baseline's assignment beats the bound, seed %u", (unsigned)seed);
+            add(&longest, longest_ms / assignment.bound_ms - 1);
+            if (seed < 10)
+                add(&random, random_ms / assignment.bound_ms - 1);
+            free(assignment.pipelines);
+            cairn_assign_problem_fini(&problem);
+        }
+        printf("%.0e s^2 + 0.18 s%10s %7.2f%% %7.2f%% %7.2f%% %10.1f %10.1f %21.2f%% %21.2f%%\n", squares[a], "",
+               100 * quantile(&gaps, 0.5), 100 * quantile(&gaps, 0.9), 100 * quantile(&gaps, 0.99),
+               quantile(&times, 0.5), quantile(&times, 1), 100 * quantile(&longest, 0.5),
+               100 * quantile(&random, 0.5));
+    }
+}
+
+int
+main(int argc, char **argv)
+{
+    const char *only = NULL;
+    bool full = false;
+
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--full") == 0)
+            full = true;
+        else if (strcmp(argv[i], "--only") == 0 && i + 1 < argc)
+            only = argv[++i];
+        else
+            fail("usage: %s [--full] [--only gap|time|rivals|malleus|simulation|assign]", argv[0]);
+    }
+    if (!only || strcmp(only, "gap") == 0)
+        row_gap(full);
+    if (!only || strcmp(only, "time") == 0)
+        row_time(full);
+    if (!only || strcmp(only, "rivals") == 0)
+        row_rivals(full);
+    if (!only || strcmp(only, "malleus") == 0)
+        row_malleus();
+    if (!only || strcmp(only, "simulation") == 0)
+        row_simulation(full);
+    if (!only || strcmp(only, "assign") == 0)
+        row_assign(full);
+    return 0;
+}

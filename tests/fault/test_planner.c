@@ -1,0 +1,211 @@
+/*
+ * tests/fault/test_planner.c - reading, planning, offers, assigning and packing with the n-th allocation failing, once and
+ * from there on.
+ *
+ * Every run must end in CAIRN_OK or CAIRN_NOMEM, with nothing allocated that was not before. The linker wraps malloc,
+ * calloc and realloc. The allocator counts freed blocks that it keeps for reuse as used, so each case runs until that
+ * has settled: what then still grows with each run is a leak.
+ */
+#include "replan/offers.h"
+#include "replan/pack.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <malloc.h>
+
+#include <cmocka.h>
+
+void *__real_malloc(size_t bytes);
+void *__real_calloc(size_t count, size_t bytes);
+void *__real_realloc(void *old, size_t bytes);
+void *__wrap_malloc(size_t bytes);
+void *__wrap_calloc(size_t count, size_t bytes);
+void *__wrap_realloc(void *old, size_t bytes);
+
+static bool armed;
+static bool persistent;      /* all from the n-th on fail, not just that one */
+static uint64_t allocations; /* since armed */
+static uint64_t failing;     /* the one that fails */
+static uint64_t failed;
+
+static bool
+fails(void)
+{
+    if (!armed)
+        return false;
+    allocations++;
+    if (allocations == failing || (persistent && allocations > failing)) {
+        failed++;
+        return true;
+    }
+    return false;
+}
+
+void *
+__wrap_malloc(size_t bytes)
+{
+    return fails() ? NULL : __real_malloc(bytes);
+}
+
+void *
+__wrap_calloc(size_t count, size_t bytes)
+{
+    return fails() ? NULL : __real_calloc(count, bytes);
+}
+
+void *
+__wrap_realloc(void *old, size_t bytes)
+{
+    return fails() ? NULL : __real_realloc(old, bytes);
+}
+
+/* Bytes in use on the heap, with those kept for reuse. */
+static size_t
+heap_bytes(void)
+{
+    struct mallinfo2 info = mallinfo2();
+
+    return info.uordblks + info.hblkhd;
+}
+
+static bool
+never(void *context)
+{
+    (void)context;
+    return false;
+}
+
+/* Nine devices in two nodes, one of them slow: too many for a search of all plans. */
+static const char problem_text[] =
+    "{\"layers\": 6, \"layer_ms\": 2, \"head_layers\": 0.5, \"microbatches\": 5, \"tp\": 2, \"tp_cost\": {\"1\": 2, \"2\": 1},"
+    " \"layer_bytes\": 10, \"activation_bytes\": 1, \"link_gbps\": {\"intra\": 100, \"inter\": 10},"
+    " \"slow_links\": [{\"nodes\": [0, 1], \"gbps\": 1}], \"devices\": ["
+    "{\"id\": 0, \"node\": 0, \"rate\": 3, \"memory_bytes\": 40}, {\"id\": 1, \"node\": 0, \"rate\": 1, \"memory_bytes\": 40},"
+    "{\"id\": 2, \"node\": 0, \"rate\": 1, \"memory_bytes\": 40}, {\"id\": 3, \"node\": 0, \"rate\": 1, \"memory_bytes\": 40},"
+    "{\"id\": 4, \"node\": 1, \"rate\": 1, \"memory_bytes\": 40}, {\"id\": 5, \"node\": 1, \"rate\": 1, \"memory_bytes\": 40},"
+    "{\"id\": 6, \"node\": 1, \"rate\": 1, \"memory_bytes\": 40}, {\"id\": 7, \"node\": 1, \"rate\": 1, \"memory_bytes\": 40},"
+    "{\"id\": 8, \"node\": 1, \"rate\": 1, \"memory_bytes\": 40}],"
+    " \"current\": {\"pipelines\": [{\"microbatches\": 5, \"stages\": [{\"devices\": [0, 1], \"layers\": [0, 3]},"
+    " {\"devices\": [2, 3], \"layers\": [3, 6]}]}]}}";
+
+static cairn_err
+run_plan(void)
+{
+    struct cairn_offer_costs costs = {10, 1000};
+    struct cairn_stop stop = {never, NULL};
+    struct cairn_problem problem = {0};
+    struct cairn_offers offers = {0};
+    struct cairn_decider *decider = NULL;
+    struct cairn_fault fault = {""};
+    cairn_err err;
+
+    err = cairn_problem_read(problem_text, sizeof(problem_text) - 1, &problem, &fault);
+    if (err)
+        return err;
+    err = cairn_offers_make(&problem, &costs, &stop, &offers);
+    if (!err && failed == 0)
+        assert_true(offers.offers[CAIRN_REPLAN_GROUPS].step_ms < offers.current_ms);
+    if (!err)
+        err = cairn_decider_create(problem.device_count, &decider);
+    cairn_decider_destroy(decider);
+    cairn_offers_fini(&offers);
+    cairn_problem_fini(&problem);
+    return err;
+}
+
+/* Long sequences decide, so that the search for their places runs as well. */
+static const char assign_text[] =
+    "{\"sequences\": [900, 800, 800, 700, 640, 600, 510, 90, 80, 70, 60, 50], \"cost\": {\"a\": 0.001, \"b\": 1, \"c\": 0},"
+    " \"pipelines\": [{\"time_scale\": 1, \"stages\": 2, \"max_tokens\": 1000},"
+    " {\"time_scale\": 1.5, \"stages\": 1, \"max_tokens\": 900},"
+    " {\"time_scale\": 1, \"stages\": 4, \"max_tokens\": 700}]}";
+
+static cairn_err
+run_assign(void)
+{
+    struct cairn_assign_problem problem = {0};
+    struct cairn_assignment assignment = {0};
+    struct cairn_packing packing = {0};
+    struct cairn_fault fault = {""};
+    cairn_err err;
+
+    err = cairn_assign_problem_read(assign_text, sizeof(assign_text) - 1, &problem, &fault);
+    if (err)
+        return err;
+    err = cairn_assign(&problem, &assignment, &fault);
+    if (!err)
+        err = cairn_pack(&problem, problem.tokens, problem.sequence_count, 300, &packing);
+    cairn_packing_fini(&packing);
+    free(assignment.pipelines);
+    cairn_assign_problem_fini(&problem);
+    return err;
+}
+
+/* Each allocation fails in turn. Nothing may be left, whatever fails. */
+static void
+fail_each(cairn_err (*run)(void))
+{
+    uint64_t total;
+
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(run(), CAIRN_OK); /* until the allocator's own memory has settled */
+    armed = true;
+    allocations = failed = 0;
+    failing = 0;
+    persistent = false;
+    assert_int_equal(run(), CAIRN_OK);
+    total = allocations;
+    for (int kind = 0; kind < 2; kind++)
+        for (uint64_t at = 1; at <= total; at += 1 + at / 60) {
+            size_t before, after;
+            cairn_err err = CAIRN_OK;
+
+            for (int again = 0; again < 16; again++) {
+                persistent = kind == 1;
+                failing = at;
+                allocations = failed = 0;
+                before = heap_bytes();
+                err = run();
+                after = heap_bytes();
+                if (after <= before)
+                    break;
+            }
+            assert_true(failed > 0);
+            if (err != CAIRN_OK && err != CAIRN_NOMEM)
+                fail_msg("allocation %u of %u: %d", (unsigned)at, (unsigned)total, err);
+            if (after > before)
+                fail_msg("allocation %u of %u: %zu bytes are left", (unsigned)at, (unsigned)total, after - before);
+        }
+    armed = false;
+    print_message("%u allocations\n", (unsigned)total);
+}
+
+static void
+test_plan(void **state)
+{
+    (void)state;
+    fail_each(run_plan);
+}
+
+static void
+test_assign(void **state)
+{
+    (void)state;
+    fail_each(run_assign);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_assign),
+    };
+
+    return cmocka_run_group_tests_name("fault/planner", tests, NULL, NULL);
+}
