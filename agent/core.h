@@ -81,8 +81,8 @@ enum cairn_event_type {
     CAIRN_EVENT_SEALED, /* holding, bytes: the packed manifest (the answer to SEAL) */
     CAIRN_EVENT_FINISHED, /* holding, crcs, count: checksums of all parity blocks (answer to FINISH)
                            */
-    CAIRN_EVENT_VERIFIED, /* holding, bad, count, record_damaged: answer to VERIFY (positions are filled in by
-                             the core) */
+    CAIRN_EVENT_VERIFIED, /* holding, bad, count, record_damaged, err (it could not be looked at): answer to VERIFY
+                             (positions are filled in by the core) */
     CAIRN_EVENT_DECODED,  /* item: answer to DECODE */
     CAIRN_EVENT_OPENED,   /* holding, err: answer to OPEN of memory for a hosted holding */
     CAIRN_EVENT_OPERATOR, /* operation, request, generation, flags */
