@@ -639,8 +639,8 @@ class Job:
         return False
 
     def _try_restore(self, final: bool, asks: bool = False) -> None:
-        """Restores what is known by now and was not restored yet. Final: what differs is said, and nothing more is tried. Asks: only
-        where all ranks can."""
+        """Restores what is known by now and was not restored yet. Final: what differs is said, and nothing more is tried.
+        Asks: only where all ranks can."""
         state = (len(self._roots), len(self._known))
         if not final and state == self._tried:
             return
@@ -700,8 +700,8 @@ class Job:
         return layout, todo
 
     def _all_can_resume(self, able: bool) -> bool:
-        """In attach, which all ranks call: whether each of them can restore the same step. Where one cannot, none does: what is left
-        would be a job of two."""
+        """In attach, which all ranks call: whether each of them can restore the same step. Where one cannot, none does: the others
+        would go on from elsewhere."""
         from . import _torch
 
         here = _torch.place()
@@ -750,8 +750,8 @@ class Job:
             steps = _torch.gather(START_KEY, here)
         except RuntimeError:
             self.say(
-                f"resumed from step {self._listed_step}, and not all other ranks have said from where they go on: look whether they "
-                "run under `cairn run --resume` too"
+                f"resumed from step {self._listed_step}, and not all other ranks have said from where they go on: look whether "
+                "they run under `cairn run --resume` too"
             )
             return
         unlike = [f"{rank} (step {int(step)})" for rank, step in enumerate(steps) if int(step) != self._listed_step]
