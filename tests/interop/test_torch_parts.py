@@ -92,6 +92,7 @@ def test_forms_of_tensors():
     assert _torch.uncovered(torch.randn(4).expand(3, 4)) == "it is not contiguous"
     assert _torch.uncovered(torch.empty(2, device="meta")) == "it is on the meta device"
     assert _torch.uncovered(torch.zeros(2, dtype=torch.complex128)) == "its type is torch.complex128"
+    assert _torch.uncovered(torch.nn.LazyLinear(2).weight) == "it gets its shape in the first forward"
     assert _torch.uncovered(torch.eye(2).to_sparse()) == "its layout is torch.sparse_coo"
 
 

@@ -682,8 +682,8 @@ class Job:
         late = [entry.name for entry, _ in todo if entry.kind == _lib.PARAM] if final and not self._attached else []
         if late and not problems:
             self.say(
-                f"nothing was restored: {few(late)} belong to no module whose forward was seen, and gradients were made from "
-                "their fresh values: call cairn.attach before the first step to resume such a script"
+                f"nothing was restored: {few(late)} belong to no module whose forward was seen, or had no shape before it, and "
+                "gradients were made from their fresh values: call cairn.attach before the first step to resume such a script"
             )
             return layout, None
         if problems:

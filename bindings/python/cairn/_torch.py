@@ -178,6 +178,8 @@ def memory_order(tensor: Tensor) -> Optional[Tuple[int, ...]]:
 
 def uncovered(tensor: Tensor) -> Optional[str]:
     """Why a tensor cannot be captured in place; None where it can."""
+    if torch.nn.parameter.is_lazy(tensor):
+        return "it gets its shape in the first forward"
     here = local(tensor)
     if here.is_meta:
         return "it is on the meta device"
