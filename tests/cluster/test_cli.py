@@ -470,6 +470,7 @@ class Run(unittest.TestCase):
         self.assertEqual((code, out.split()), (7, [path, "default", "1"]), err)
         self.assertIn("nothing to resume from", err)
         self.assertNotIn("one was started", err)
+        self.assertIn("--every and --state change nothing", err)
 
     def test_many_at_once_get_one_agent(self):
         self.addCleanup(self.end_embedded)
