@@ -369,6 +369,7 @@ cairn_core_look_holding(const struct cairn_core *core, uint32_t holding_index_wa
                       generation_is(holding->generation, core->ready)),
         .data_blocks = holding->data_blocks,
         .bad_blocks = holding->bad_count,
+        .record_mended = holding->record_mended,
         .table = holding->table,
         .stripes = holding->lengths_known ? &holding->stripes : NULL,
         .position = holding->position,

@@ -118,6 +118,7 @@ struct holding {
     struct cairn_bad_block *bad; /* [bad_count] of a COMPLETE holding, positions filled in */
     size_t bad_count;
     bool verified;     /* since the last claim or verify */
+    bool record_mended; /* by the last of them */
     uint64_t *missing; /* bitset over data blocks then parity area blocks; NULL when none */
     uint64_t missing_count;
     uint64_t written_blocks;

@@ -324,8 +324,20 @@ take_coverage(struct session *session, const struct cairn_session_frame *frame)
 }
 
 static void
-take_frame(struct cairn_agent *agent, struct session *session,
-           const struct cairn_session_frame *frame)
+take_timing(struct cairn_agent *agent, struct session *session, struct cairn_session_frame *frame)
+{
+    struct cairn_session_timing timing;
+
+    if (!session->trainer || cairn_session_take_timing(frame, &timing) != CAIRN_OK) {
+        session->state = SESSION_CLOSING;
+        return;
+    }
+    timing_take_ring(agent, session, frame->fds[0]);
+    frame->fds[0] = -1;
+}
+
+static void
+take_frame(struct cairn_agent *agent, struct session *session, struct cairn_session_frame *frame)
 {
     struct cairn_session_operator request;
 
@@ -359,6 +371,9 @@ take_frame(struct cairn_agent *agent, struct session *session,
         break;
     case CAIRN_SESSION_COVERAGE:
         take_coverage(session, frame);
+        break;
+    case CAIRN_SESSION_TIMING:
+        take_timing(agent, session, frame);
         break;
     case CAIRN_SESSION_OPERATOR:
         if (!session->trainer && cairn_session_take_operator(frame, &request) == CAIRN_OK)

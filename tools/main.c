@@ -28,6 +28,10 @@ static const struct cairn_verb verbs[] = {
      cairn_verb_fingerprint},
     {"detect", "who is slow, who hangs, and why, from a trace of collective timing",
      cairn_verb_detect},
+    {"explain", "a verdict of detect as a story in seconds, with its evidence", cairn_verb_explain},
+    {"heatmap", "who computes how long, pipeline stage by pipeline, for the terminal and as PNG",
+     cairn_verb_heatmap},
+    {"trace", "the last steps of all ranks as a timeline for Perfetto", cairn_verb_trace},
     {"plan", "pipelines for the devices that are left, and how good they are at most", cairn_verb_plan},
     {"simulate", "a plan's step, replayed operation by operation", cairn_verb_simulate},
     {"assign", "sequences of different length to pipelines of different speed", cairn_verb_assign},
@@ -86,6 +90,7 @@ int
 main(int argc, char **argv)
 {
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGCHLD, SIG_DFL); /* whoever starts us may ignore it, and then nobody learns how a child of ours ended */
     if (argc < 2) {
         print_help(stderr);
         return CAIRN_EXIT_USAGE;
