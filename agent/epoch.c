@@ -340,6 +340,8 @@ epoch_verified(struct cairn_core *core, const struct cairn_event *event)
         !answer_is(event->request, holding->asked_verify) ||
         !generation_is(holding->generation, event->generation))
         return;
+    if (event->err) /* what could not be looked at is not verified: the coordinator's deadline decides */
+        return;
     free(holding->bad);
     holding->bad = NULL;
     holding->bad_count = event->count;
@@ -417,6 +419,8 @@ enter(struct cairn_core *core, struct epoch_record *record)
     facts_clear(core);
     adopt(core, record);
     core->committed = (struct cairn_generation){0, 0};
+    if (restart || core->self_member != UINT32_MAX)
+        core->joins_tried = 0;
     if (restart) {
         core->last_step = 0;
         core->begun_ns = 0;

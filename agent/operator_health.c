@@ -243,7 +243,8 @@ check_nodes(const struct operator_job *job, struct operator_health *health)
                   denied == 1 ? "" : "s", denied == 1 ? "s" : "");
     if (outside)
         add_check(health, OPERATOR_CRITICAL, "not-a-member",
-                  "stop the trainers, run `cairn restore` with all agents up, and start the trainers again",
+                  "wait some seconds: they are taken in once all agents are up and all ranks attached; where they are not, stop "
+                  "the trainers, run `cairn restore` with all agents up, and start the trainers again",
                   "trainers run on %u node%s that the last restore did not find, and so nothing is committed", outside,
                   outside == 1 ? "" : "s");
     health->unkept = unkept;
