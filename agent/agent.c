@@ -164,7 +164,10 @@ on_signal(void *context, int signal_number)
 {
     struct cairn_agent *agent = context;
 
-    CAIRN_LOG_AT(INFO, "agent: stops signal=%d; its memory stays with the keeper", signal_number);
+    if (agent->unkept)
+        CAIRN_LOG_AT(WARN, "agent: stops signal=%d; no keeper holds its memory, which is gone with it", signal_number);
+    else
+        CAIRN_LOG_AT(INFO, "agent: stops signal=%d; its memory stays with the keeper", signal_number);
     agent->stopping = true;
     cairn_loop_stop(agent->loop);
 }
@@ -268,11 +271,16 @@ static cairn_err
 open_catalog(struct cairn_agent *agent)
 {
     char path[CAIRN_CONFIG_PATH_BYTES_MAX + 16];
+    struct stat status;
 
     if (mkdir(agent->config.dir, 0700) != 0 && errno != EEXIST) {
-        CAIRN_LOG_AT(ERROR, "agent: cannot make the state directory %s: %s", agent->config.dir,
-                     strerror(errno));
+        CAIRN_LOG_AT(ERROR, "agent: cannot make the state directory %s: %s: make the folder above it, writable for this "
+                            "user, or set `dir` to another path", agent->config.dir, strerror(errno));
         return CAIRN_IO;
+    }
+    if (stat(agent->config.dir, &status) == 0 && !S_ISDIR(status.st_mode)) {
+        CAIRN_LOG_AT(ERROR, "agent: the state directory %s is no directory: set `dir` to another path", agent->config.dir);
+        return CAIRN_CONFIG;
     }
     snprintf(path, sizeof path, "%s/catalog", agent->config.dir);
     return cairn_catalog_open(&cairn_store_rocksdb, path, &agent->catalog);
@@ -501,8 +509,10 @@ cairn_agent_run(const struct cairn_config *config, const char *executable)
     signal(SIGPIPE, SIG_IGN);
     err = open_all(agent);
     if (err) {
-        CAIRN_LOG_AT(ERROR, "agent: cannot start: %s", cairn_err_text(err));
         exit_code = agent->exit_code ? agent->exit_code : exit_code_of(err);
+        CAIRN_LOG_AT(ERROR, "agent: cannot start: %s",
+                     exit_code == 69 ? "it cannot listen at its address: end what uses it, or mend `node` and `nodes`"
+                                     : cairn_err_text(err));
         close_all(agent);
         free(agent);
         return exit_code;

@@ -60,7 +60,7 @@ const struct cairn_option cairn_options[] = {
      NULL,
      NULL, "time between two signs of life of an agent"},
     {"dead_after_ms", CAIRN_OPTION_U32, 50, 600000, "3000", FIELD(dead_after_ms), NULL,
-     NULL, "silence after which an agent counts as dead; at least twice heartbeat_interval_ms"},
+     NULL, "silence after which an agent counts as dead; at least twice heartbeat_interval_ms; what it holds is rebuilt after three times as long"},
     {"repair_after_ms", CAIRN_OPTION_U32, 0, 86400000, "30000", FIELD(repair_after_ms), NULL,
      NULL, "time from a node's death to rebuilding what it held elsewhere; 0: never"},
     {"keeper", CAIRN_OPTION_BOOL, 0, 0, "true", FIELD(keeper), NULL,

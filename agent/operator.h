@@ -66,6 +66,7 @@ struct operator_holding {
     X(ready_from_files)                                                                            \
     X(protect_ns)     /* of the newest commit: from the first grant on; 0 unknown */               \
     X(reserved_bytes) /* memory of this agent */                                                   \
+    X(mended_records) /* of generations, that the last verify found damaged */                    \
     X(state_bytes)    /* of this node's part of a generation, 0 before trainers register */        \
     X(captured)       /* snapshots, over this node's trainers, as the next four */                 \
     X(skipped)                                                                                     \
@@ -202,6 +203,7 @@ struct operator_health {
     uint32_t parity;  /* the least of all groups */
     uint32_t parts;   /* that the newest generation has */
     uint32_t missing; /* parts that nobody who answered holds */
+    uint32_t unkept;  /* nodes whose memory no keeper holds */
     int32_t survives; /* further nodes of every group that may be lost now; < 0: too much is lost
                          already */
     bool survives_domain; /* the loss of any one failure domain */
@@ -234,6 +236,7 @@ struct operator_verified {
     uint64_t checked_bytes;    /* data of complete parts, on all nodes */
     uint64_t still_bad_blocks; /* of that generation, that the agents know damaged afterwards */
     uint64_t other_bad_blocks; /* of other generations, which a verify does not repair */
+    uint64_t mended_records;   /* what agents keep beside their memory for the agents after them */
     uint32_t missing_parts;    /* of the newest generation, with nobody who answered, afterwards */
     int32_t survives;          /* as in operator_health; only where parts are missing */
     uint32_t answering, configured;

@@ -243,12 +243,14 @@ check_nodes(const struct operator_job *job, struct operator_health *health)
                   denied == 1 ? "" : "s", denied == 1 ? "s" : "");
     if (outside)
         add_check(health, OPERATOR_CRITICAL, "not-a-member",
-                  "stop the trainers, run `cairn restore` with all agents up, and start the trainers again",
+                  "wait some seconds: they are taken in once all agents are up and all ranks attached; where they are not, stop "
+                  "the trainers, run `cairn restore` with all agents up, and start the trainers again",
                   "trainers run on %u node%s that the last restore did not find, and so nothing is committed", outside,
                   outside == 1 ? "" : "s");
+    health->unkept = unkept;
     if (unkept)
         add_check(health, OPERATOR_WARN, "memory-unkept",
-                  "restart the agent there at a moment when no other node is missing",
+                  "set `keeper: true` where it is off, and restart the agent there at a moment when no other node is missing",
                   "on %u node%s no keeper holds the memory: it would be lost with its agent", unkept, unkept == 1 ? "" : "s");
     if (frozen)
         add_check(health, OPERATOR_WARN, "restore-running",
@@ -298,7 +300,7 @@ check_generation(const struct operator_job *job, struct operator_health *health)
     if (health->parity == 0)
         add_check(health, OPERATOR_WARN, "no-parity",
                   "set `parity` to 1 or more, with more than that many nodes",
-                  "a lost node is not covered: m = 0; the death of trainers and of the agent is");
+                  "a lost node is not covered: m = 0; the death of trainers%s is", health->unkept ? "" : " and of the agent");
     else if (health->parity < job->config->parity)
         add_check(health, OPERATOR_WARN, "less-parity",
                   "start the missing agents and run `cairn restore`",

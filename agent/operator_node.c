@@ -69,6 +69,7 @@ fill_holdings(const struct cairn_agent *agent, struct operator_node *out)
 
         if (!cairn_core_look_holding(agent->core, i, &view) || view.state == CAIRN_HOLDING_FREE)
             continue;
+        out->mended_records += view.record_mended;
         out->holdings[out->holding_count++] =
             (struct operator_holding){.generation = view.generation,
                                       .member = view.member,

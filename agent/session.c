@@ -254,7 +254,7 @@ session_skip(struct cairn_agent *agent, const struct cairn_action *action)
         return;
     if (action->reason == CAIRN_SKIP_NOT_READY)
         snprintf(skip.text, sizeof skip.text,
-                 "a restore is under way, or this node is no member: a spare, or not found by the last restore");
+                 "a restore is under way, or this node is no member: a spare, or not found by the last restore and not yet taken in");
     if (action->reason == CAIRN_SKIP_BUSY)
         snprintf(skip.text, sizeof skip.text, "an earlier generation is still being protected, or steps follow faster than commits");
     if (action->reason == CAIRN_SKIP_BEGUN)
@@ -318,6 +318,8 @@ session_epoch(struct cairn_agent *agent, uint64_t epoch, bool restart)
             session->stale = true; /* a trainer of before the restore may not write into the new epoch */
             any = true;
         }
+        if (session->stale)
+            continue; /* nor hear its number, by which the next agent would take it for one of that epoch */
         if (cairn_session_put_epoch(&session->writer, &value) != CAIRN_OK)
             session->state = SESSION_CLOSING;
         session_flush(agent, session);

@@ -112,8 +112,8 @@ struct cairn_session_hello {
     uint32_t world;
     uint32_t local_ranks;
     uint64_t pid;
-    uint64_t epoch; /* that this client was last welcomed under, 0 at first: tells a left-over of an
-                       older one */
+    uint64_t epoch; /* that this client was last welcomed under or told of, 0 at first: tells a left-over
+                       of an older one, which is not told */
 };
 
 /* What the rank holds, in the order of capture. Addresses do not travel: they are NULL here. */

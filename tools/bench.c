@@ -455,6 +455,8 @@ cairn_verb_bench(int argc, char **argv)
     if (!take_number(rounds, 1, CAIRN_BENCH_ROUNDS_MAX, &options.rounds) ||
         !take_number(nodes, 3, 16, &options.nodes) || !take_number(parity, 1, 4, &options.parity))
         return cairn_usage_error(&usage, "--rounds takes 1 to 31, --nodes 3 to 16, --parity 1 to 4");
+    if (2 * (options.parity ? options.parity : CAIRN_BENCH_PARITY) > (options.nodes ? options.nodes : CAIRN_BENCH_NODES))
+        return cairn_usage_error(&usage, "of the nodes at most half can be --parity");
     cairn_log_setup(CAIRN_LOG_ERROR, NULL, NULL);
     return all ? run_all(&options, json) : run_one(stage, &options, json);
 }

@@ -90,6 +90,7 @@ int
 main(int argc, char **argv)
 {
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGCHLD, SIG_DFL); /* whoever starts us may ignore it, and then nobody learns how a child of ours ended */
     if (argc < 2) {
         print_help(stderr);
         return CAIRN_EXIT_USAGE;

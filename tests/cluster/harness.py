@@ -117,7 +117,8 @@ def pids_with(*arguments):
 class Cluster:
     """Agents on loopback, one per node, in a temporary directory."""
 
-    def __init__(self, nodes=6, parity=2, state="2MiB", options="", addresses=None, prefixes=None):
+    def __init__(self, nodes=6, parity=2, state="2MiB", options="", addresses=None, prefixes=None,
+                 dead_after_ms=1000):
         self.dir = tempfile.mkdtemp(prefix="cairn-test-")
         self.nodes = nodes
         self.agents = [None] * nodes
@@ -128,7 +129,7 @@ class Cluster:
         for i in range(nodes):
             with open(self.path(f"node{i}.yaml"), "w") as file:
                 file.write(f"job: cluster\nnode: {i}\nsocket: {self.socket(i)}\ndir: {self.state(i)}\nparity: {parity}\n"
-                           f"state_bytes: {state}\nheartbeat_interval_ms: 100\ndead_after_ms: 1000\nkeeper_linger_s: 60\n"
+                           f"state_bytes: {state}\nheartbeat_interval_ms: 100\ndead_after_ms: {dead_after_ms}\nkeeper_linger_s: 60\n"
                            f"log_level: debug\n{options}\nnodes:\n")
                 file.writelines(f'  - {{address: "{address}"}}\n' for address in addresses)
 

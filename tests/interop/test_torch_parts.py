@@ -151,6 +151,19 @@ def test_optimizers_are_covered(optimizer, options):
         assert all((after[k].shape, after[k].dtype, after[k].device) == (v.shape, v.dtype, v.device) for k, v in tensors.items())
 
 
+def test_names_are_known_before_the_rest():
+    """What the ranks tell each other of early is what they go by later."""
+    model, _ = trained()
+    model[2].weight = torch.nn.Parameter(torch.randn(2, 5))
+    loose, frozen = torch.nn.Parameter(torch.randn(3)), torch.nn.Linear(2, 2).requires_grad_(False)
+    model.append(frozen)
+    optimizer = torch.optim.AdamW([*(p for p in model.parameters() if p.requires_grad), loose])
+    layout, problems = layout_of(model, optimizer)
+    names = _state.plain_names({"": model}, [_state.Known(lambda: optimizer, 0)], 1)
+    assert problems.lines == [] and names == sorted(layout.plain_parameters())
+    assert "3.weight" in names and "optimizer0.group0.6" in names
+
+
 def test_what_is_incomplete_is_named():
     model, optimizer = trained()
     del optimizer.state[model[2].bias]

@@ -34,7 +34,7 @@ from . import _blob, _lib
 from ._coverage import Coverage
 from ._fence import Fence
 from ._moments import Filling
-from ._state import Entry, Extras, Known, Layout, Place, Problems, collect, devices_of, few, named
+from ._state import Entry, Extras, Known, Layout, Place, Problems, collect, devices_of, few, named, plain_names
 
 RESTORE_TRIES = 3
 LAST_GRANT_MS = 500  # that the end of a process waits for the agent,
@@ -47,6 +47,7 @@ STEP_IN_A_GRAPH = "the optimizer's step is recorded into a CUDA graph, and no ho
 COPY_LONGEST_S = 60.0  # a copy that takes longer is not left running behind further updates
 WATCHED_BYTES_MIN = 1 << 20  # per parameter: with less to be captured it is quicker to wait than to look at each write
 ORDERS_LEARNED_MAX = 4
+NAMES_KEY = "names"
 
 
 class Damaged(RuntimeError):
@@ -91,8 +92,8 @@ class Job:
         self._orders_learned = 0
         self._refused = False  # the layout is incomplete: no snapshots are taken
         self._staged_always: Set[str] = set()
-        self._agreed: Tuple[Tuple[str, ...], Dict[str, Tuple[str, int, int]]] = ((), {})
-        self._exchanges = 0
+        self._published: Optional[List[str]] = None  # the names of plain parameters that the other ranks have been told
+        self._agreed: Tuple[Optional[List[str]], Dict[str, Tuple[str, int, int]]] = (None, {})
         # the restore
         self._listed: Optional[Dict[str, _lib.Listed]] = None
         self._listed_step = 0
@@ -380,7 +381,8 @@ class Job:
         known = self._alive.get(id(optimizer))
         if known is None:
             return
-        if self._layout is None or self._layout.has_grown(known):
+        grown = self._layout is None or self._layout.has_grown(known)
+        if grown:
             known.note_missing()
         self._stepped[id(optimizer)] = None
         if self._cycle is not None:
@@ -395,6 +397,8 @@ class Job:
         from . import _torch
 
         self._early = {"random": _torch.random_state(), "extras": self._extras.early(self)}
+        if grown:
+            self._publish_early()
         if self._begins_at_once:
             self._begin()
 
@@ -548,13 +552,30 @@ class Job:
                 {name: (name, here.rank, here.world) for name in layout.plain_parameters()}, here, buffers_of_rank_0=True
             )
             return
-        plain = tuple(sorted(layout.plain_parameters()))
-        if self._agreed[0] != plain or self._exchanges == 0:
-            self._exchanges += 1
-            others = [json.loads(each) for each in _torch.exchange(str(self._exchanges), json.dumps(plain).encode(), here)]
+        plain = sorted(layout.plain_parameters())
+        if self._agreed[0] != plain:
+            self._publish(plain, here)
+            others = [json.loads(each) for each in _torch.gather(NAMES_KEY, here)]
             alone = {name for name in plain if sum(name in each for each in others) == 1}
             self._agreed = plain, {name: (name if name in alone else f"rank{here.rank}/{name}", 0, 1) for name in plain}
         layout.share(self._agreed[1], here, buffers_of_rank_0=False)
+
+    def _publish_early(self) -> None:
+        """Right after an update: where the ranks are the stages of a pipeline a rank's next forward begins only when the one before
+        has sent something to it, which would then be waiting for these names."""
+        from . import _torch
+
+        here = _torch.place()
+        if here.world > 1 and _torch.has_store() and not all(map(_torch.replicates, self._roots.values())):
+            self._publish(plain_names(self._roots, self._live(), here.world), here)
+
+    def _publish(self, plain: List[str], here: Place) -> None:
+        """Where it has changed. All ranks publish before they gather: of two that have a name in common one at least sees it."""
+        from . import _torch
+
+        if self._published != plain:
+            _torch.publish(NAMES_KEY, json.dumps(plain).encode(), here)
+            self._published = plain
 
     # ---- restore ----
 

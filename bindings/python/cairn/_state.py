@@ -634,6 +634,20 @@ def named(roots: Mapping[str, Any], world: int) -> Tuple[Dict[int, str], Parts, 
     return names, parts, problems
 
 
+def plain_names(roots: Mapping[str, Any], known: Sequence[Known], world: int) -> List[str]:
+    """The names of Layout.plain_parameters, sorted, without a look at anything else."""
+    from . import _torch
+
+    names, parts, _ = named(roots, world)
+    held = [parameter for root in roots.values() for _, parameter in _torch.named_parameters(root)]
+    found = {names[id(parameter)] for parameter in held if id(parameter) not in parts and not _torch.is_sharded(parameter)}
+    for each in known:
+        for number, index, _group, parameter in _torch.grouped(each.optimizer()):
+            if id(parameter) not in names and not _torch.is_sharded(parameter):
+                found.add(positional(each.number, number, index))
+    return sorted(map(fitting, found))
+
+
 def collect(
     roots: Mapping[str, Any],
     known: Sequence[Known],

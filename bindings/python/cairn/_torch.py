@@ -79,20 +79,36 @@ def place() -> Place:
     return Place(rank, world, min(world, int(told[0]) if told else world))
 
 
-def exchange(key: str, value: bytes, here: Place) -> List[bytes]:
-    """What each rank gave under the key, by rank, through torch.distributed's store, without a collective. Raises on timeout."""
+def has_store() -> bool:
+    """The ranks have a store of torch.distributed in common."""
+    return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
+
+
+def publish(key: str, value: bytes, here: Place) -> None:
+    """Gives the other ranks what they may `gather` under the key, instead of what this rank gave before. Waits for nobody."""
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    _get_default_store().set(f"cairn/{key}/{here.rank}", value.decode())
+
+
+def gather(key: str, here: Place) -> List[bytes]:
+    """What each rank published under the key last, by rank, without a collective. Waits for each to have done so; raises on timeout."""
     from torch.distributed.distributed_c10d import _get_default_store
 
     store = _get_default_store()
-    store.set(f"cairn/{key}/{here.rank}", value.decode())
     store.wait([f"cairn/{key}/{rank}" for rank in range(here.world)], EXCHANGE_TIMEOUT)
     return [store.get(f"cairn/{key}/{rank}") for rank in range(here.world)]
 
 
+def exchange(key: str, value: bytes, here: Place) -> List[bytes]:
+    """Publishes, and gathers what the others did."""
+    publish(key, value, here)
+    return gather(key, here)
+
+
 def meet(key: str, here: Place, timeout_s: float) -> None:
     """Says that this rank has come, and waits for the others; not without a store, nor longer than the timeout."""
-    distributed = torch.distributed
-    if not (distributed.is_available() and distributed.is_initialized()):
+    if not has_store():
         return
     from torch.distributed.distributed_c10d import _get_default_store
 
