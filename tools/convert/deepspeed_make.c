@@ -254,9 +254,9 @@ check_request(struct cairn_deepspeed_make *make)
                               "%s did not come from DeepSpeed: say with --zero which optimizer shall load "
                               "it: 1, 2 or 3, or bf16 for BF16_Optimizer",
                               make->checkpoint->place.path);
-    if (wanted->tp > 1 || wanted->pp > 1 || wanted->ep > 1)
+    if (wanted->pp > 1 || wanted->ep > 1)
         return cairn_complain(make->complaint, CAIRN_INVAL,
-                              "DeepSpeed's files are made for data parallelism alone: leave out --tp, --pp "
+                              "DeepSpeed's files are made for data and tensor parallelism alone: leave out --pp "
                               "and --ep");
     make->bf16_optimizer = make->options->zero == CAIRN_ZERO_BF16;
     make->stage = make->bf16_optimizer ? 1 : (uint32_t)make->options->zero;
@@ -304,6 +304,18 @@ check_experts(const struct cairn_deepspeed_make *make)
     return CAIRN_OK;
 }
 
+/* Ranks have parts of parameters where ZeRO 3 begins a new buffer, and which of them are whole is not known here. */
+static cairn_err
+check_slabs(const struct cairn_deepspeed_make *make)
+{
+    if (make->options->parallelism.tp <= 1 || make->slab_count == make->job.groups->count)
+        return CAIRN_OK;
+    return cairn_complain(make->complaint, CAIRN_INVAL,
+                          "%s has a group of more than %" PRIu64 " elements per data-parallel rank, which ZeRO 3 splits, and that "
+                          "is not made with --tp: say a larger --dp, or --zero 1 or 2",
+                          make->checkpoint->place.path, SUB_GROUP_ELEMENTS);
+}
+
 static cairn_err
 prepare(struct cairn_deepspeed_make *make)
 {
@@ -320,6 +332,8 @@ prepare(struct cairn_deepspeed_make *make)
                                        make->complaint);
     if (!err)
         err = read_groups(make);
+    if (!err)
+        err = check_slabs(make);
     if (!err && make->options->job)
         err = cairn_deepspeed_make_names(make);
     if (!err)

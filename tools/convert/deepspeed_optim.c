@@ -462,6 +462,7 @@ cairn_deepspeed_optim_read(struct cairn_checkpoint *checkpoint, struct cairn_dee
         cairn_deepspeed_forget(tree, reading.optimizer, "group_paddings");
         cairn_deepspeed_forget(tree, reading.optimizer, "param_slice_mappings");
         cairn_deepspeed_set_ranks(tree, reading.optimizer, "partition_count", 1);
+        cairn_deepspeed_tensor_forget(reading.optimizer);
         if (state->layers.count > 0)
             err = gather_experts(&reading);
     }

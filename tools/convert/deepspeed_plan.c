@@ -138,7 +138,7 @@ cairn_deepspeed_plan_model(struct cairn_deepspeed_target *target, const char *fo
                        target->part);
     if (!err) {
         cairn_deepspeed_set_ranks(&object.tree, object.root, "dp_world_size", target->ranks);
-        err = set_experts(target, &object);
+        err = target->tensor_ranks > 1 ? cairn_deepspeed_tensor_object(target, &object) : set_experts(target, &object);
     }
     if (!err) {
         if (target->rank == 0 && target->part == 0)

@@ -15,7 +15,8 @@
  *   ("fragment", parameter)      a rank's part of a frozen parameter, ZeRO 3
  *   ("empty", dtype)             a parameter's place in a module of ZeRO 3
  *   ("line", name)               a tensor without its shape (never carried, only written)
- * What depends on the number of ranks is as good as left out, so that the same state is the same bytes:
+ * What depends on the number of ranks is as good as left out, so that the same state is the same bytes: parts of tensor
+ * parallelism carry what those of a job without would, and nothing where it is what the first part has;
  * group_paddings and param_slice_mappings are None, dp_world_size and partition_count 1, and experts are
  * those of a job that spreads them over one rank.
  */
@@ -28,6 +29,8 @@
 
 #define CAIRN_DEEPSPEED_MODEL "deepspeed/model_states.pickle"
 #define CAIRN_DEEPSPEED_OPTIM "deepspeed/optim_states.pickle"
+/* The rows of an embedding with the padding that it had in all tensor-parallel parts, text; not there without padding. */
+#define CAIRN_DEEPSPEED_VOCABULARY_ROWS "deepspeed/vocabulary_rows"
 /* The ranks that experts are spread over, where the groups hold for this number alone: text, "0" for several numbers. */
 #define CAIRN_DEEPSPEED_EXPERT_RANKS "deepspeed/expert_ranks"
 #define CAIRN_DEEPSPEED_SCOPE "deepspeed/"
@@ -58,6 +61,7 @@ struct cairn_deepspeed_state {
     uint32_t ranks;
     uint8_t *carried[2]; /* rank 0's pickles: model, optim; as other ranks would have them */
     size_t carried_bytes[2];
+    const struct cairn_deepspeed_state *first; /* the first part's, where this is a later one; borrowed */
     struct cairn_deepspeed_scalar *scalars;
     uint32_t scalar_count;
     char version[32];
@@ -94,6 +98,18 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_experts_gather(struct cairn_checkpoin
                                                           struct cairn_deepspeed_state *state,
                                                           struct cairn_pickle *tree, struct cairn_pickle_node *root,
                                                           const char *where, struct cairn_complaint *complaint);
+
+/* deepspeed_tensor_read.c: a model_states object becomes that of a job without tensor parallelism. Failures are the tree's. */
+void cairn_deepspeed_tensor_gather(struct cairn_deepspeed_state *state, struct cairn_pickle *tree,
+                                   struct cairn_pickle_node *root);
+/* Leaves out where each rank's elements belong, which the patterns in universal_checkpoint_info say too. */
+void cairn_deepspeed_tensor_forget(struct cairn_pickle_node *dict);
+/* Carries CAIRN_DEEPSPEED_VOCABULARY_ROWS where there is padding. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_tensor_rows(struct cairn_checkpoint *checkpoint,
+                                                       const struct cairn_deepspeed_state *state,
+                                                       struct cairn_complaint *complaint);
+/* What a dict has under a key is not there any more. */
+void cairn_deepspeed_remove(struct cairn_pickle_node *dict, const char *key);
 
 /* Reads a model_states file of a rank; rank 0 first. Complained about, as all here. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_model_read(struct cairn_checkpoint *checkpoint,

@@ -18,6 +18,8 @@ load_carried(struct cairn_deepspeed_target *target, int which, const char *what)
     cairn_err err;
 
     cairn_deepspeed_scoped(target->part, 0, what, name);
+    if (cairn_layout_tensor_find(target->checkpoint->layout, name) == UINT32_MAX)
+        cairn_deepspeed_scoped(0, 0, what, name); /* a tensor-parallel rank that says what the first says */
     err = cairn_checkpoint_load_opaque(
         target->checkpoint, name, CAIRN_CONVERT_METADATA_BYTES_MAX, &target->carried[which],
         &target->carried_bytes[which], target->complaint);
@@ -298,24 +300,31 @@ note_aliases(struct cairn_deepspeed_target *target)
     return CAIRN_OK;
 }
 
-/* Whether the parts are those of tensor parallelism: as the files say, or because a pipeline would have layers. */
-static bool
-is_cut(const struct cairn_deepspeed_target *target, const struct cairn_pickle_node *model)
+/* How many parts a pipeline has: objects of later tensor-parallel ranks are there only where they say something else. */
+static uint32_t
+count_stages(const struct cairn_deepspeed_target *target, const struct cairn_pickle_node *model)
 {
     static const char layer[] = CAIRN_DEEPSPEED_SCOPE "layer_";
     const struct cairn_layout *layout = target->checkpoint->layout;
     uint64_t degree;
 
-    if (cairn_pickle_u64(
-            cairn_pickle_get(cairn_pickle_get(model, "checkpoint_parallel_dimensions"), "tp_degree"),
-            &degree))
-        return degree > 1;
-    if (target->part_count == 1)
-        return false;
+    if (cairn_pickle_u64(cairn_pickle_get(cairn_pickle_get(model, "checkpoint_parallel_dimensions"), "pp_degree"),
+                         &degree))
+        return degree > 1 ? target->part_count : 1;
     for (uint32_t i = 0; i < cairn_layout_tensor_count(layout); i++)
         if (strncmp(cairn_layout_tensor(layout, i)->name, layer, strlen(layer)) == 0)
-            return false;
-    return true;
+            return target->part_count;
+    return 1;
+}
+
+/* Whether shapes in the object are those of parts. */
+static bool
+is_old(const struct cairn_pickle_node *model)
+{
+    const struct cairn_pickle_node *degrees = cairn_pickle_get(model, "checkpoint_parallel_dimensions");
+    uint64_t degree;
+
+    return cairn_pickle_u64(cairn_pickle_get(degrees, "tp_degree"), &degree) && degree > 1;
 }
 
 cairn_err
@@ -339,11 +348,6 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
     target->ranks = wanted->dp ? wanted->dp : checkpoint->parallelism.dp;
     if (target->ranks == 0)
         target->ranks = 1;
-    if (wanted->tp > 1 || (wanted->pp > 0 && wanted->pp != target->part_count))
-        return cairn_complain(complaint, CAIRN_INVAL,
-                              "DeepSpeed's files are written for another number of data-parallel ranks "
-                              "alone, here with a pipeline of %" PRIu32 ": leave out --tp and --pp",
-                              target->part_count);
     err = load_carried(target, 0, CAIRN_DEEPSPEED_MODEL);
     if (!err)
         err = load_carried(target, 1, CAIRN_DEEPSPEED_OPTIM);
@@ -355,12 +359,22 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
                              checkpoint->place.path);
     if (!err)
         err = cairn_deepspeed_object_load(target, 0, 0, &object);
-    if (!err && is_cut(target, object.root))
+    if (!err)
+        target->part_count = count_stages(target, object.root);
+    if (!err && wanted->pp > 0 && wanted->pp != target->part_count)
         err = cairn_complain(complaint, CAIRN_INVAL,
-                             "%s was saved with tensor parallelism, with which no files are written; make "
-                             "%s anew without it: --drop '*deepspeed/*' with --zero and --job",
-                             checkpoint->place.path,
-                             flat ? "them" : "DeepSpeed's own (--to deepspeed), and these of them,");
+                             "DeepSpeed's files are written with the pipeline that they had, here of %" PRIu32
+                             ": leave out --pp",
+                             target->part_count);
+    if (!err && target->part_count > 1 && wanted->tp > 1)
+        err = cairn_complain(complaint, CAIRN_INVAL,
+                             "%s has a pipeline, which is not written with tensor parallelism: leave out --tp",
+                             checkpoint->place.path);
+    if (!err && is_old(object.root))
+        err = cairn_complain(complaint, CAIRN_INVAL,
+                             "%s says of tensor parallelism what cannot be used any more: convert what DeepSpeed saved once "
+                             "more, or make its files anew: --drop '*deepspeed/*' with --zero and --job",
+                             checkpoint->place.path);
     shapes = err ? NULL : cairn_pickle_get(object.root, "param_shapes");
     if (checkpoint->step_known ||
         !cairn_pickle_u64(cairn_pickle_get(object.root, "global_steps"), &target->step))
@@ -371,6 +385,8 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
         err = read_optimizer(target);
     if (!err)
         err = spread_experts(target, object.root, wanted->ep, flat);
+    if (!err)
+        err = cairn_deepspeed_tensor_plan(target, object.root, target->part_count > 1 ? 1 : wanted->tp, flat);
     if (!err)
         err = note_aliases(target);
     if (!err && !target->stage3 && flat)
@@ -384,6 +400,10 @@ cairn_deepspeed_target_fini(struct cairn_deepspeed_target *target)
 {
     cairn_deepspeed_groups_fini(&target->groups);
     cairn_deepspeed_layers_fini(&target->layers);
+    cairn_deepspeed_cuts_fini(&target->cuts);
+    free(target->cut_of);
+    free(target->cut_at);
+    free(target->pieces);
     free(target->carried[0]);
     free(target->carried[1]);
     free(target->alias_of);
