@@ -381,6 +381,8 @@ try_set(struct search *search, const struct unit_set *set)
         if (search->plan && fluid_ms >= search->step_ms * NEAR)
             break;
         for (int deal = 0; !err && deal < CAIRN_DEAL_COUNT && !over(search); deal++) {
+            if (deal == CAIRN_DEAL_APART && tried > 0) /* the same for every number of pipelines that is enough */
+                continue;
             err = try_division(search, set, count, (enum cairn_deal)deal);
             search->tried = true;
         }
