@@ -175,7 +175,7 @@ level_of(const struct cairn_parts *parts, double alone)
 {
     double level = ceil((alone - 1) * parts->parts);
 
-    return level < 1 ? 1 : level < LEVELS ? (uint32_t)level : LEVELS;
+    return level < 1 ? 1 : level < LEVELS - 1 ? (uint32_t)level : LEVELS - 1;
 }
 
 /* The price of an owner, in half parts of its own. */
@@ -230,7 +230,7 @@ set_levels(struct cairn_parts *parts)
 
         if (kind->cover == 0 || alone < 1)
             continue;
-        if (at + parts->parts >= LEVELS)
+        if (at == LEVELS - 1)
             return false;
         level = &parts->levels[kind->size_index][at];
         level->adds = fmax(level->adds, alone - 1);

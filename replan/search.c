@@ -1,6 +1,7 @@
 /* replan/search.c - the search over groups, divisions and orders. */
 #include "replan/search.h"
 
+#include "replan/bound_parts.h"
 #include "replan/cost.h"
 #include "replan/exhaust.h"
 
@@ -10,9 +11,9 @@
 
 enum {
     SETS_MAX = 320, /* 13 for each size of groups, and as many again of one pipeline */
-    KEPT_MAX = 8,         /* divisions that are improved */
+    KEPT_MAX = 24,        /* divisions that are improved */
     NEAR_PIPELINES = 40,  /* numbers of pipelines tried one by one, before the steps grow */
-    MOVES_MAX = 200000,    /* of one search */
+    MOVES_MAX = 1000000,    /* of one search */
     MOVES_AT_ONCE = 12000 /* towards one target */
 };
 #define NEAR 1.01 /* how far from the best a division may be to be kept for improvement */
@@ -142,11 +143,10 @@ take_set(struct search *search, struct unit_set set)
     search->sets[search->set_count++] = set;
 }
 
-/* The groups that are worth most at a time. */
+/* The groups of some sizes that are worth most together. */
 static cairn_err
-add_set(struct search *search, uint32_t sizes, double step_ms, enum aim aim)
+add_best(struct search *search, uint32_t sizes, cairn_group_worth *worth, const void *context)
 {
-    struct worth worth = {search, step_ms, aim};
     struct unit_set set = {0};
     uint32_t count = 0;
     double total;
@@ -155,7 +155,7 @@ add_set(struct search *search, uint32_t sizes, double step_ms, enum aim aim)
 
     set.units = calloc((size_t)search->fleet->device_count + 1, sizeof(*set.units));
     if (places && set.units)
-        err = cairn_group_best(search->fleet, sizes, worth_of, &worth, &total, places, &count);
+        err = cairn_group_best(search->fleet, sizes, worth, context, &total, places, &count);
     if (err) {
         free(set.units);
     } else {
@@ -164,6 +164,30 @@ add_set(struct search *search, uint32_t sizes, double step_ms, enum aim aim)
         take_set(search, set);
     }
     free(places);
+    return err;
+}
+
+static cairn_err
+add_set(struct search *search, uint32_t sizes, double step_ms, enum aim aim)
+{
+    struct worth worth = {search, step_ms, aim};
+
+    return add_best(search, sizes, worth_of, &worth);
+}
+
+/* Groups by what the bound says that they are worth near it. */
+static cairn_err
+add_priced_sets(struct search *search)
+{
+    static const double times[] = {1.0, 1.02, 1.05};
+    static const struct cairn_parts_way way = {1, 2, 0};
+    struct cairn_parts *parts = NULL;
+    cairn_err err = cairn_parts_create(search->fleet, &parts);
+
+    for (uint32_t i = 0; !err && cairn_parts_matter(parts) && i < sizeof(times) / sizeof(*times); i++)
+        if (cairn_parts_set_prices(parts, search->bound_ms * times[i] * (1 + 1e-6), &way))
+            err = add_best(search, (1u << search->problem->size_count) - 1, cairn_parts_worth, parts);
+    cairn_parts_destroy(parts);
     return err;
 }
 
@@ -181,8 +205,10 @@ add_sets(struct search *search)
 {
     static const double times[] = {1.0, 1.03, 1.1, 1.4};
     uint32_t size_count = search->problem->size_count;
-    cairn_err err = CAIRN_OK;
+    cairn_err err = add_set(search, (1u << size_count) - 1, search->bound_ms, AIM_SPEED);
 
+    if (!err)
+        err = add_priced_sets(search);
     for (uint32_t t = 0; t < sizeof(times) / sizeof(*times); t++) {
         double step_ms = search->bound_ms * times[t] * (1 + 1e-6);
 
@@ -196,8 +222,6 @@ add_sets(struct search *search)
                 err = add_set(search, 1u << i, step_ms, AIM_STAGES);
         }
     }
-    if (!err)
-        err = add_set(search, (1u << size_count) - 1, search->bound_ms, AIM_SPEED);
     /* Where memory is short, slow groups may be wanted for theirs. */
     for (uint32_t i = size_count; !err && i-- > 0;)
         err = add_set(search, 1u << i, search->bound_ms * 1e9, AIM_STAGES);
@@ -288,6 +312,13 @@ keep(struct search *search, struct cairn_division *division, double step_ms)
 {
     uint32_t at = search->kept_count;
 
+    for (uint32_t i = 0; i < search->kept_count; i++) /* the same, dealt in another way */
+        if (search->kept[i]->pipeline_count == division->pipeline_count &&
+            search->kept[i]->unit_count == division->unit_count &&
+            fabs(search->kept_ms[i] - step_ms) <= 1e-9 * step_ms) {
+            cairn_division_destroy(division);
+            return;
+        }
     if (at == KEPT_MAX) {
         if (step_ms >= search->kept_ms[--at]) {
             cairn_division_destroy(division);
@@ -433,11 +464,13 @@ try_shortest(struct search *search, const struct unit_set *set)
     return err;
 }
 
-/* Aims nearer to the bound, and less so each time it fails. */
+/* Aims nearer to the bound, and less so each time it fails; on one of those kept. */
 static cairn_err
-improve(struct search *search, struct cairn_division *division, double step_ms, uint32_t *moves)
+improve(struct search *search, uint32_t at, uint32_t *moves)
 {
     static const double parts[] = {0.4, 0.15, 0.04, 0.01};
+    struct cairn_division *division = search->kept[at];
+    double step_ms = search->kept_ms[at];
     uint32_t part = 0;
     cairn_err err = CAIRN_OK;
 
@@ -452,6 +485,7 @@ improve(struct search *search, struct cairn_division *division, double step_ms, 
             continue;
         }
         step_ms = cairn_division_step_ms(division, search->bound_ms, target_ms);
+        search->kept_ms[at] = step_ms;
         if (step_ms < search->step_ms)
             err = take_plan(search, division, step_ms);
     }
@@ -480,7 +514,8 @@ cairn_search(const struct cairn_fleet *fleet, double bound_ms, const struct cair
                             .bound_ms = bound_ms,
                             .work_layers = cairn_problem_work_layers(fleet->problem),
                             .step_ms = INFINITY};
-    uint32_t moves = MOVES_MAX;
+    const struct cairn_division *improved = NULL;
+    uint32_t moves = MOVES_MAX, first_moves;
     cairn_err err;
 
     err = cairn_divider_create(fleet->problem, &search.divider);
@@ -489,10 +524,15 @@ cairn_search(const struct cairn_fleet *fleet, double bound_ms, const struct cair
     /* With a plan, however long its step, the time limit counts. */
     for (uint32_t i = 0, sets = search.set_count; !err && !search.plan && i < sets; i++)
         err = try_shortest(&search, &search.sets[i]);
-    for (uint32_t i = 0; !err && i < search.set_count && !over(&search); i++)
+    for (uint32_t i = 0; !err && i < search.set_count && !over(&search); i++) {
         err = try_set(&search, &search.sets[i]);
+        first_moves = MOVES_AT_ONCE;
+        if (!err && search.kept_count > 0 && search.kept[0] != improved) /* what is better now spares work on other sets */
+            err = improve(&search, 0, &first_moves);
+        improved = search.kept_count > 0 ? search.kept[0] : NULL;
+    }
     for (uint32_t i = 0; !err && i < search.kept_count; i++)
-        err = improve(&search, search.kept[i], search.kept_ms[i], &moves);
+        err = improve(&search, i, &moves);
     for (uint32_t i = 0; i < search.kept_count; i++)
         cairn_division_destroy(search.kept[i]);
     for (uint32_t i = 0; i < search.set_count; i++)
