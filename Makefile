@@ -42,7 +42,7 @@ NEEDS_erasure := erasure base
 NEEDS_transport := transport base
 NEEDS_snapshot := snapshot base
 NEEDS_client := client snapshot base
-NEEDS_agent := agent client snapshot erasure transport base
+NEEDS_agent := agent client snapshot erasure transport replan base
 NEEDS_replan := replan base
 NEEDS_tools := tools agent replan client snapshot erasure transport base
 ARCHIVES_FOR = $(foreach m,$(NEEDS_$(1)),$(filter $(BUILD)/lib$(m).a,$(ARCHIVES)))
@@ -128,6 +128,9 @@ bench-plan: $(BUILD)/tests/bench/bench_plan
 FUZZ_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
 $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(call ARCHIVES_FOR,tools)
 	$(Q)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS_ALL) -lm
+# Seeds of the fuzzers of what is packed, made again: build/plain/tests/fuzz/make_seeds tests/fuzz/corpus
+$(BUILD)/tests/fuzz/make_seeds: $(BUILD)/tests/fuzz/make_seeds.o $(call ARCHIVES_FOR,tools)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS_ALL) -lm
 .PHONY: unit-bins fault-bins gpu-bins fuzz-bins
 unit-bins: $(UNIT_BIN)
 fault-bins: $(FAULT_BIN)
@@ -181,7 +184,7 @@ install: all
 	install -m 644 bindings/python/cairn/autoload/*.py $(DESTDIR)$(PREFIX)/lib/cairn/python/cairn/autoload/
 
 # The simulator: the protocol's own files, with planted bugs compiled in; the product is built without them.
-SIM_CORE := actions choose core epoch facts holding inventory liveness message parity rebuild rebuild_target rebuild_work restore restore_ask restore_claim restore_plan restore_watch roster save seal
+SIM_CORE := actions choose core epoch facts holding inventory liveness message parity rebuild rebuild_target rebuild_work restore restore_ask restore_claim restore_join restore_plan restore_watch roster save seal
 SIM_SRC  := $(wildcard tests/sim/*.c) $(SIM_CORE:%=agent/%.c) $(wildcard erasure/*.c) base/crc.c base/crc_x86.c base/wire.c base/log.c base/err.c base/clock.c
 SIM_OBJ  := $(patsubst %.c,$(BUILD)/sim/%.o,$(SIM_SRC))
 $(BUILD)/sim/%.o: %.c $(BUILD)/flags

@@ -28,9 +28,12 @@
 #include "base/worker.h"
 #include "client/session.h"
 #include "erasure/code.h"
+#include "replan/ledger.h"
 #include "snapshot/catalog.h"
 #include "snapshot/manifest.h"
 #include "transport/transport.h"
+
+struct operator_node;
 
 enum {
     SESSIONS_MAX = 128,
@@ -41,7 +44,6 @@ enum {
     JOBS_MAX = 1024,                 /* of workers; FILE_JOBS_MAX of them may be reads of files */
     FILE_JOBS_MAX = 512,
     SCRATCH_ITEMS_MAX = 4,
-    LAYOUT_SHARE = 2048, /* room for names and shapes is this part of state_bytes, LAYOUT_BYTES_MIN at least */
     COMMIT_TIMES_MAX = 64,
     RESTORE_WINDOW_BLOCKS = 256, /* of a restoring trainer */
     REPAIR_WINDOW_BLOCKS = 16    /* of one that finds everything in this node's memory */
@@ -200,6 +202,7 @@ struct cairn_agent {
     bool unkept; /* no keeper holds the memory: it would be lost with this process */
 
     struct fetch_table *fetches;
+    struct timing_state *timing;
     struct spill_state *spill;
     struct operator_table *operators;
 };
@@ -325,6 +328,18 @@ void fetch_blocks(struct cairn_agent *agent, struct session *session,
 void fetch_restored(struct cairn_agent *agent, struct session *session,
                     const struct cairn_session_restored *restored);
 void fetch_forget(struct cairn_agent *agent, struct session *session);
+
+/* ---- timing.c, timing_rings.c ---- */
+CAIRN_MUST_CHECK cairn_err timing_open(struct cairn_agent *agent);
+void timing_close(struct cairn_agent *agent);
+/* A trainer hands over a ring of timing records; the descriptor is taken over in every case. */
+void timing_take_ring(struct cairn_agent *agent, const struct session *session, int ring_fd);
+/* A TIMING, TIMING_ACK or VERDICTS. */
+void timing_message(struct cairn_agent *agent, const struct cairn_message *message);
+/* This node's numbers, for operators. */
+void timing_fill(const struct cairn_agent *agent, struct operator_node *out);
+/* The verdicts as this agent knows them; NULL before it has opened. Borrowed until the next event. */
+const struct cairn_ledger *timing_ledger(const struct cairn_agent *agent);
 
 /* ---- spill.c ---- */
 CAIRN_MUST_CHECK cairn_err spill_open(struct cairn_agent *agent);

@@ -100,7 +100,7 @@ carry_decode(struct cairn_agent *agent, const struct cairn_action *action)
     submit(agent, &decode->job);
 }
 
-/* Checksums a holding: parity alone (a save), everything against its checksums (verify), or both (a rebuild). */
+/* Checksums a holding: parity alone (a save), everything and its record (verify), or data and parity (a rebuild). */
 struct check_job {
     struct cairn_job job;
     struct cairn_agent *agent;
@@ -109,6 +109,7 @@ struct check_job {
     struct cairn_generation generation;
     bool verify;       /* answer VERIFIED, else FINISHED */
     bool check_data;
+    bool record_damaged;
     uint64_t data_blocks;
     const uint8_t *data;
     uint64_t *data_crcs; /* expected */
@@ -146,6 +147,8 @@ check_run(struct cairn_job *job)
     struct check_job *check = (struct check_job *)job;
     uint64_t index = 0;
 
+    if (check->verify)
+        check->record_damaged = !cairn_memory_record_is_whole(check->agent->memory, check->holding);
     for (uint64_t b = 0; check->check_data && b < check->data_blocks; b++)
         if (cairn_crc64(0, check->data + b * CAIRN_BLOCK_BYTES, CAIRN_BLOCK_BYTES) !=
             check->data_crcs[b])
@@ -181,6 +184,7 @@ check_done(struct cairn_job *job)
                                 .request = check->request,
                                 .generation = check->generation,
                                 .bad = check->bad,
+                                .record_damaged = check->record_damaged,
                                 .count = check->bad_count,
                                 .err = check->err};
 

@@ -33,6 +33,9 @@ enum {
 
 enum cairn_config_hugepages { CAIRN_CONFIG_HUGEPAGES_AUTO = 0, CAIRN_CONFIG_HUGEPAGES_NEVER = 1 };
 
+/* What follows from a verdict on a slow or hanging rank. */
+enum cairn_config_policy { CAIRN_CONFIG_OBSERVE = 0, CAIRN_CONFIG_ADVISE = 1, CAIRN_CONFIG_ENFORCE = 2 };
+
 struct cairn_config_node {
     char address[CAIRN_CONFIG_ADDRESS_BYTES_MAX]; /* "host:port", an IPv6 host in brackets */
     char domain[CAIRN_CONFIG_DOMAIN_BYTES_MAX];   /* failure domain; empty: a domain of its own */
@@ -65,6 +68,8 @@ struct cairn_config {
     bool keeper;
     uint32_t keeper_linger_s; /* 0: for ever */
     uint32_t workers;
+    uint32_t verdict_policy; /* enum cairn_config_policy */
+    uint32_t exchanges_per_day; /* that may be proposed */
     uint32_t log_level; /* enum cairn_log_level */
 
     char source[CAIRN_CONFIG_PATH_BYTES_MAX]; /* name of the file; empty: built in */

@@ -10,6 +10,7 @@
 #define KIB UINT64_C(1024)
 
 static const char *const hugepages_choices[] = {"auto", "never", NULL};
+static const char *const policy_choices[] = {"observe", "advise", "enforce", NULL};
 static const char *const log_level_choices[] = {"error", "warn", "info", "debug", NULL};
 
 /* clang-format off */
@@ -59,7 +60,7 @@ const struct cairn_option cairn_options[] = {
      NULL,
      NULL, "time between two signs of life of an agent"},
     {"dead_after_ms", CAIRN_OPTION_U32, 50, 600000, "3000", FIELD(dead_after_ms), NULL,
-     NULL, "silence after which an agent counts as dead; at least twice heartbeat_interval_ms"},
+     NULL, "silence after which an agent counts as dead; at least twice heartbeat_interval_ms; what it holds is rebuilt after three times as long"},
     {"repair_after_ms", CAIRN_OPTION_U32, 0, 86400000, "30000", FIELD(repair_after_ms), NULL,
      NULL, "time from a node's death to rebuilding what it held elsewhere; 0: never"},
     {"keeper", CAIRN_OPTION_BOOL, 0, 0, "true", FIELD(keeper), NULL,
@@ -68,6 +69,11 @@ const struct cairn_option cairn_options[] = {
      NULL, "time without an agent after which the keeper frees the memory; 0: for ever"},
     {"workers", CAIRN_OPTION_U32, 1, 256, "1", FIELD(workers), NULL,
      NULL, "threads of the agent for coding, checksums and disk"},
+    {"verdict_policy", CAIRN_OPTION_CHOICE, 0, 0, "observe", FIELD(verdict_policy), policy_choices,
+     NULL, "what follows from a verdict on a slow or hanging rank: observe says it, advise says what to do as well; enforce is "
+     "not there yet"},
+    {"exchanges_per_day", CAIRN_OPTION_U32, 0, 100000, "2", FIELD(exchanges_per_day), NULL,
+     NULL, "ranks and nodes that verdict_policy advise proposes to exchange within a day; beyond that something else is wrong"},
     {"log_level", CAIRN_OPTION_CHOICE, 0, 0, "info", FIELD(log_level), log_level_choices,
      NULL, "the most talkative level that is logged"},
 };

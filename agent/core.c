@@ -209,6 +209,7 @@ dispatch_message(struct cairn_core *core, const struct cairn_event *event)
 
     if (message->from >= core->options.agent_count || message->to != core->options.self)
         return;
+    liveness_spoke(core, message->from);
     switch (message->type) {
     case CAIRN_MSG_HEARTBEAT:
         liveness_message(core, message);
@@ -267,6 +268,7 @@ cairn_core_step(struct cairn_core *core, const struct cairn_event *event,
     core->actions = actions;
     if (event->now_ns > core->now_ns)
         core->now_ns = event->now_ns;
+    liveness_awake(core);
     if (!core->announced) /* before anything may overwrite a slot: what was damaged there must be known first */
         announce(core);
     switch (event->type) {
@@ -337,7 +339,6 @@ cairn_core_look(const struct cairn_core *core, struct cairn_core_view *out)
                                     .settled = core->settled,
                                     .self_member = core->self_member,
                                     .last_step = core->last_step,
-                                    .restart = core->restart_epoch == core->active,
                                     .met = core->options.agent_count == 1 ||
                                            (core->heard && core->epoch_heard <= core->active) ||
                                            core->now_ns - core->started_ns >
@@ -369,6 +370,7 @@ cairn_core_look_holding(const struct cairn_core *core, uint32_t holding_index_wa
                       generation_is(holding->generation, core->ready)),
         .data_blocks = holding->data_blocks,
         .bad_blocks = holding->bad_count,
+        .record_mended = holding->record_mended,
         .table = holding->table,
         .stripes = holding->lengths_known ? &holding->stripes : NULL,
         .position = holding->position,

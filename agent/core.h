@@ -81,8 +81,8 @@ enum cairn_event_type {
     CAIRN_EVENT_SEALED, /* holding, bytes: the packed manifest (the answer to SEAL) */
     CAIRN_EVENT_FINISHED, /* holding, crcs, count: checksums of all parity blocks (answer to FINISH)
                            */
-    CAIRN_EVENT_VERIFIED, /* holding, bad, count: answer to VERIFY (positions are filled in by the
-                             core) */
+    CAIRN_EVENT_VERIFIED, /* holding, bad, count, record_damaged, err (it could not be looked at): answer to VERIFY
+                             (positions are filled in by the core) */
     CAIRN_EVENT_DECODED,  /* item: answer to DECODE */
     CAIRN_EVENT_OPENED,   /* holding, err: answer to OPEN of memory for a hosted holding */
     CAIRN_EVENT_OPERATOR, /* operation, request, generation, flags */
@@ -104,6 +104,7 @@ struct cairn_event {
     uint64_t now_ns;
     const struct cairn_message *message;
     bool payload_ok; /* the payload's checksums are those in the message */
+    bool record_damaged;
     uint32_t rank;
     uint32_t world;
     uint64_t step;
@@ -145,10 +146,10 @@ enum cairn_action_type {
     CAIRN_ACTION_SEAL, /* holding: pack the manifest from registered tensors and crcs; answer SEALED
                         */
     CAIRN_ACTION_FINISH, /* holding: checksum the parity; answer FINISHED */
-    CAIRN_ACTION_VERIFY, /* holding: compare data and parity with their checksums; answer VERIFIED
+    CAIRN_ACTION_VERIFY, /* holding: compare data, parity and record with their checksums; answer VERIFIED
                           */
     CAIRN_ACTION_GRANT,  /* rank, step, generation, holding: the trainer may copy */
-    CAIRN_ACTION_SKIP,   /* rank, step, reason */
+    CAIRN_ACTION_SKIP,   /* rank, step, reason; until_step; generation that is restorable, or none */
     CAIRN_ACTION_DROP,   /* generation: local trainers stop copying it */
     CAIRN_ACTION_COMMITTED, /* generation, holding */
     CAIRN_ACTION_ACTIVATED, /* generation (ready, or none): a new epoch; restart: trainers of older
@@ -189,6 +190,7 @@ struct cairn_action {
     uint64_t blocks;
     struct cairn_generation generation;
     enum cairn_skip reason;
+    uint64_t until_step; /* SKIP: the last step that is skipped for this reason, where that is known; else 0 */
     uint64_t request; /* REPLY: the operator's; else to be repeated in the answer */
     cairn_err err;
     const uint8_t *bytes; /* owned by the action list */
@@ -261,6 +263,7 @@ struct cairn_holding_view {
     bool committed;
     uint64_t data_blocks;
     uint64_t bad_blocks;
+    bool record_mended; /* the last VERIFY found its record damaged */
     const struct cairn_roster *table;
     const uint8_t *manifest; /* packed by the driver's SEAL; NULL before */
     size_t manifest_len;
@@ -287,8 +290,6 @@ struct cairn_core_view {
                      dropped for it */
     uint32_t self_member; /* UINT32_MAX: a spare */
     uint64_t last_step;   /* newest step begun here */
-    bool restart;         /* the active epoch began with an operator's restore: older trainers are
-                             left-overs */
     bool met;             /* has heard of the others since the start, and is in their epoch */
     bool frozen;          /* promised a newer epoch that is not active yet */
     bool busy;            /* coordinates a restore or repair */

@@ -26,6 +26,8 @@ enum {
     STRIDE_LOG2_MAX = 6,
     STRIDE_NS_MAX = 100000000, /* generations are never thinned out beyond one in this time */
     STRIDE_SHORTEN_AFTER = 16, /* commits in a row */
+    SILENCE_FACTOR = 3, /* of dead_after: so long may a host hold up an agent before what it holds is decoded again */
+    JOIN_PATIENCE_LOG2_MAX = 3, /* an agent that is no member asks to be one ever more rarely, up to so much */
     FETCH_SOURCES_MAX = CAIRN_SHARDS_MAX
 };
 
@@ -49,6 +51,9 @@ enum cairn_planted_bug {
     BUG_ACTIVATE_EARLY,     /* a restore is activated before everything is rebuilt */
     BUG_REUSE_SLOT,         /* a slot's record is not erased when its holding is dropped */
     BUG_STORE_LATE,         /* the yes leaves before the record is stored */
+    BUG_HASTY_REBUILD,      /* what an agent holds that is silent for a moment is rebuilt elsewhere */
+    BUG_NEVER_JOINS,        /* an agent that a restore did not hear stays outside */
+    BUG_JOIN_RESTARTS,      /* an epoch that takes an agent in refuses the trainers that run */
     BUG_LAST
 };
 
@@ -118,6 +123,7 @@ struct holding {
     struct cairn_bad_block *bad; /* [bad_count] of a COMPLETE holding, positions filled in */
     size_t bad_count;
     bool verified;     /* since the last claim or verify */
+    bool record_mended; /* by the last of them */
     uint64_t *missing; /* bitset over data blocks then parity area blocks; NULL when none */
     uint64_t missing_count;
     uint64_t written_blocks;
@@ -158,6 +164,7 @@ struct peer {
     uint64_t advanced_ns; /* when its counter grew last; 0: never heard of */
     uint64_t told_ns;     /* when it was told of an epoch that it had missed */
     uint64_t holds_ns;    /* when what it holds changed last, as far as was heard */
+    uint64_t spoke_ns;    /* when a message of its own came last; 0: none yet */
 };
 
 /* A repair item being carried out by this agent. */
@@ -232,6 +239,9 @@ struct inventory {
     uint64_t active;
     struct cairn_generation spilled;
     struct cairn_generation ready;
+    uint32_t ranks;  /* attached trainers */
+    uint32_t world;  /* ranks of the whole job, as they say; 0: unknown */
+    uint64_t blocks; /* of their shard */
     uint32_t holding_count;
     struct inventory_holding holdings[CAIRN_HOLDINGS_MAX];
 };
@@ -258,6 +268,8 @@ struct restore {
                                   restored, nothing is kept */
     bool want_all;             /* a generation is beyond repair with what was heard */
     uint64_t patient_until_ns; /* bad news is believed only then, or when everyone was heard */
+    uint64_t silence_until_ns; /* nor before, while an agent is silent that is not given up */
+    bool joining; /* by itself, to become a member: nothing that the epoch began with is decided anew */
     uint64_t attempt;          /* of gathering inventories */
     uint32_t corrupt_count;
     uint64_t sync_ns;  /* when a newer epoch's record was asked for */
@@ -341,7 +353,7 @@ struct cairn_core {
     /* liveness.c */
     struct peer *peers; /* [agent_count] */
     uint64_t beat_ns;
-    uint64_t tick_ns;
+    uint64_t event_ns; /* of the newest event */
 
     uint64_t next_request;            /* numbers what is asked of the driver and of peers */
     bool decoding[REBUILD_ITEMS_MAX]; /* DECODED has not come yet, even if the item is gone: its
@@ -350,6 +362,7 @@ struct cairn_core {
     struct restore restore;
     struct cairn_outcome outcome;
     uint64_t repair_wait_ns;       /* since when a repair is called for; 0: it is not */
+    uint32_t joins_tried;          /* to become a member, in this epoch of the trainers */
     struct cairn_actions *actions; /* of the step being taken */
     bool announced;                /* what adopted memory holds has been said again */
 };
@@ -390,6 +403,15 @@ void liveness_message(struct cairn_core *core, const struct cairn_message *messa
 bool agent_alive(const struct cairn_core *core, uint32_t agent);
 bool agent_maybe_alive(const struct cairn_core *core,
                        uint32_t agent); /* alive, or not heard of yet and start-up is young */
+/*
+ * Nothing is waited for from it any more: it has been silent for SILENCE_FACTOR times as long as makes it dead. Before that it may
+ * only stand still, since its host holds it up, with all that it holds.
+ */
+bool agent_given_up(const struct cairn_core *core, uint32_t agent);
+/* Before every event: time in which this agent stood still is nobody else's silence, and no deadline's. */
+void liveness_awake(struct cairn_core *core);
+/* A message of its own has come. */
+void liveness_spoke(struct cairn_core *core, uint32_t agent);
 
 /* ---- save.c ---- */
 void save_ranks(struct cairn_core *core, const struct cairn_event *event);
@@ -526,6 +548,8 @@ bool restore_heard_all(const struct cairn_core *core);
 bool restore_heard_everyone(const struct cairn_core *core);
 /* Somebody knows of a newer epoch than this agent, which asks for its record. */
 bool restore_behind(struct cairn_core *core);
+/* Someone has not answered and may still do so: it is not given up, and not waited for too long. */
+bool restore_may_be_answered(const struct cairn_core *core);
 /* What was chosen is bad news, and it is too early to believe it. */
 bool restore_must_wait(const struct cairn_core *core);
 void restore_choose(struct cairn_core *core);
@@ -546,12 +570,25 @@ bool restore_rebuilt(const struct restore *restore);
 CAIRN_MUST_CHECK cairn_err restore_pack_unsettled(struct cairn_core *core);
 CAIRN_MUST_CHECK cairn_err restore_pack_settled(struct cairn_core *core);
 
-/* ---- restore_watch.c ---- */
+/* ---- restore_join.c ---- */
+/* Trainers are attached here, but the epoch has no place for them, and all its members are alive. */
+bool join_called_for(const struct cairn_core *core);
+uint64_t join_patience_ns(const struct cairn_core *core);
 /*
- * Why this agent should start a restore by itself, NULL for no reason; and how long the reason must
- * have lasted.
+ * What was heard says that with the agents that are no members, but have trainers of the same job, all members have answered and
+ * all ranks of the job are attached to them: with these as members generations can be committed. Writes them in ascending
+ * order to late[agent_count]; 0: not so, or there are none.
  */
-const char *restore_reason(const struct cairn_core *core, uint64_t *patience_ns);
+uint32_t join_late_agents(const struct cairn_core *core, uint32_t *late);
+bool join_possible(const struct cairn_core *core);
+/* Blocks of the largest part that the attached trainers have. */
+uint64_t join_largest_part(const struct cairn_core *core);
+/* An operator began the epoch with nothing, and nothing was protected since: there is nothing to restore. */
+bool join_from_nothing(const struct cairn_core *core);
+
+/* ---- restore_watch.c ---- */
+/* Starts a restore that nobody asked for, once the reason for it has lasted long enough. */
+void restore_watch(struct cairn_core *core);
 
 /* ---- restore.c ---- */
 /* All inventories that will come are here, and everyone that sent one is frozen. */

@@ -318,6 +318,18 @@ take_claim(struct cairn_core *core, const struct cairn_message *message)
     inventory_when_verified(core);
 }
 
+/* The record beside the memory is what the next agent knows of it: this one still knows all of it, and writes it anew. */
+static void
+mend_record(struct cairn_core *core, struct holding *holding)
+{
+    CAIRN_LOG_AT(ERROR,
+                 "verify: damaged record epoch=%" PRIu64 " step=%" PRIu64
+                 " member=%u (written anew; test this node's memory)",
+                 holding->generation.epoch >> EPOCH_CLAIMANT_BITS, holding->generation.step,
+                 holding->member);
+    holding->record_mended = holding_store(core, holding) == CAIRN_OK;
+}
+
 void
 epoch_verified(struct cairn_core *core, const struct cairn_event *event)
 {
@@ -327,6 +339,8 @@ epoch_verified(struct cairn_core *core, const struct cairn_event *event)
     if (!holding || holding->state != CAIRN_HOLDING_COMPLETE ||
         !answer_is(event->request, holding->asked_verify) ||
         !generation_is(holding->generation, event->generation))
+        return;
+    if (event->err) /* what could not be looked at is not verified: the coordinator's deadline decides */
         return;
     free(holding->bad);
     holding->bad = NULL;
@@ -347,6 +361,9 @@ epoch_verified(struct cairn_core *core, const struct cairn_event *event)
                      holding->generation.epoch >> EPOCH_CLAIMANT_BITS, holding->generation.step,
                      holding->member, event->count);
     }
+    holding->record_mended = false;
+    if (event->record_damaged)
+        mend_record(core, holding);
     holding->verified = true;
     inventory_when_verified(core);
 }
@@ -402,6 +419,8 @@ enter(struct cairn_core *core, struct epoch_record *record)
     facts_clear(core);
     adopt(core, record);
     core->committed = (struct cairn_generation){0, 0};
+    if (restart || core->self_member != UINT32_MAX)
+        core->joins_tried = 0;
     if (restart) {
         core->last_step = 0;
         core->begun_ns = 0;

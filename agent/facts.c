@@ -302,7 +302,7 @@ covers_world(const struct cairn_core *core, const struct facts *facts)
     if (facts->world == 0 || ranks == facts->world)
         return true;
     CAIRN_LOG_AT(WARN, "save: step=%" PRIu64 " is given up: the members of this epoch captured %" PRIu64 " of the job's %u ranks; the others "
-                 "train on nodes that are no members: run cairn restore once all agents are up",
+                 "train on nodes that are no members, which are taken in once all agents are up and all ranks attached",
                  facts->generation.step, ranks, facts->world);
     return false;
 }

@@ -1,8 +1,8 @@
 /*
  * agent/inventory.c - what an agent holds, packed for a coordinator.
  *
- * Packed (little-endian): u64 promised, u64 active, the spilled and the ready generation, u32 count
- * of complete holdings, and per holding: generation, u32 member, u8 committed, u64 bad blocks, u32
+ * Packed (little-endian): u64 promised, u64 active, the spilled and the ready generation, u32 ranks
+ * that are attached, u32 ranks of the job as they say, u64 blocks of their shard, u32 count of complete holdings, and per holding: generation, u32 member, u8 committed, u64 bad blocks, u32
  * ranks of its group, u32 ranks of the job, u32 listed bad blocks (u8 area, u64 block in the area,
  * each), the roster it was made under.
  */
@@ -49,6 +49,9 @@ write_inventory(const struct cairn_core *core, struct cairn_writer *writer)
     cairn_write_u64(writer, core->spilled.step);
     cairn_write_u64(writer, core->ready.epoch);
     cairn_write_u64(writer, core->ready.step);
+    cairn_write_u32(writer, core->own_ranks);
+    cairn_write_u32(writer, core->own_world);
+    cairn_write_u64(writer, core->own_blocks);
     cairn_write_u32(writer, count);
     for (uint32_t i = 0; i < CAIRN_HOLDINGS_MAX; i++)
         if (core->holdings[i].state == CAIRN_HOLDING_COMPLETE)
@@ -128,6 +131,9 @@ inventory_read(struct cairn_reader *reader, struct inventory *out)
     inventory.spilled.step = cairn_read_u64(reader);
     inventory.ready.epoch = cairn_read_u64(reader);
     inventory.ready.step = cairn_read_u64(reader);
+    inventory.ranks = cairn_read_u32(reader);
+    inventory.world = cairn_read_u32(reader);
+    inventory.blocks = cairn_read_u64(reader);
     count = cairn_read_u32(reader);
     if (count > CAIRN_HOLDINGS_MAX)
         return CAIRN_CORRUPT;

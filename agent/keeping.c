@@ -111,6 +111,7 @@ keeping_open(struct cairn_agent *agent)
     struct keeping *keeping;
     cairn_err err;
 
+    agent->unkept = !agent->config.keeper;
     if (!agent->config.keeper)
         return CAIRN_OK;
     keeping = calloc(1, sizeof *keeping);

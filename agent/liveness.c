@@ -38,6 +38,29 @@ agent_maybe_alive(const struct cairn_core *core, uint32_t agent)
             core->now_ns - core->started_ns < 2 * core->options.dead_after_ns);
 }
 
+bool
+agent_given_up(const struct cairn_core *core, uint32_t agent)
+{
+    const struct peer *peer;
+    uint64_t heard_ns;
+
+    if (agent_maybe_alive(core, agent))
+        return false;
+    if (agent >= core->options.agent_count)
+        return true;
+    peer = &core->peers[agent];
+    heard_ns = peer->advanced_ns > peer->spoke_ns ? peer->advanced_ns : peer->spoke_ns;
+    if (heard_ns == 0)
+        heard_ns = core->started_ns;
+    return core->now_ns - heard_ns >= SILENCE_FACTOR * core->options.dead_after_ns;
+}
+
+void
+liveness_spoke(struct cairn_core *core, uint32_t agent)
+{
+    core->peers[agent].spoke_ns = core->now_ns;
+}
+
 /* The newest complete holding of this agent, for the heartbeat. */
 static struct cairn_generation
 newest_held(const struct cairn_core *core)
@@ -97,25 +120,35 @@ beat(struct cairn_core *core)
 /*
  * After a pause of this agent (SIGSTOP, a stalled machine) everyone else's silence is its own: the
  * gap does not count, or it would take all for dead and judge a restore by the few that it has
- * heard already.
+ * heard already. Ticks come every interval, so without any event for two of them it stood still; the
+ * first event after that may be a message, and must not find deadlines passed.
  */
-static void
-forgive_gap(struct cairn_core *core)
+void
+liveness_awake(struct cairn_core *core)
 {
-    uint64_t gap_ns = core->tick_ns ? core->now_ns - core->tick_ns : 0;
+    uint64_t gap_ns = core->event_ns ? core->now_ns - core->event_ns : 0;
 
-    core->tick_ns = core->now_ns;
+    core->event_ns = core->now_ns;
     if (gap_ns <= 2 * core->options.heartbeat_interval_ns)
         return;
-    for (uint32_t i = 0; i < core->options.agent_count; i++)
-        if (core->peers[i].advanced_ns != 0)
-            core->peers[i].advanced_ns = min_u64(core->peers[i].advanced_ns + gap_ns, core->now_ns);
+    for (uint32_t i = 0; i < core->options.agent_count; i++) {
+        struct peer *peer = &core->peers[i];
+
+        if (peer->advanced_ns != 0)
+            peer->advanced_ns = min_u64(peer->advanced_ns + gap_ns, core->now_ns);
+        if (peer->spoke_ns != 0)
+            peer->spoke_ns = min_u64(peer->spoke_ns + gap_ns, core->now_ns);
+    }
+    core->restore.deadline_ns += gap_ns;
+    core->restore.patient_until_ns += gap_ns;
+    core->restore.silence_until_ns += gap_ns;
+    if (gap_ns >= core->options.dead_after_ns)
+        core->repair_wait_ns = 0; /* what calls for a repair must have lasted while it looked */
 }
 
 void
 liveness_tick(struct cairn_core *core)
 {
-    forgive_gap(core);
     if (core->beat_ns != 0 && core->now_ns - core->beat_ns < core->options.heartbeat_interval_ns)
         return;
     core->beat_ns = core->now_ns;

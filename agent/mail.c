@@ -101,6 +101,11 @@ deliver(struct cairn_agent *agent, const struct cairn_message *message, const ui
         operator_message(agent, message);
         spill_message(agent, message);
         break;
+    case CAIRN_MSG_TIMING:
+    case CAIRN_MSG_TIMING_ACK:
+    case CAIRN_MSG_VERDICTS:
+        timing_message(agent, message);
+        break;
     case CAIRN_MSG_SEAL:
         if (seal_fits(agent, message))
             agent_step(agent, &event, &arrival);

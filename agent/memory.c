@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { HOLDINGS_LIMIT = 32, MEMORY_NAME_BYTES = 64, MARGIN_BYTES = 256 << 20 };
+enum { HOLDINGS_LIMIT = 32, MEMORY_NAME_BYTES = 64 };
 
 #define SIZES_ADVICE                                                                               \
     "set state_bytes, slots, parity, group_size and the nodes back to what they were, or end this node's keeper "          \
@@ -153,7 +153,7 @@ check_budget(const struct cairn_memory_options *options, char *report, size_t re
 
     if (err)
         return CAIRN_OK; /* unknown: the reservation itself will tell */
-    err = cairn_budget_check(&demand, &memory_free, MARGIN_BYTES, &budget);
+    err = cairn_budget_check(&demand, &memory_free, CAIRN_BUDGET_MARGIN_BYTES, &budget);
     if (err == CAIRN_OK || err == CAIRN_NOMEM)
         cairn_budget_text(&demand, &memory_free, &budget, report, report_bytes);
     if (err == CAIRN_OK)
@@ -193,6 +193,17 @@ open_slots(struct cairn_memory *memory, char *report, size_t report_bytes)
     return err;
 }
 
+/*
+ * A hosted part is as large as its arenas, which are longer than what was asked for where huge pages back them: an
+ * agent that adopts it knows no other size, and where each parity row begins follows from it.
+ */
+static void
+measure_hosted(struct part *part)
+{
+    part->data_blocks = cairn_arena_bytes(part->data) / CAIRN_BLOCK_BYTES;
+    part->parity_blocks = part->parity ? cairn_arena_bytes(part->parity) / CAIRN_BLOCK_BYTES : 0;
+}
+
 /* Hosted parts that an earlier agent left in the keeper. */
 static void
 adopt_hosted(struct cairn_memory *memory)
@@ -225,8 +236,7 @@ adopt_hosted(struct cairn_memory *memory)
             cairn_memory_free(memory, i);
             continue;
         }
-        part->data_blocks = cairn_arena_bytes(part->data) / CAIRN_BLOCK_BYTES;
-        part->parity_blocks = part->parity ? cairn_arena_bytes(part->parity) / CAIRN_BLOCK_BYTES : 0;
+        measure_hosted(part);
     }
 }
 
@@ -402,6 +412,20 @@ cairn_memory_record_load(struct cairn_memory *memory, uint32_t holding, uint8_t 
     return CAIRN_OK;
 }
 
+bool
+cairn_memory_record_is_whole(const struct cairn_memory *memory, uint32_t holding)
+{
+    uint32_t slot;
+    const struct cairn_slots *store = record_of(memory, holding, &slot);
+    struct cairn_slot_info info;
+    cairn_err err;
+
+    if (!store)
+        return true;
+    err = cairn_slot_load(store, slot, NULL, store->payload_bytes_max, &info);
+    return err == CAIRN_AGAIN || (err == CAIRN_OK && info.payload_bytes && !info.damaged);
+}
+
 void
 cairn_memory_unreserve(struct cairn_memory_reserved *reserved)
 {
@@ -418,8 +442,7 @@ cairn_memory_reserve(const struct cairn_memory *memory, uint64_t data_blocks,
     struct cairn_arena_options options = {.hugepages = memory->options.hugepages
                                                            ? CAIRN_HUGEPAGES_TRY
                                                            : CAIRN_HUGEPAGES_NEVER};
-    struct cairn_memory_reserved fresh = {.data_blocks = data_blocks,
-                                          .parity_blocks = parity_blocks};
+    struct cairn_memory_reserved fresh = {0};
     char report[CAIRN_ARENA_REPORT_BYTES] = "";
     cairn_err err = CAIRN_INVAL;
 
@@ -508,8 +531,7 @@ cairn_memory_host(struct cairn_memory *memory, uint32_t holding,
     part->record = reserved->record;
     part->data = reserved->data;
     part->parity = reserved->parity;
-    part->data_blocks = reserved->data_blocks;
-    part->parity_blocks = reserved->parity_blocks;
+    measure_hosted(part);
     memory->reserved_bytes += cairn_arena_bytes(part->record) + cairn_arena_bytes(part->data) +
                               (part->parity ? cairn_arena_bytes(part->parity) : 0);
     memset(reserved, 0, sizeof *reserved);

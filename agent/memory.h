@@ -73,6 +73,11 @@ CAIRN_MUST_CHECK cairn_err cairn_memory_record_store(struct cairn_memory *memory
 /* Loads a record; *bytes is NULL where there is none. CAIRN_CORRUPT when no copy passes its check. Freed by the caller. */
 CAIRN_MUST_CHECK cairn_err cairn_memory_record_load(struct cairn_memory *memory, uint32_t holding,
                                                     uint8_t **bytes, size_t *len);
+/*
+ * False where the record of a holding that has one is gone, or one of its copies fails its check: storing it anew mends
+ * that. Thread: any, beside stores too, while the holding is held.
+ */
+bool cairn_memory_record_is_whole(const struct cairn_memory *memory, uint32_t holding);
 
 /*
  * Memory for a hosted holding, in two steps, for reserving takes seconds per ten gigabytes: reserve (in a worker; `memory`
@@ -82,7 +87,6 @@ CAIRN_MUST_CHECK cairn_err cairn_memory_record_load(struct cairn_memory *memory,
  */
 struct cairn_memory_reserved {
     struct cairn_arena *data, *parity, *record;
-    uint64_t data_blocks, parity_blocks;
 };
 CAIRN_MUST_CHECK cairn_err cairn_memory_reserve(const struct cairn_memory *memory,
                                                 uint64_t data_blocks, uint64_t parity_blocks,

@@ -77,7 +77,7 @@ cairn_message_unpack(const void *bytes, size_t bytes_len, struct cairn_message *
     err = cairn_reader_done(&reader);
     if (err)
         return err;
-    if (message.type < CAIRN_MSG_HEARTBEAT || message.type > CAIRN_MSG_SERVICE ||
+    if (message.type < CAIRN_MSG_HEARTBEAT || message.type > CAIRN_MESSAGE_TYPE_LAST ||
         message.area > CAIRN_AREA_SCRATCH || message.from >= CAIRN_NODES_MAX ||
         message.to >= CAIRN_NODES_MAX || message.block_count > CAIRN_MESSAGE_BLOCKS_MAX ||
         message.err > CAIRN_INTERNAL)

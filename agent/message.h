@@ -37,13 +37,18 @@
     X(CAIRN_MSG_SNAPSHOT_AT, 22, "snapshot_at")  /* take a generation at this step */              \
     X(CAIRN_MSG_FETCH, 23, "fetch")              /* blocks for a trainer, a spill or an export */  \
     X(CAIRN_MSG_FETCHED, 24, "fetched")          /* the answer to FETCH */                         \
-    X(CAIRN_MSG_SERVICE, 25, "service")          /* agent services above the core: bytes is JSON */
+    X(CAIRN_MSG_SERVICE, 25, "service")          /* agent services above the core: bytes is JSON */ \
+    X(CAIRN_MSG_TIMING, 26, "timing")            /* request: a stream, offset: the number of this part; bytes: reports */ \
+    X(CAIRN_MSG_TIMING_ACK, 27, "timing_ack")    /* offset: parts received so far; UINT64_MAX: begin a new stream */ \
+    X(CAIRN_MSG_VERDICTS, 28, "verdicts")        /* bytes: the ledger of verdicts */
 
 enum cairn_message_type {
 #define CAIRN_MESSAGE_ENUM(symbol, value, name) symbol = value,
     CAIRN_MESSAGE_LIST(CAIRN_MESSAGE_ENUM)
 #undef CAIRN_MESSAGE_ENUM
 };
+
+#define CAIRN_MESSAGE_TYPE_LAST CAIRN_MSG_VERDICTS
 
 /* Beside CAIRN_AREA_DATA and CAIRN_AREA_PARITY of erasure/stripe.h: what a repair has decoded. */
 enum { CAIRN_AREA_SCRATCH = 2 };

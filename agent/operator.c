@@ -161,7 +161,8 @@ request_fill_job(struct cairn_agent *agent, const struct request *request, struc
     *job = (struct operator_job){.config = &agent->config,
                                  .nodes = request->nodes,
                                  .table = view.table,
-                                 .files = request->files};
+                                 .files = request->files,
+                                 .ledger = timing_ledger(agent)};
     job->newest =
         operator_newest(request->nodes, agent->config.node_count, &job->newest_from_files);
     for (uint32_t i = 0; i < CAIRN_HOLDINGS_MAX; i++) {

@@ -6,6 +6,7 @@
  *   operator_restore.c the stages of a restore, its export, and a verify
  *   operator_node.c    one node's view of itself, and its JSON between agents
  *   operator_coverage.c what its ranks cover of the job and what not, there and for the whole job
+ *   operator_verdicts.c the verdicts of detection, and who analyses. Pure
  *   operator_health.c  what all nodes' views say together: protected against what, what is wrong.
  * Pure operator_report.c  the answers' JSON. Pure operator_files.c   reading the directory of
  * spilled generations, in a worker
@@ -21,6 +22,7 @@
 #include "agent/roster.h"
 #include "base/json.h"
 #include "cairn/types.h"
+#include "replan/ledger.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -64,6 +66,7 @@ struct operator_holding {
     X(ready_from_files)                                                                            \
     X(protect_ns)     /* of the newest commit: from the first grant on; 0 unknown */               \
     X(reserved_bytes) /* memory of this agent */                                                   \
+    X(mended_records) /* of generations, that the last verify found damaged */                    \
     X(state_bytes)    /* of this node's part of a generation, 0 before trainers register */        \
     X(captured)       /* snapshots, over this node's trainers, as the next four */                 \
     X(skipped)                                                                                     \
@@ -72,7 +75,18 @@ struct operator_holding {
     X(fence_ns_total)                                                                              \
     X(fence_ns_p50) /* of the slowest trainer, as the next two */                                  \
     X(fence_ns_p99)                                                                                \
-    X(fence_ns_max)
+    X(fence_ns_max)                                                                                \
+    X(timing_rings)   /* of timing records that are read here */                                   \
+    X(timing_records) /* read since the agent's start, as the next two */                          \
+    X(timing_lost)    /* dropped by full rings, or beyond what is kept apart */                    \
+    X(timing_refused) /* that cannot be */                                                         \
+    X(analyses)       /* this agent analyses the timing of the job; else the next are 0 */         \
+    X(analysis_world)                                                                              \
+    X(analysis_ranks) /* that report */                                                            \
+    X(analysis_steps) /* analysed since it began */                                                \
+    X(analysis_last_step)                                                                          \
+    X(analysis_step_ns) /* median time of the last steps, 0 unknown */                             \
+    X(analysis_calibrated) /* each rank's normal is known */
 
 enum {
     OPERATOR_KINDS = CAIRN_OPAQUE + 1, /* by enum cairn_kind */
@@ -154,6 +168,7 @@ struct operator_job {
     struct cairn_generation newest;    /* the newest committed or restored one, step 0: none */
     bool newest_from_files;
     const struct operator_files *files;
+    const struct cairn_ledger *ledger; /* the verdicts; NULL: none are known */
 };
 
 enum operator_level { OPERATOR_OK = 0, OPERATOR_WARN = 1, OPERATOR_CRITICAL = 2 };
@@ -188,6 +203,7 @@ struct operator_health {
     uint32_t parity;  /* the least of all groups */
     uint32_t parts;   /* that the newest generation has */
     uint32_t missing; /* parts that nobody who answered holds */
+    uint32_t unkept;  /* nodes whose memory no keeper holds */
     int32_t survives; /* further nodes of every group that may be lost now; < 0: too much is lost
                          already */
     bool survives_domain; /* the loss of any one failure domain */
@@ -220,6 +236,7 @@ struct operator_verified {
     uint64_t checked_bytes;    /* data of complete parts, on all nodes */
     uint64_t still_bad_blocks; /* of that generation, that the agents know damaged afterwards */
     uint64_t other_bad_blocks; /* of other generations, which a verify does not repair */
+    uint64_t mended_records;   /* what agents keep beside their memory for the agents after them */
     uint32_t missing_parts;    /* of the newest generation, with nobody who answered, afterwards */
     int32_t survives;          /* as in operator_health; only where parts are missing */
     uint32_t answering, configured;
@@ -251,6 +268,12 @@ void operator_coverage_sum(const struct operator_job *job, struct operator_healt
 /* The status' "coverage". */
 void operator_coverage_report(struct cairn_json_writer *writer, const struct operator_job *job,
                               const struct operator_health *health);
+
+/* ---- operator_verdicts.c ---- */
+/* The node whose agent analyses the timing of the job, and its index; NULL nobody that answered. */
+const struct operator_node *operator_analyst(const struct operator_job *job, uint32_t *index);
+/* The status' "detection". */
+void operator_verdicts_report(struct cairn_json_writer *writer, const struct operator_job *job);
 
 /* ---- operator_health.c ---- */
 /* The newest generation that any node knows committed or ready. */

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STEPS_BEHIND_FACTOR = 4, NODES_NAMED_MAX = 8 };
+enum { STEPS_BEHIND_FACTOR = 4, NODES_NAMED_MAX = 8, VERDICTS_NAMED_MAX = 6 };
 
 /* A job whose newest generation is younger loses nothing worth a warning, however many of its steps fit in that time. */
 static const uint64_t FRESH_NS = 1000000000;
@@ -243,12 +243,14 @@ check_nodes(const struct operator_job *job, struct operator_health *health)
                   denied == 1 ? "" : "s", denied == 1 ? "s" : "");
     if (outside)
         add_check(health, OPERATOR_CRITICAL, "not-a-member",
-                  "stop the trainers, run `cairn restore` with all agents up, and start the trainers again",
+                  "wait some seconds: they are taken in once all agents are up and all ranks attached; where they are not, stop "
+                  "the trainers, run `cairn restore` with all agents up, and start the trainers again",
                   "trainers run on %u node%s that the last restore did not find, and so nothing is committed", outside,
                   outside == 1 ? "" : "s");
+    health->unkept = unkept;
     if (unkept)
         add_check(health, OPERATOR_WARN, "memory-unkept",
-                  "restart the agent there at a moment when no other node is missing",
+                  "set `keeper: true` where it is off, and restart the agent there at a moment when no other node is missing",
                   "on %u node%s no keeper holds the memory: it would be lost with its agent", unkept, unkept == 1 ? "" : "s");
     if (frozen)
         add_check(health, OPERATOR_WARN, "restore-running",
@@ -298,7 +300,7 @@ check_generation(const struct operator_job *job, struct operator_health *health)
     if (health->parity == 0)
         add_check(health, OPERATOR_WARN, "no-parity",
                   "set `parity` to 1 or more, with more than that many nodes",
-                  "a lost node is not covered: m = 0; the death of trainers and of the agent is");
+                  "a lost node is not covered: m = 0; the death of trainers%s is", health->unkept ? "" : " and of the agent");
     else if (health->parity < job->config->parity)
         add_check(health, OPERATOR_WARN, "less-parity",
                   "start the missing agents and run `cairn restore`",
@@ -339,6 +341,31 @@ check_rest(const struct operator_job *job, struct operator_health *health)
                   "mend the directory, or set `spill_dir` to another",
                   "the spill directory cannot be read: %s: %s", job->config->spill_dir,
                   cairn_err_text(job->files->err));
+}
+
+/* What is slow or hangs. A job that stands still is as bad as one that is lost; the verdicts have it all. */
+static void
+check_verdicts(const struct operator_job *job, struct operator_health *health)
+{
+    static const char *const codes[] = {
+        [CAIRN_SLOW_COMPUTE] = "slow-rank", [CAIRN_SLOW_NODE] = "slow-node", [CAIRN_SLOW_LINK] = "slow-link",
+        [CAIRN_HANG_COMPUTE] = "rank-hangs", [CAIRN_HANG_LINK] = "transfer-hangs", [CAIRN_CRASH] = "rank-gone",
+        [CAIRN_STRUCTURAL] = "plan-uneven"};
+    uint32_t named = 0;
+
+    for (uint32_t i = 0; job->ledger && i < job->ledger->count; i++) {
+        const struct cairn_ledger_entry *entry = &job->ledger->entries[i];
+        bool hangs = entry->kind >= CAIRN_HANG_COMPUTE && entry->kind <= CAIRN_CRASH;
+        char what[sizeof health->checks[0].what], advice[sizeof health->checks[0].fix];
+
+        if (entry->closed_wall_ns != 0 || named++ >= VERDICTS_NAMED_MAX)
+            continue;
+        cairn_ledger_describe(entry, what, sizeof what);
+        cairn_ledger_advise(job->ledger, entry, job->config->exchanges_per_day, advice, sizeof advice);
+        add_check(health, hangs ? OPERATOR_CRITICAL : OPERATOR_WARN, codes[entry->kind],
+                  job->config->verdict_policy == CAIRN_CONFIG_OBSERVE ? "`cairn status -o json` has the evidence" : advice,
+                  "%s", what);
+    }
 }
 
 /* What a rank takes along into no snapshot is gone after a failure: of the model that is a warning, of the rest worth knowing. */
@@ -382,6 +409,7 @@ operator_health_find(const struct operator_job *job, struct operator_health *out
     find_protection(job, out);
     check_nodes(job, out);
     check_generation(job, out);
+    check_verdicts(job, out);
     check_coverage(out);
     check_rest(job, out);
 }

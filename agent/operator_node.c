@@ -69,6 +69,7 @@ fill_holdings(const struct cairn_agent *agent, struct operator_node *out)
 
         if (!cairn_core_look_holding(agent->core, i, &view) || view.state == CAIRN_HOLDING_FREE)
             continue;
+        out->mended_records += view.record_mended;
         out->holdings[out->holding_count++] =
             (struct operator_holding){.generation = view.generation,
                                       .member = view.member,
@@ -123,6 +124,7 @@ operator_node_fill(struct cairn_agent *agent, struct operator_node *out)
     out->attached_total = agent->attached_total;
     fill_trainers(agent, out);
     operator_coverage_fill(agent, out);
+    timing_fill(agent, out);
     fill_holdings(agent, out);
 }
 

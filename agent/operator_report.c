@@ -237,6 +237,8 @@ operator_write_status(struct cairn_json_writer *writer, const struct operator_jo
     put_numbers(writer, job, health);
     cairn_json_write_key(writer, "coverage");
     operator_coverage_report(writer, job, health);
+    cairn_json_write_key(writer, "detection");
+    operator_verdicts_report(writer, job);
     put_checks(writer, health);
     cairn_json_write_key(writer, "nodes");
     cairn_json_write_array_begin(writer);
@@ -426,6 +428,7 @@ operator_write_verify(struct cairn_json_writer *writer, const struct operator_ve
     put_u64(writer, "rebuilt_bytes", outcome->rebuilt_blocks * CAIRN_BLOCK_BYTES);
     put_u64(writer, "still_bad_blocks", verified->still_bad_blocks);
     put_u64(writer, "other_bad_blocks", verified->other_bad_blocks);
+    put_u64(writer, "mended_records", verified->mended_records);
     put_u64(writer, "missing_parts", verified->missing_parts);
     put_u64(writer, "nodes_answering", verified->answering);
     put_u64(writer, "nodes_configured", verified->configured);

@@ -228,7 +228,7 @@ verify_exit_code(const struct operator_verified *verified)
     if (outcome->err)
         return request_exit_code(outcome->err);
     return outcome->bad_blocks || outcome->lost_members || verified->missing_parts ||
-                   outcome->repaired_blocks || verified->other_bad_blocks
+                   outcome->repaired_blocks || verified->other_bad_blocks || verified->mended_records
                ? 2
                : 0;
 }
@@ -259,6 +259,7 @@ answer_verify(struct cairn_agent *agent, struct request *request)
         const struct operator_node *node = &request->nodes[i];
 
         verified.answering += node->known;
+        verified.mended_records += node->known ? node->mended_records : 0;
         for (uint32_t h = 0; node->known && h < node->holding_count; h++) {
             if (cairn_generation_compare(node->holdings[h].generation,
                                          verified.outcome.generation) == 0)

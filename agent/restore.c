@@ -21,7 +21,6 @@
 
 #include "base/log.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -190,6 +189,11 @@ restore_gathered(struct cairn_core *core)
         restore_finish(core, CAIRN_AGAIN);
         return;
     }
+    if (restore->joining && !join_possible(core)) {
+        if (!restore_may_be_answered(core))
+            fail(core, CAIRN_AGAIN, "a member does not answer any more: nothing was changed");
+        return;
+    }
     if (restore->operation == CAIRN_OP_FRESH) {
         restore_say(core, "a fresh epoch: nothing is restored; what was held until now is given up "
                           "with the first "
@@ -198,6 +202,12 @@ restore_gathered(struct cairn_core *core)
         return;
     }
     restore_choose(core);
+    if (restore->joining && join_from_nothing(core)) {
+        restore->operation = CAIRN_OP_FRESH;
+        restore->choice.err = CAIRN_OK;
+        begin_activate(core);
+        return;
+    }
     if (restore_must_wait(core))
         return; /* looked at again with every tick */
     if (restore->choice.err && restore->may_begin_anew && restore_heard_everyone(core)) {
@@ -242,11 +252,20 @@ queried(struct cairn_core *core)
     if (restore_behind(core) &&
         core->now_ns < restore->deadline_ns + core->options.claim_timeout_ns)
         return; /* asked again with every tick */
+    if (restore->joining && !join_possible(core)) {
+        restore_say(core, "not all ranks of the job are attached to agents that answer");
+        restore_finish(core, CAIRN_AGAIN);
+        return;
+    }
     if (restore->operation == CAIRN_OP_FRESH) {
         restore_begin_claim(core);
         return;
     }
     restore_choose(core);
+    if (restore->joining && join_from_nothing(core)) {
+        restore_begin_claim(core);
+        return;
+    }
     if (restore_must_wait(core))
         return;
     if (restore->choice.err && restore->may_begin_anew && restore_heard_everyone(core)) {
@@ -425,30 +444,7 @@ restore_message(struct cairn_core *core, const struct cairn_message *message)
     }
 }
 
-/* ---- without being asked ---- */
-
-static void
-watch(struct cairn_core *core)
-{
-    uint64_t patience_ns;
-    const char *reason = restore_reason(core, &patience_ns);
-
-    if (!reason) {
-        core->repair_wait_ns = 0;
-        return;
-    }
-    if (core->repair_wait_ns == 0)
-        core->repair_wait_ns = core->now_ns;
-    if (core->now_ns - core->repair_wait_ns < patience_ns)
-        return;
-    CAIRN_LOG_AT(INFO, "repair: start reason=\"%s\" epoch=%" PRIu64 " step=%" PRIu64, reason,
-                 core->ready.epoch >> EPOCH_CLAIMANT_BITS, core->ready.step);
-    if (restore_start(core, CAIRN_OP_RESTORE, true, 0) == CAIRN_OK) {
-        core->restore.unfreeze = core->frozen;
-        core->restore.may_begin_anew = !core->frozen && core->own_ranks > 0;
-        core->repair_wait_ns = core->now_ns;
-    }
-}
+/* ---- in time ---- */
 
 static void
 resend(struct cairn_core *core)
@@ -495,7 +491,7 @@ watch_rebuild(struct cairn_core *core)
         return;
     }
     for (uint32_t a = 0; a < core->options.agent_count; a++) {
-        if (!cairn_bitset_has(restore->promised, a) || agent_maybe_alive(core, a))
+        if (!cairn_bitset_has(restore->promised, a) || !agent_given_up(core, a))
             continue;
         restore->promised[a / 64] &= ~(UINT64_C(1) << (a % 64));
         inventory_fini(&restore->inventories[a]);
@@ -522,7 +518,7 @@ restore_tick(struct cairn_core *core)
     struct restore *restore = &core->restore;
 
     if (restore->state == RESTORE_IDLE) {
-        watch(core);
+        restore_watch(core);
         return;
     }
     if (restore->state > RESTORE_QUERYING && core->promised > restore->epoch) {

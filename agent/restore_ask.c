@@ -49,6 +49,7 @@ restore_start(struct cairn_core *core, enum cairn_operation operation, bool by_i
     restore->sent_ns = core->now_ns;
     restore->epoch = core->now_ns; /* only names the query until a claim replaces it */
     restore->patient_until_ns = core->now_ns + core->options.claim_timeout_ns;
+    restore->silence_until_ns = core->now_ns + SILENCE_FACTOR * core->options.dead_after_ns;
     restore->deadline_ns =
         core->now_ns + (operation == CAIRN_OP_VERIFY ? core->options.rebuild_timeout_ns
                                                      : core->options.claim_timeout_ns);
@@ -115,9 +116,10 @@ restore_heard_all(const struct cairn_core *core)
     for (uint32_t a = 0; a < core->options.agent_count; a++) {
         if (restore->inventories[a].known)
             continue;
-        if (restore->state == RESTORE_GATHERING ? cairn_bitset_has(restore->promised, a)
-                                                : agent_maybe_alive(core, a) || may_be_new(core, a))
-            return false; /* who promised is alive, whatever its beats say */
+        if (restore->state == RESTORE_GATHERING
+                ? cairn_bitset_has(restore->promised, a) && !agent_given_up(core, a)
+                : agent_maybe_alive(core, a) || may_be_new(core, a))
+            return false; /* who promised compares its memory, for as long as that takes */
     }
     return true;
 }
@@ -187,19 +189,65 @@ restore_heard_everyone(const struct cairn_core *core)
     return true;
 }
 
+bool
+restore_may_be_answered(const struct cairn_core *core)
+{
+    if (core->now_ns >= core->restore.silence_until_ns || CAIRN_PLANTED(core, BUG_HASTY_REBUILD))
+        return false;
+    for (uint32_t a = 0; a < core->options.agent_count; a++)
+        if (!core->restore.inventories[a].known && !agent_given_up(core, a))
+            return true;
+    return false;
+}
+
 /*
  * That something is lost, or must come from files, is said for good only when all have answered or
  * have had time to: an agent that has just started is taken for dead by those that have not heard
- * its first beats.
+ * its first beats. Nor is anything rebuilt while an agent that is silent may still have it: a host that holds it up for some
+ * seconds would cost the network what a dead node costs.
  */
 bool
 restore_must_wait(const struct cairn_core *core)
 {
-    const struct choice *choice = &core->restore.choice;
+    const struct restore *restore = &core->restore;
+    const struct choice *choice = &restore->choice;
+    bool bad = choice->err || choice->from_files || choice->passed_committed || restore->want_all;
 
-    return (choice->err || choice->from_files || choice->passed_committed ||
-            core->restore.want_all) &&
-           core->now_ns < core->restore.patient_until_ns && !restore_heard_everyone(core);
+    if (bad && core->now_ns < restore->patient_until_ns && !restore_heard_everyone(core))
+        return true;
+    return (bad || choice->lost_members > 0) && restore->operation != CAIRN_OP_VERIFY &&
+           restore_may_be_answered(core);
+}
+
+/*
+ * What an operator has decided stays so: a restore that nobody asked for looks at what the trainers
+ * began with, and at what was made since. The rest is there for the next operator only.
+ */
+static void
+forget_superseded(struct cairn_core *core)
+{
+    bool in_memory = !core->ready_from_files;
+
+    for (uint32_t a = 0; a < core->options.agent_count; a++) {
+        struct inventory *inventory = &core->restore.inventories[a];
+        uint32_t kept = 0;
+
+        for (uint32_t h = 0; h < inventory->holding_count; h++) {
+            struct inventory_holding *holding = &inventory->holdings[h];
+
+            if (holding->generation.epoch >= core->restart_epoch ||
+                (in_memory && generation_is(holding->generation, core->ready))) {
+                inventory->holdings[kept++] = *holding;
+                continue;
+            }
+            free(holding->bad);
+            cairn_roster_drop(holding->table);
+        }
+        inventory->holding_count = kept;
+        if (inventory->spilled.epoch < core->restart_epoch &&
+            (in_memory || !generation_is(inventory->spilled, core->ready)))
+            inventory->spilled = (struct cairn_generation){0, 0};
+    }
 }
 
 void
@@ -207,13 +255,15 @@ restore_choose(struct cairn_core *core)
 {
     struct restore *restore = &core->restore;
 
+    if (restore->by_itself)
+        forget_superseded(core);
     choose_generation(restore->inventories, core->options.agent_count, &restore->choice,
                       core->outcome.text, sizeof core->outcome.text);
     core->outcome.generation = restore->choice.generation;
     core->outcome.lost_members = restore->choice.lost_members;
     /* Only an operator goes back to less than what is committed; whoever is down for a while comes back with it. */
     if (restore->by_itself && !restore->choice.err && !restore_heard_everyone(core) &&
-        (restore->choice.from_files || restore->choice.passed_committed)) {
+        ((restore->choice.from_files && !restore->joining) || restore->choice.passed_committed)) {
         restore->choice.err = CAIRN_LOST;
         restore_say(core, "a repair that nobody asked for does not go back to it while agents are silent");
     }

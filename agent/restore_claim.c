@@ -47,6 +47,7 @@ restore_begin_gathering(struct cairn_core *core)
     restore->state = RESTORE_GATHERING;
     restore->deadline_ns = core->now_ns + core->options.rebuild_timeout_ns;
     restore->patient_until_ns = core->now_ns + core->options.claim_timeout_ns;
+    restore->silence_until_ns = core->now_ns + SILENCE_FACTOR * core->options.dead_after_ns;
 }
 
 bool

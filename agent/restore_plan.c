@@ -234,10 +234,9 @@ parity_fits(const struct cairn_core *core, const struct cairn_roster *table, uin
  */
 static cairn_err
 lay_out(struct cairn_core *core, const uint32_t *agents, const char *const *domains, uint32_t count,
-        struct cairn_roster **out)
+        uint64_t part_blocks, struct cairn_roster **out)
 {
     uint32_t wanted = core->options.parity < count ? core->options.parity : count - 1;
-    uint64_t part_blocks = expected_part_blocks(core, count);
     uint32_t parity = wanted;
     char text[200];
 
@@ -263,26 +262,18 @@ lay_out(struct cairn_core *core, const uint32_t *agents, const char *const *doma
     return CAIRN_OK;
 }
 
-/* The members of the new epoch: with the operator's restore those that can train now, else the same
- * as before. */
+/* The members of the epoch that an operator asked for: those that can train now. */
 static cairn_err
 next_table(struct cairn_core *core, struct cairn_roster **out)
 {
     struct restore *restore = &core->restore;
     const struct cairn_roster *old = restore->table ? restore->table : core->table;
-    uint32_t *agents;
-    const char **domains;
+    uint32_t *agents = calloc(core->options.agent_count + 1, sizeof *agents);
+    const char **domains = calloc(core->options.agent_count + 1, sizeof *domains);
     uint64_t taken[CAIRN_NODES_MAX / 64] = {0};
     uint32_t count = 0;
-    cairn_err err;
+    cairn_err err = agents && domains ? CAIRN_OK : CAIRN_NOMEM;
 
-    if (restore->by_itself) {
-        *out = cairn_roster_hold(core->table);
-        return CAIRN_OK;
-    }
-    agents = calloc(core->options.agent_count + 1, sizeof *agents);
-    domains = calloc(core->options.agent_count + 1, sizeof *domains);
-    err = agents && domains ? CAIRN_OK : CAIRN_NOMEM;
     for (uint32_t pass = 0; !err && pass < 2; pass++)
         for (uint32_t i = 0; i < (pass ? core->options.agent_count : old->member_count); i++) {
             uint32_t agent = pass ? i : old->members[i].agent;
@@ -300,7 +291,35 @@ next_table(struct cairn_core *core, struct cairn_roster **out)
     if (!err && count == 0)
         err = CAIRN_LOST;
     if (!err)
-        err = lay_out(core, agents, domains, count, out);
+        err = lay_out(core, agents, domains, count, expected_part_blocks(core, count), out);
+    free(agents);
+    free(domains);
+    return err;
+}
+
+/* The members of an epoch that nobody asked for: those that there are, in their order, and behind them who was late. */
+static cairn_err
+same_table(struct cairn_core *core, struct cairn_roster **out)
+{
+    uint32_t late[CAIRN_NODES_MAX];
+    uint32_t late_count = join_late_agents(core, late), count = core->table->member_count;
+    uint32_t *agents;
+    const char **domains;
+    cairn_err err;
+
+    if (late_count == 0) {
+        *out = cairn_roster_hold(core->table);
+        return CAIRN_OK;
+    }
+    agents = calloc(count + late_count, sizeof *agents);
+    domains = calloc(count + late_count, sizeof *domains);
+    err = agents && domains ? CAIRN_OK : CAIRN_NOMEM;
+    for (uint32_t m = 0; !err && m < count + late_count; m++) {
+        agents[m] = m < count ? core->table->members[m].agent : late[m - count];
+        domains[m] = core->domains[agents[m]];
+    }
+    if (!err)
+        err = lay_out(core, agents, domains, count + late_count, join_largest_part(core), out);
     free(agents);
     free(domains);
     return err;
@@ -349,10 +368,13 @@ restore_pack_settled(struct cairn_core *core)
     for (uint32_t m = 0; in_memory && m < restore->table->member_count; m++)
         if (restore->targets[m] != UINT32_MAX)
             restore->holders[m] = restore->targets[m];
-    err = next_table(core, &table);
+    err = restore->by_itself ? same_table(core, &table) : next_table(core, &table);
     if (!err)
         err = epoch_pack(restore->epoch, restore->choice.generation, restore->choice.from_files,
-                         true, restore->by_itself ? core->restart_epoch : restore->epoch,
+                         true,
+                         restore->by_itself && !(restore->joining && CAIRN_PLANTED(core, BUG_JOIN_RESTARTS))
+                             ? core->restart_epoch
+                             : restore->epoch,
                          in_memory ? restore->table : NULL, restore->holders, table,
                          &restore->record, &restore->record_len);
     cairn_roster_drop(table);

@@ -1,8 +1,19 @@
 /*
  * agent/restore_watch.c - why an agent starts a restore that nobody asked for: a part is missing, a
- * restore was left unfinished or failed, or a vote does not come.
+ * restore was left unfinished or failed, a vote does not come, or a restore did not hear this agent.
  */
 #include "agent/core_state.h"
+
+#include "base/log.h"
+
+#include <inttypes.h>
+
+/* Why this agent should start a restore by itself; NULL: it should not. */
+struct restore_call {
+    const char *reason;
+    uint64_t patience_ns; /* how long the reason must have lasted */
+    bool joining;
+};
 
 /* Some member's part of the ready generation is with nobody who is alive. */
 static bool
@@ -44,34 +55,56 @@ left_frozen(const struct cairn_core *core)
             frozen_for_ns > core->options.claim_timeout_ns);
 }
 
-/*
- * Why this agent should start a restore by itself, NULL for no reason; and how long the reason must
- * have lasted. The lowest live agent goes first, the others later, in case it cannot.
- */
-const char *
-restore_reason(const struct cairn_core *core, uint64_t *patience_ns)
+/* The lowest live agent goes first, the others later, in case it cannot. */
+static struct restore_call
+restore_called_for(const struct cairn_core *core)
 {
-    const char *reason = NULL;
+    struct restore_call call = {.patience_ns = core->options.claim_timeout_ns};
     uint64_t before = 0;
 
-    *patience_ns = core->options.claim_timeout_ns;
     if (left_frozen(core)) {
-        reason = "an unfinished restore";
+        call.reason = "an unfinished restore";
     } else if (core->frozen) {
-        return NULL;
+        return call;
     } else if (!core->settled && core->committed.step == 0) {
-        reason = "a restore that failed";
-        *patience_ns *= 2;
+        call.reason = "a restore that failed";
+        call.patience_ns *= 2;
     } else if (facts_stuck(core)) {
-        reason = "a vote that does not come";
+        call.reason = "a vote that does not come";
     } else if (core->options.repair_after_ns != 0 && part_is_missing(core)) {
-        reason = "a part is missing";
-        *patience_ns = core->options.repair_after_ns;
+        call.reason = "a part is missing";
+        call.patience_ns = core->options.repair_after_ns;
+    } else if (join_called_for(core)) {
+        return (struct restore_call){"trainers here, and no member", join_patience_ns(core), true};
     }
     if (epoch_claimant(core->promised) == core->options.self && core->frozen)
-        return reason;
+        return call;
     for (uint32_t a = 0; a < core->options.self && before < 6; a++)
         before += agent_alive(core, a);
-    *patience_ns += before * core->options.claim_timeout_ns;
-    return reason;
+    call.patience_ns += before * core->options.claim_timeout_ns;
+    return call;
+}
+
+void
+restore_watch(struct cairn_core *core)
+{
+    struct restore_call call = restore_called_for(core);
+
+    if (!call.reason) {
+        core->repair_wait_ns = 0;
+        return;
+    }
+    if (core->repair_wait_ns == 0)
+        core->repair_wait_ns = core->now_ns;
+    if (core->now_ns - core->repair_wait_ns < call.patience_ns)
+        return;
+    CAIRN_LOG_AT(INFO, "repair: start reason=\"%s\" epoch=%" PRIu64 " step=%" PRIu64, call.reason,
+                 core->ready.epoch >> EPOCH_CLAIMANT_BITS, core->ready.step);
+    if (restore_start(core, CAIRN_OP_RESTORE, true, 0) == CAIRN_OK) {
+        core->restore.unfreeze = core->frozen;
+        core->restore.may_begin_anew = !core->frozen && core->own_ranks > 0 && !call.joining;
+        core->restore.joining = call.joining;
+        core->joins_tried += call.joining;
+        core->repair_wait_ns = core->now_ns;
+    }
 }

@@ -56,10 +56,10 @@ check_hello(const struct cairn_agent *agent, const struct cairn_session_hello *h
         snprintf(text, text_bytes, "this agent has just started and has not met the job's other agents yet");
         return CAIRN_AGAIN;
     }
-    if (hello->epoch != 0 && hello->epoch < view.active && view.restart) {
+    if (hello->epoch != 0 && hello->epoch < view.restart_epoch) { /* repairs since then make it no younger */
         snprintf(text, text_bytes,
                  "this trainer belongs to epoch %" PRIu64 "; a restore has begun epoch %" PRIu64 ": end it",
-                 hello->epoch >> 16, view.active >> 16);
+                 hello->epoch >> 16, view.restart_epoch >> 16);
         return CAIRN_STALE;
     }
     return CAIRN_OK;
@@ -167,18 +167,18 @@ take_register(struct cairn_agent *agent, struct session *session,
         session_forget_region(session);
         session_tell_ranks(agent);
     }
-    replace_rank(agent, session);
     err = cairn_session_take_register(frame, &session->slices);
     if (err) {
         session->state = SESSION_CLOSING;
         return;
     }
-    if (session->stale) {
+    if (session->stale) { /* whoever has its rank now is the right one */
         err = CAIRN_STALE;
         snprintf(text, sizeof text, "a restore has begun a new epoch: this trainer is a left-over, end it");
-    }
-    if (!err)
+    } else {
+        replace_rank(agent, session);
         err = session_plan_region(agent, session, text, sizeof text);
+    }
     if (err) {
         uint32_t request = session->slices.request;
 
@@ -324,8 +324,20 @@ take_coverage(struct session *session, const struct cairn_session_frame *frame)
 }
 
 static void
-take_frame(struct cairn_agent *agent, struct session *session,
-           const struct cairn_session_frame *frame)
+take_timing(struct cairn_agent *agent, struct session *session, struct cairn_session_frame *frame)
+{
+    struct cairn_session_timing timing;
+
+    if (!session->trainer || cairn_session_take_timing(frame, &timing) != CAIRN_OK) {
+        session->state = SESSION_CLOSING;
+        return;
+    }
+    timing_take_ring(agent, session, frame->fds[0]);
+    frame->fds[0] = -1;
+}
+
+static void
+take_frame(struct cairn_agent *agent, struct session *session, struct cairn_session_frame *frame)
 {
     struct cairn_session_operator request;
 
@@ -359,6 +371,9 @@ take_frame(struct cairn_agent *agent, struct session *session,
         break;
     case CAIRN_SESSION_COVERAGE:
         take_coverage(session, frame);
+        break;
+    case CAIRN_SESSION_TIMING:
+        take_timing(agent, session, frame);
         break;
     case CAIRN_SESSION_OPERATOR:
         if (!session->trainer && cairn_session_take_operator(frame, &request) == CAIRN_OK)

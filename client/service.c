@@ -42,6 +42,7 @@ detach(struct cairn_client *client, const char *why)
 
     cairn_capture_cancel(client->capture);
     client_slots_unmap(client);
+    client_rings_forget(client);
     pthread_mutex_lock(&client->lock);
     was_attached = client->link == CLIENT_LINK_ATTACHED;
     if (client->socket >= 0)
@@ -445,6 +446,8 @@ turn(struct cairn_client *client, uint64_t *stop_until_ns)
         client_stats_copy(client, &stats);
         client->stats_at_ns = now_ns + STATS_NS;
     }
+    if (client->link == CLIENT_LINK_ATTACHED)
+        client_rings_look(client, now_ns);
     pthread_mutex_lock(&client->lock);
     drain_wake(client);
     stop_copy = client->engine_busy && client->snapshot.stop_err;

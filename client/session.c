@@ -85,7 +85,7 @@ fd_limit(enum cairn_session_type type)
 {
     if (type == CAIRN_SESSION_REGISTERED)
         return CAIRN_SESSION_FDS_MAX;
-    return type == CAIRN_SESSION_RESTORE_INFO ? 1 : 0;
+    return type == CAIRN_SESSION_RESTORE_INFO || type == CAIRN_SESSION_TIMING ? 1 : 0;
 }
 
 /* ---- reader ---- */
@@ -202,7 +202,7 @@ static bool
 type_is_from(enum cairn_session_type type, enum cairn_session_side from)
 {
     return from == CAIRN_SESSION_CLIENT
-               ? type >= CAIRN_SESSION_HELLO && type <= CAIRN_SESSION_COVERAGE
+               ? type >= CAIRN_SESSION_HELLO && type <= CAIRN_SESSION_TIMING
                : type >= CAIRN_SESSION_WELCOME && type <= CAIRN_SESSION_OPERATOR_REPLY;
 }
 

@@ -24,6 +24,7 @@
  * - RESTORE → RESTORE_INFO. If that says CAIRN_OK: FETCH → FETCHED any number of times, several at
  *   once, then RESTORED. The agent holds the generation and the window until RESTORED or the end of
  *   the connection.
+ * - TIMING at any time, once for each ring of timing records of the trainer's process. The agent may let go of it as it likes.
  * - STATS and COVERAGE at any time; each replaces the one before. OPERATOR → OPERATOR_REPLY once or more, the last with `final`.
  *
  * The end of the connection is the end of the trainer, or its detachment: it stops copying before
@@ -40,7 +41,7 @@
 #include "cairn/client.h"
 
 enum {
-    CAIRN_SESSION_PROTOCOL = 2, /* in HELLO and WELCOME */
+    CAIRN_SESSION_PROTOCOL = 3, /* in HELLO and WELCOME */
     CAIRN_SESSION_FRAMING = 1,  /* in every header */
     CAIRN_SESSION_HEADER_BYTES = 8,
     CAIRN_SESSION_PAYLOAD_BYTES_MAX = 1 << 20,
@@ -49,7 +50,8 @@ enum {
     CAIRN_SESSION_TEXT_BYTES = 512,           /* of a reason, its NUL included */
     CAIRN_SESSION_JOB_BYTES = 128,            /* of a job's name, its NUL included */
     CAIRN_SESSION_PIECE_BLOCKS_MAX = 1024,    /* in one PIECE */
-    CAIRN_SESSION_FETCH_ITEMS_MAX = 256       /* in one FETCH */
+    CAIRN_SESSION_FETCH_ITEMS_MAX = 256,      /* in one FETCH */
+    CAIRN_SESSION_RINGS_MAX = 8               /* of timing records, in one process */
 };
 
 enum cairn_session_type {
@@ -66,6 +68,7 @@ enum cairn_session_type {
     CAIRN_SESSION_STATS = 10,
     CAIRN_SESSION_OPERATOR = 11,
     CAIRN_SESSION_COVERAGE = 12,
+    CAIRN_SESSION_TIMING = 13,
     /* agent to client */
     CAIRN_SESSION_WELCOME = 64,
     CAIRN_SESSION_REFUSED = 65,
@@ -109,8 +112,8 @@ struct cairn_session_hello {
     uint32_t world;
     uint32_t local_ranks;
     uint64_t pid;
-    uint64_t epoch; /* that this client was last welcomed under, 0 at first: tells a left-over of an
-                       older one */
+    uint64_t epoch; /* that this client was last welcomed under or told of, 0 at first: tells a left-over
+                       of an older one, which is not told */
 };
 
 /* What the rank holds, in the order of capture. Addresses do not travel: they are NULL here. */
@@ -179,6 +182,12 @@ struct cairn_session_coverage {
     uint32_t left_out;                    /* things beyond those in items */
     uint32_t count;                       /* 0 … CAIRN_UNCOVERED_MAX */
     struct cairn_session_uncovered items[CAIRN_UNCOVERED_MAX];
+};
+
+/* Travels with one descriptor: a memfd, sealed at least against shrinking, that holds a ring of timing records
+ * (cairn/timing.h). */
+struct cairn_session_timing {
+    uint32_t index; /* of the rings of this connection, from 0; below CAIRN_SESSION_RINGS_MAX */
 };
 
 /* STATS carries a struct cairn_client_stats. OPERATOR carries text: */
@@ -397,6 +406,8 @@ CAIRN_SESSION_PUT(drop, struct cairn_session_drop);
 CAIRN_SESSION_PUT(epoch, struct cairn_session_epoch);
 CAIRN_SESSION_PUT(fetched, struct cairn_session_fetched);
 CAIRN_SESSION_PUT(operator_reply, struct cairn_session_operator_reply);
+CAIRN_MUST_CHECK cairn_err cairn_session_put_timing(struct cairn_session_writer *writer,
+                                                    const struct cairn_session_timing *value, int ring_fd);
 /* slot_fds[value->slot_count] */
 CAIRN_MUST_CHECK cairn_err
 cairn_session_put_registered(struct cairn_session_writer *writer,
@@ -426,6 +437,7 @@ CAIRN_SESSION_TAKE(restored, struct cairn_session_restored);
 CAIRN_SESSION_TAKE(stats, struct cairn_client_stats);
 CAIRN_SESSION_TAKE(coverage, struct cairn_session_coverage);
 CAIRN_SESSION_TAKE(operator, struct cairn_session_operator);
+CAIRN_SESSION_TAKE(timing, struct cairn_session_timing);
 CAIRN_SESSION_TAKE(welcome, struct cairn_session_welcome);
 CAIRN_SESSION_TAKE(refused, struct cairn_session_refused);
 CAIRN_SESSION_TAKE(registered, struct cairn_session_registered);

@@ -352,6 +352,37 @@ unpack_operator(struct cairn_reader *reader, struct cairn_session_operator *oper
     operator->text =(const char *) cairn_read_borrow(reader, operator->text_bytes);
 }
 
+static void
+pack_timing(struct cairn_writer *writer, const void *value)
+{
+    write_range(writer, ((const struct cairn_session_timing *)value)->index, 0, CAIRN_SESSION_RINGS_MAX - 1);
+}
+
+cairn_err
+cairn_session_put_timing(struct cairn_session_writer *writer, const struct cairn_session_timing *value, int ring_fd)
+{
+    return put(writer, CAIRN_SESSION_TIMING, pack_timing, value, &ring_fd, 1);
+}
+
+cairn_err
+cairn_session_take_timing(const struct cairn_session_frame *frame, struct cairn_session_timing *out)
+{
+    struct cairn_session_timing value = {0};
+    struct cairn_reader reader;
+    cairn_err err = open_payload(frame, CAIRN_SESSION_TIMING, &reader);
+
+    if (err)
+        return err;
+    value.index = read_range(&reader, 0, CAIRN_SESSION_RINGS_MAX - 1);
+    err = cairn_reader_done(&reader);
+    if (err)
+        return err;
+    if (frame->fd_count != 1)
+        return CAIRN_CORRUPT;
+    *out = value;
+    return CAIRN_OK;
+}
+
 DEFINE_PUT(hello, CAIRN_SESSION_HELLO, struct cairn_session_hello)
 DEFINE_TAKE(hello, CAIRN_SESSION_HELLO, struct cairn_session_hello)
 DEFINE_PUT(register, CAIRN_SESSION_REGISTER, struct cairn_session_register)

@@ -112,6 +112,13 @@ struct client_report {
     uint32_t reason; /* of a CANCEL */
 };
 
+/* The rings of timing records that the agent of this connection has. */
+struct client_rings {
+    uint64_t inodes[CAIRN_SESSION_RINGS_MAX];
+    uint32_t count;
+    uint64_t look_at_ns, look_ns; /* when to look for more, and how long after the last look */
+};
+
 /* What the service thread hands to a waiting restore. */
 struct client_mail {
     bool wanted;
@@ -151,6 +158,7 @@ struct cairn_client {
     struct client_slot slots[CAIRN_SESSION_FDS_MAX];
     uint64_t retry_at_ns, retry_ns, greet_until_ns, stats_at_ns;
     bool said_detached;
+    struct client_rings rings;
 
     pthread_mutex_t lock; /* guards all below */
     pthread_cond_t changed;
@@ -227,6 +235,12 @@ void client_devices_say_failed(const struct cairn_client *client); /* lock not h
 bool client_devices_work(struct cairn_client *client);
 /* Opens them anew when that is due and no copy runs. Service thread, lock not held. */
 void client_devices_retry(struct cairn_client *client);
+
+/* rings.c. Both in the service thread, lock not held. */
+/* Queues a TIMING for each ring that the agent does not have, when it is time to look again. Attached. */
+void client_rings_look(struct cairn_client *client, uint64_t now_ns);
+/* The connection has ended. */
+void client_rings_forget(struct cairn_client *client);
 
 /* service.c: the thread's main function; argument and result as pthread_create has them. */
 void *client_service(void *client);

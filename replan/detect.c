@@ -21,17 +21,21 @@ cairn_detector_create(const struct cairn_topology *topology, uint32_t steps_in_f
     detector->intakes = calloc(world, sizeof *detector->intakes);
     detector->rank_step = calloc(world, sizeof *detector->rank_step);
     detector->seen = calloc(world, sizeof *detector->seen);
+    detector->left_out = calloc(world, sizeof *detector->left_out);
     detector->ranks = calloc(world, sizeof *detector->ranks);
     detector->now.compute_ns = calloc(world, sizeof *detector->now.compute_ns);
+    detector->now.aside_ns = calloc(world, sizeof *detector->now.aside_ns);
     detector->now.work = calloc(world, sizeof *detector->now.work);
     detector->now.wait_ns = calloc(world, sizeof *detector->now.wait_ns);
-    detector->calibrate = calloc((size_t)world * CAIRN_CALIBRATE_STEPS * 2, sizeof *detector->calibrate);
+    detector->calibrate = calloc((size_t)world * CAIRN_CALIBRATE_STEPS * CAIRN_KEPT, sizeof *detector->calibrate);
     detector->scratch = calloc((size_t)world * (CAIRN_CALIBRATE_STEPS + 1), sizeof *detector->scratch);
     detector->value = calloc(world, sizeof *detector->value);
     detector->pauses = calloc(world, sizeof *detector->pauses);
-    if (!detector->intakes || !detector->rank_step || !detector->seen || !detector->ranks ||
-        !detector->now.compute_ns || !detector->now.work || !detector->now.wait_ns ||
-        !detector->calibrate || !detector->scratch || !detector->value || !detector->pauses) {
+    detector->pipeline_common = calloc(topology->pipeline_count, sizeof *detector->pipeline_common);
+    if (!detector->intakes || !detector->rank_step || !detector->seen || !detector->left_out || !detector->ranks ||
+        !detector->now.compute_ns || !detector->now.aside_ns || !detector->now.work || !detector->now.wait_ns ||
+        !detector->calibrate || !detector->scratch || !detector->value || !detector->pauses ||
+        !detector->pipeline_common) {
         cairn_detector_destroy(detector);
         return CAIRN_NOMEM;
     }
@@ -51,6 +55,9 @@ cairn_detect_drop(struct cairn_detector *detector, uint32_t index)
     for (uint32_t i = 0; i < detector->channel_count; i++)
         if (detector->channels[i].verdict != UINT32_MAX && detector->channels[i].verdict > index)
             detector->channels[i].verdict--;
+    for (uint32_t node = 0; detector->wholes && node < detector->topology->node_count; node++)
+        if (detector->wholes[node].verdict != UINT32_MAX && detector->wholes[node].verdict > index)
+            detector->wholes[node].verdict--;
 }
 
 static void
@@ -80,18 +87,22 @@ cairn_detector_destroy(struct cairn_detector *detector)
     free(detector->periods);
     free(detector->rank_step);
     free(detector->seen);
+    free(detector->left_out);
     free(detector->ranks);
     free(detector->now.compute_ns);
+    free(detector->now.aside_ns);
     free(detector->now.work);
     free(detector->now.wait_ns);
     free(detector->calibrate);
     free(detector->scratch);
     free(detector->value);
     free(detector->pauses);
+    free(detector->pipeline_common);
+    free(detector->wholes);
     free(detector->flights);
     free(detector->channels);
     free(detector->channel_index);
-    free(detector->class_sigma);
+    free(detector->classes);
     cairn_verdicts_fini(&detector->verdicts);
     free(detector);
 }
@@ -178,6 +189,8 @@ analyse_whole(struct cairn_detector *detector)
     for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
         uint32_t step = detector->seen[rank] ? detector->rank_step[rank] : 0;
 
+        if (detector->left_out[rank])
+            continue;
         slowest = step < slowest ? step : slowest;
         fastest = step > fastest ? step : fastest;
     }
@@ -210,6 +223,64 @@ hand_in(struct cairn_detector *detector, uint32_t rank, struct cairn_rank_step *
     return CAIRN_OK;
 }
 
+static void
+see(struct cairn_detector *detector, uint32_t rank)
+{
+    if (!detector->seen[rank]) {
+        detector->seen[rank] = true;
+        detector->ranks_seen++;
+    }
+}
+
+cairn_err
+cairn_detector_take_step(struct cairn_detector *detector, uint32_t rank, struct cairn_rank_step *summary, uint64_t end_ns)
+{
+    struct cairn_intake *intake = &detector->intakes[rank];
+    cairn_err err;
+
+    CAIRN_ASSERT(rank < detector->topology->world);
+    detector->left_out[rank] = false;
+    see(detector, rank);
+    intake->records += summary->sample_count;
+    intake->open_count = 0;
+    intake->is_stopped = intake->is_gone = false;
+    if (end_ns > intake->end_ns)
+        intake->end_ns = end_ns;
+    if (end_ns > intake->life_ns)
+        intake->life_ns = end_ns;
+    if (summary->sends_aside)
+        intake->sends_aside = CAIRN_SENDS_ASIDE;
+    intake->step = detector->rank_step[rank] = summary->step + 1; /* what it is in now */
+    err = hand_in(detector, rank, summary);
+    if (!err && detector->arrivals >= detector->ranks_seen) {
+        detector->arrivals = 0;
+        err = analyse_whole(detector);
+    }
+    return err;
+}
+
+void
+cairn_detector_take_standing(struct cairn_detector *detector, uint32_t rank, const struct cairn_standing *standing)
+{
+    struct cairn_intake *intake = &detector->intakes[rank];
+
+    CAIRN_ASSERT(rank < detector->topology->world && standing->open_count <= CAIRN_INTAKE_OPEN);
+    see(detector, rank);
+    intake->life_ns = standing->life_ns;
+    intake->end_ns = standing->end_ns;
+    intake->step = standing->step;
+    intake->is_stopped = standing->is_stopped;
+    intake->is_gone = standing->is_gone;
+    intake->open_count = standing->is_stopped || standing->is_gone ? 0 : standing->open_count;
+    memcpy(intake->open, standing->open, intake->open_count * sizeof *intake->open);
+}
+
+void
+cairn_detector_leave_out(struct cairn_detector *detector, uint32_t rank)
+{
+    detector->left_out[rank] = true;
+}
+
 static cairn_err
 take_numbered(struct cairn_detector *detector, const struct cairn_record *record)
 {
@@ -235,7 +306,7 @@ take_unnumbered(struct cairn_detector *detector, const struct cairn_record *reco
     bool known;
 
     if (!detector->periods) {
-        detector->periods = calloc(detector->topology->world, sizeof *detector->periods);
+        detector->periods = cairn_periods_create(detector->topology->world);
         if (!detector->periods)
             return CAIRN_NOMEM;
     }
@@ -250,7 +321,7 @@ take_unnumbered(struct cairn_detector *detector, const struct cairn_record *reco
         err = take_numbered(detector, &period->kept[i]);
     }
     if (known)
-        period->kept_count = 0;
+        cairn_period_release(period);
     return err;
 }
 
@@ -259,10 +330,7 @@ cairn_detector_feed(struct cairn_detector *detector, const struct cairn_record *
 {
     CAIRN_ASSERT(record->rank < detector->topology->world);
     CAIRN_ASSERT(!detector->finished);
-    if (!detector->seen[record->rank]) {
-        detector->seen[record->rank] = true;
-        detector->ranks_seen++;
-    }
+    see(detector, record->rank);
     return record->op == 0 || record->has_step ? take_numbered(detector, record)
                                                : take_unnumbered(detector, record);
 }
@@ -285,7 +353,7 @@ flush_rank(struct cairn_detector *detector, uint32_t rank)
             if (err)
                 return err;
         }
-        period->kept_count = 0;
+        cairn_period_release(period);
     }
     err = cairn_intake_flush(intake, &summary);
     if (err || !summary)
@@ -329,7 +397,8 @@ cairn_detector_summarize(const struct cairn_detector *detector, struct cairn_det
     float values[CAIRN_SPANS];
 
     *out = (struct cairn_detector_summary){.steps = detector->steps,
-                                           .ranks_seen = detector->ranks_seen};
+                                           .ranks_seen = detector->ranks_seen,
+                                           .is_calibrated = detector->calibrated};
     for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
         out->records += detector->intakes[rank].records;
         out->ignored += detector->intakes[rank].ignored;

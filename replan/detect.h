@@ -6,13 +6,16 @@
  * in that rank's order, those of different ranks in any. Clocks are never compared between ranks.
  *
  * A step is analysed when every rank of the job has gone past it, or when some rank is
- * steps_in_flight_max ahead of it, and then forgotten: what stays is about 1 KiB per rank and 0.7 KiB
- * per channel (a communicator and operation, or a pair of ranks), and 16 bytes per operation of the
- * steps in flight.
+ * steps_in_flight_max ahead of it, and then forgotten. Memory: 2.2 KiB per rank and 16 bytes per
+ * operation that it does in a step; 0.8 KiB per channel (a communicator and operation, or a pair of
+ * ranks) and 12 bytes per operation in a step; 16 bytes per operation of the steps in flight. Of
+ * records without steps see period.h.
  */
 #ifndef CAIRN_REPLAN_DETECT_H
 #define CAIRN_REPLAN_DETECT_H
 
+#include "replan/intake.h"
+#include "replan/load.h"
 #include "replan/record.h"
 #include "replan/topology.h"
 #include "replan/verdict.h"
@@ -25,6 +28,7 @@ struct cairn_detector_summary {
     uint32_t steps;   /* analysed */
     uint32_t ranks_seen;
     double period_ms; /* median time of the last steps; 0 where unknown */
+    bool is_calibrated; /* each rank's normal is known */
 };
 
 /* Makes a detector for a job; the topology is borrowed until cairn_detector_destroy. A
@@ -39,11 +43,33 @@ void cairn_detector_destroy(struct cairn_detector *detector); /* NULL is allowed
 CAIRN_MUST_CHECK cairn_err cairn_detector_feed(struct cairn_detector *detector,
                                                const struct cairn_record *record);
 
-/* Says what hangs as of the records fed so far; once it does, the verdicts stay. CAIRN_NOMEM. */
+/*
+ * The same for records that were reduced elsewhere: a rank's whole step, which is taken over in every case, and where it stands.
+ * A detector takes either records or these. CAIRN_NOMEM: the step is lost.
+ */
+struct cairn_standing {
+    uint64_t life_ns; /* the last sign of life, on the rank's clock as the next two */
+    uint64_t end_ns;  /* the last end of an operation */
+    const struct cairn_open *open; /* [open_count], at most CAIRN_INTAKE_OPEN */
+    uint32_t open_count;
+    uint32_t step;
+    bool is_stopped, is_gone; /* its process is: it counts as in no operation */
+};
+CAIRN_MUST_CHECK cairn_err cairn_detector_take_step(struct cairn_detector *detector, uint32_t rank,
+                                                    struct cairn_rank_step *summary, uint64_t end_ns);
+void cairn_detector_take_standing(struct cairn_detector *detector, uint32_t rank, const struct cairn_standing *standing);
+
+/* A rank of which nothing comes (any more) is not waited for, until a step of it comes. */
+void cairn_detector_leave_out(struct cairn_detector *detector, uint32_t rank);
+
+/* Says what hangs as of what was fed so far, and ends the verdicts of a hang that is over. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_detector_check_hangs(struct cairn_detector *detector);
 
 /* Analyses what is still in flight and looks for hangs; nothing may be fed afterwards. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_detector_finish(struct cairn_detector *detector);
+
+/* What a rank computed in the last steps in which it was compared, 16 at most. */
+void cairn_detector_load(const struct cairn_detector *detector, uint32_t rank, struct cairn_load *out);
 
 /* The verdicts so far, those that ended included; borrowed until the next call. */
 const struct cairn_verdicts *cairn_detector_verdicts(const struct cairn_detector *detector);

@@ -4,7 +4,7 @@
  * A rank waits when one of its operations has been open for hang_ns on its own clock. If every member
  * of such an operation is in it, the transfer has stopped (hang_link). Otherwise somebody is missing:
  * whoever waits in another operation is a victim too; whoever waits in none and still gives signs of
- * life never arrives (hang_compute); one whose signs of life end long before the others' is gone
+ * life never arrives (hang_compute), and so does one whose process is stopped; one whose signs of life end long before the others' is gone
  * (crash), whatever it was doing.
  */
 #include "replan/detector.h"
@@ -15,6 +15,8 @@
 
 static const double hang_ns = 8e9; /* above pauses of a few seconds; below what people wait for */
 static const double hang_periods = 4; /* and of long steps */
+static const double outlived_factor = 1.5; /* above the longest wait that was none, */
+static const double outlived_ns_max = 1.2e11; /* up to here */
 static const double silent_ns = 3e9;  /* by which the dead fall behind the living */
 
 struct standing {
@@ -137,6 +139,7 @@ say_ranks(struct cairn_detector *detector, const struct standing *standings, boo
     struct cairn_verdict *verdict = NULL;
     uint32_t step = UINT32_MAX;
     cairn_err err = CAIRN_OK;
+    char others[32];
 
     for (uint32_t rank = 0; !err && rank < detector->topology->world; rank++) {
         const struct standing *standing = &standings[rank];
@@ -154,13 +157,19 @@ say_ranks(struct cairn_detector *detector, const struct standing *standings, boo
     if (err || !verdict)
         return err;
     *said = true;
+    detector->stop_said |= detector->intakes[verdict->ranks.items[0]].is_stopped;
     set_steps(detector, step, verdict);
+    others[0] = '\0';
+    if (verdict->ranks.count > 1)
+        snprintf(others, sizeof others, " and %u others", verdict->ranks.count - 1);
     snprintf(verdict->evidence, sizeof verdict->evidence,
-             dead ? "rank %u and %u others gave their last sign of life long before the rest, which has "
-                    "waited for %.1f s"
-                  : "rank %u and %u others are alive and in no operation, while those that wait for "
-                    "them have waited for %.1f s",
-             verdict->ranks.items[0], verdict->ranks.count - 1, longest_ns / 1e9);
+             dead ? "the last sign of life of rank %u%s came long before that of the rest, which has waited for "
+                    "%.1f s"
+             : detector->intakes[verdict->ranks.items[0]].is_stopped
+                 ? "the process of rank %u%s is stopped, and those that wait have waited for %.1f s"
+                 : "rank %u%s gave signs of life and was in no operation, while those that wait for them have "
+                   "waited for %.1f s",
+             verdict->ranks.items[0], others, longest_ns / 1e9);
     return add_victims(detector, standings, limit_ns, verdict);
 }
 
@@ -232,6 +241,30 @@ say_links(struct cairn_detector *detector, const struct standing *standings, dou
     return err;
 }
 
+/*
+ * Nobody waits that long any more. Somebody who saves a checkpoint while the others wait for it will do so again: that is said once. A
+ * process that was stopped says nothing of what is usual.
+ */
+static void
+end_hangs(struct cairn_detector *detector)
+{
+    bool was_stopped = false;
+
+    for (uint32_t i = 0; i < detector->verdicts.count; i++) {
+        struct cairn_verdict *verdict = &detector->verdicts.items[i];
+        bool is_hang = verdict->kind >= CAIRN_HANG_COMPUTE && verdict->kind <= CAIRN_CRASH;
+
+        if (!is_hang || verdict->until_step != CAIRN_STEP_NONE)
+            continue;
+        verdict->until_step = verdict->since_step > detector->last_step ? verdict->since_step : detector->last_step;
+        was_stopped |= detector->stop_said;
+    }
+    if (!was_stopped && detector->hang_longest_ns > detector->hang_outlived_ns)
+        detector->hang_outlived_ns = fmin(detector->hang_longest_ns, outlived_ns_max);
+    detector->hang_said = detector->stop_said = false;
+    detector->hang_longest_ns = 0;
+}
+
 cairn_err
 cairn_detector_check_hangs(struct cairn_detector *detector)
 {
@@ -242,25 +275,29 @@ cairn_detector_check_hangs(struct cairn_detector *detector)
     bool said = false;
     cairn_err err;
 
-    if (detector->hang_said)
-        return CAIRN_OK;
     standings = calloc(world, sizeof *standings);
     if (!standings)
         return CAIRN_NOMEM;
     cairn_detector_summarize(detector, &summary);
     limit_ns = fmax(hang_ns, hang_periods * summary.period_ms * 1e6);
+    limit_ns = fmax(limit_ns, outlived_factor * detector->hang_outlived_ns);
     for (uint32_t rank = 0; rank < world; rank++) {
         standings[rank] = standing_of(&detector->intakes[rank]);
         if (standings[rank].open)
             longest_ns = fmax(longest_ns, standings[rank].idle_ns);
     }
-    if (longest_ns < limit_ns) {
+    if (detector->hang_said)
+        detector->hang_longest_ns = fmax(detector->hang_longest_ns, longest_ns);
+    if (longest_ns < limit_ns || detector->hang_said) {
+        if (longest_ns < limit_ns && detector->hang_said)
+            end_hangs(detector);
         free(standings);
         return CAIRN_OK;
     }
     for (uint32_t rank = 0; rank < world; rank++)
-        standings[rank].dead = detector->seen[rank] && standings[rank].idle_ns < longest_ns / 2 &&
-                               longest_ns - standings[rank].idle_ns > silent_ns;
+        standings[rank].dead = detector->seen[rank] && (detector->intakes[rank].is_gone ||
+                                                        (standings[rank].idle_ns < longest_ns / 2 &&
+                                                         longest_ns - standings[rank].idle_ns > silent_ns));
     err = say_ranks(detector, standings, true, limit_ns, longest_ns, &said);
     if (!err && !said)
         err = say_ranks(detector, standings, false, limit_ns, longest_ns, &said);

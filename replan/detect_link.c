@@ -1,33 +1,22 @@
 /*
- * replan/detect_link.c - which links carry their data more slowly than is normal for them.
+ * replan/detect_link.c - which channels carry their data more slowly than is normal for them.
  *
  * A channel is a pair of ranks in one direction, or a communicator with an operation. Its transfer is
  * what the last rank to arrive needed, per byte. It is compared with the channel's own first steps, or
- * with the channels of its class where it was slow from the beginning. A channel whose transfers stay longer is hot. A node most of whose channels to
- * other nodes are hot has a slow NIC; a hot pair that no node explains is a slow link; a hot ring of
- * more than two ranks that nothing else narrows down names all its links.
+ * with the channels of its class where it was slow from the beginning. A channel whose transfers stay
+ * longer is hot; detect_cause.c finds out why.
  */
 #include "replan/detector.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
-static const double score_min = 7, sibling_score_min = 4.5, sigma_floor = 0.02;
-static const double node_share_min = 0.75; /* of a node's channels to others that are hot */
+static const double score_min = 7, sigma_floor = 0.02;
 static const double excess_min = 0.35;     /* over the class, from the first step on: ln(1.42) */
 enum { STEPS_MIN = 4, QUIET_STEPS = 8, GATHER_STEPS = 3, CLASS_MIN = 4, NORMAL_STEPS_MAX = 256, CLASSES = 2 + 16 * 2 * 64 };
 
 /* The least shift that counts: ln(1.3). */
 static const double size_min = 0.2624;
-
-static bool
-between_nodes(const struct cairn_topology *topology, const struct cairn_channel *channel)
-{
-    return channel->comm == CAIRN_COMM_NONE
-               ? cairn_topology_apart(topology, channel->source, channel->target)
-               : topology->comms[channel->comm].crosses;
-}
 
 static int
 compare_floats(const void *left, const void *right)
@@ -69,10 +58,10 @@ class_quantile(const struct cairn_detector *detector, uint32_t class_index, bool
 static cairn_err
 make_classes(struct cairn_detector *detector)
 {
-    if (detector->class_sigma)
+    if (detector->classes)
         return CAIRN_OK;
-    detector->class_sigma = calloc(CLASSES, sizeof *detector->class_sigma);
-    return detector->class_sigma ? CAIRN_OK : CAIRN_NOMEM;
+    detector->classes = calloc(CLASSES, sizeof *detector->classes);
+    return detector->classes ? CAIRN_OK : CAIRN_NOMEM;
 }
 
 /* A channel's first steps are over: its normal, and its class's noise anew. */
@@ -84,12 +73,12 @@ calibrate(struct cairn_detector *detector, struct cairn_channel *channel)
     for (uint32_t k = 0; k < channel->first_count; k++)
         values[k] = channel->first[k];
     channel->normal = (double)cairn_quantile(values, channel->first_count, 0.5);
-    detector->class_sigma[channel->class_index] = 0; /* to be found again */
+    detector->classes[channel->class_index].sigma = 0; /* to be found again */
 }
 
 /* Few values tell little of the noise: the fewer, the more of it is assumed. */
 static void
-find_class_sigma(struct cairn_detector *detector, uint32_t class_index)
+find_class(struct cairn_detector *detector, uint32_t class_index)
 {
     double spread = class_quantile(detector, class_index, true, 0.5, 4);
     uint32_t count = 0;
@@ -97,16 +86,17 @@ find_class_sigma(struct cairn_detector *detector, uint32_t class_index)
     for (uint32_t i = 0; i < detector->channel_count; i++)
         if (detector->channels[i].class_index == class_index && !isnan(detector->channels[i].normal))
             count += detector->channels[i].first_count;
-    detector->class_sigma[class_index] =
+    detector->classes[class_index].sigma =
         isnan(spread) ? 1 : fmax(1.6 * (1 + 2 / sqrt(count)) * spread, sigma_floor);
+    detector->classes[class_index].middle = class_quantile(detector, class_index, false, 0.35, CLASS_MIN);
 }
 
 /* A channel that was slow from the beginning, among the others of its class. */
 static void
 find_excess(struct cairn_detector *detector, struct cairn_channel *channel)
 {
-    double middle = class_quantile(detector, channel->class_index, false, 0.35, CLASS_MIN);
-    double least = fmax(excess_min, 5 * 1.25 * detector->class_sigma[channel->class_index] /
+    double middle = detector->classes[channel->class_index].middle;
+    double least = fmax(excess_min, 5 * 1.25 * detector->classes[channel->class_index].sigma /
                                         sqrt(CAIRN_CALIBRATE_STEPS));
 
     channel->normal_steps = CAIRN_CALIBRATE_STEPS / 1.57; /* a median's efficiency */
@@ -121,7 +111,7 @@ find_excess(struct cairn_detector *detector, struct cairn_channel *channel)
 static void
 refine(const struct cairn_detector *detector, struct cairn_channel *channel)
 {
-    double clip = 3 * detector->class_sigma[channel->class_index], oldest;
+    double clip = 3 * detector->classes[channel->class_index].sigma, oldest;
 
     if (channel->shift.used < CAIRN_SHIFT_WINDOW || channel->hot)
         return;
@@ -137,6 +127,8 @@ follow(struct cairn_detector *detector, struct cairn_channel *channel)
     bool others = false;
 
     if (value >= channel->found.size / 3) {
+        channel->found.steps += 1 + channel->quiet_steps;
+        channel->found.size = cairn_shift_median(&channel->shift, channel->found.steps) - channel->base;
         channel->quiet_steps = 0;
         return;
     }
@@ -154,11 +146,37 @@ follow(struct cairn_detector *detector, struct cairn_channel *channel)
     cairn_shift_clear(&channel->shift);
 }
 
+/* The rates of verdicts that last, from what their channels have shown since. */
+static void
+follow_rates(struct cairn_detector *detector)
+{
+    for (uint32_t v = 0; v < detector->verdicts.count; v++) {
+        struct cairn_verdict *verdict = &detector->verdicts.items[v];
+        double size = 0;
+        uint32_t count = 0;
+
+        if (verdict->kind != CAIRN_SLOW_LINK || verdict->until_step != CAIRN_STEP_NONE)
+            continue;
+        for (uint32_t i = 0; i < detector->channel_count; i++)
+            if (detector->channels[i].hot && detector->channels[i].verdict == v) {
+                size += detector->channels[i].found.size;
+                count++;
+            }
+        if (count > 0)
+            verdict->rate = exp(size / count);
+    }
+}
+
 static void
 judge(struct cairn_detector *detector, struct cairn_channel *channel)
 {
-    struct cairn_shift_limits limits = {detector->class_sigma[channel->class_index], channel->base,
-                                        channel->normal_steps, score_min, size_min, STEPS_MIN};
+    struct cairn_shift_limits limits = {.sigma = detector->classes[channel->class_index].sigma,
+                                        .base = channel->base,
+                                        .base_values = channel->normal_steps,
+                                        .first_values = CAIRN_CALIBRATE_STEPS,
+                                        .score_min = score_min,
+                                        .size_min = size_min,
+                                        .steps_min = STEPS_MIN};
 
     if (channel->hot) {
         follow(detector, channel);
@@ -175,281 +193,10 @@ judge(struct cairn_detector *detector, struct cairn_channel *channel)
     }
 }
 
-/* ---- from hot channels to causes ---- */
-
-/* True where a channel is hot and not explained yet, or nearly so. */
-static bool
-unexplained(const struct cairn_detector *detector, const struct cairn_channel *channel)
-{
-    struct cairn_shift_limits limits = {detector->class_sigma[channel->class_index], channel->base,
-                                        channel->normal_steps, sibling_score_min, size_min / 1.5,
-                                        STEPS_MIN};
-    struct cairn_shift_found found;
-
-    if (channel->verdict != UINT32_MAX || isnan(channel->normal))
-        return false;
-    return channel->hot || cairn_shift_find(&channel->shift, &limits, &found);
-}
-
-static bool
-touches(const struct cairn_topology *topology, const struct cairn_channel *channel, uint32_t node)
-{
-    if (channel->comm == CAIRN_COMM_NONE)
-        return topology->node[channel->source] == node || topology->node[channel->target] == node;
-    for (uint32_t i = 0; i < topology->comms[channel->comm].count; i++)
-        if (topology->node[topology->comms[channel->comm].ranks[i]] == node)
-            return true;
-    return false;
-}
-
-struct tally {
-    uint32_t touching, hot, first_pair[2];
-    bool several_pairs;
-};
-
-static void
-tally_node(const struct cairn_detector *detector, const bool *open, uint32_t node, struct tally *tally)
-{
-    *tally = (struct tally){.touching = 0};
-    for (uint32_t i = 0; i < detector->channel_count; i++) {
-        const struct cairn_channel *channel = &detector->channels[i];
-        uint32_t pair[2] = {channel->source, channel->target};
-
-        if (isnan(channel->normal) || !between_nodes(detector->topology, channel) ||
-            !touches(detector->topology, channel, node))
-            continue;
-        tally->touching++;
-        if (!open[i])
-            continue;
-        if (pair[0] > pair[1]) {
-            pair[0] = channel->target;
-            pair[1] = channel->source;
-        }
-        if (tally->hot++ == 0) {
-            tally->first_pair[0] = pair[0];
-            tally->first_pair[1] = pair[1];
-        } else if (pair[0] != tally->first_pair[0] || pair[1] != tally->first_pair[1]) {
-            tally->several_pairs = true;
-        }
-    }
-}
-
-/* The node that explains most of the open channels; CAIRN_NODE_UNKNOWN where none does, or two do
- * equally well. */
-static uint32_t
-best_node(const struct cairn_detector *detector, const bool *open)
-{
-    uint32_t best = CAIRN_NODE_UNKNOWN;
-    double best_weight = 0;
-
-    for (uint32_t node = 0; node < detector->topology->node_count; node++) {
-        struct tally tally;
-        double weight;
-
-        tally_node(detector, open, node, &tally);
-        if (tally.hot < 2 || !tally.several_pairs || tally.hot < node_share_min * tally.touching)
-            continue;
-        weight = tally.hot;
-        if (weight > best_weight) {
-            best_weight = weight;
-            best = node;
-        } else if (weight == best_weight) {
-            best = CAIRN_NODE_UNKNOWN;
-        }
-    }
-    return best;
-}
-
-static cairn_err
-add_link(struct cairn_verdict *verdict, uint32_t source, uint32_t target)
-{
-    cairn_err err;
-
-    for (uint32_t i = 0; i + 1 < verdict->links.count; i += 2)
-        if (verdict->links.items[i] == source && verdict->links.items[i + 1] == target)
-            return CAIRN_OK;
-    err = cairn_list_add(&verdict->links, source);
-    if (!err)
-        err = cairn_list_add(&verdict->links, target);
-    if (!err)
-        err = cairn_list_add_once(&verdict->ranks, source);
-    return err ? err : cairn_list_add_once(&verdict->ranks, target);
-}
-
-/* Names a channel's links in a verdict: of a ring those that touch the node, or all between nodes. */
-static cairn_err
-add_links(const struct cairn_topology *topology, const struct cairn_channel *channel, uint32_t node,
-          struct cairn_verdict *verdict)
-{
-    const struct cairn_comm *comm;
-    cairn_err err = CAIRN_OK;
-
-    if (channel->comm == CAIRN_COMM_NONE)
-        return add_link(verdict, channel->source, channel->target);
-    comm = &topology->comms[channel->comm];
-    for (uint32_t i = 0; !err && i < comm->count; i++) {
-        uint32_t source = comm->ranks[i], target = comm->ranks[(i + 1) % comm->count];
-
-        if (comm->crosses && !cairn_topology_apart(topology, source, target))
-            continue;
-        if (node != CAIRN_NODE_UNKNOWN && topology->node[source] != node &&
-            topology->node[target] != node)
-            continue;
-        err = add_link(verdict, source, target);
-    }
-    return err;
-}
-
-struct cause {
-    uint32_t node, source, target; /* a node's NIC, or the pair (either way), or one channel alone */
-    uint32_t channel;
-};
-
-static bool
-belongs(const struct cairn_detector *detector, uint32_t index, const struct cause *cause)
-{
-    const struct cairn_channel *channel = &detector->channels[index];
-
-    if (cause->node != CAIRN_NODE_UNKNOWN)
-        return between_nodes(detector->topology, channel) &&
-               touches(detector->topology, channel, cause->node);
-    if (index == cause->channel)
-        return true;
-    if (channel->comm == CAIRN_COMM_NONE)
-        return (channel->source == cause->source && channel->target == cause->target) ||
-               (channel->source == cause->target && channel->target == cause->source);
-    /* rings that are slow at the same time go over one slow link, whichever it is */
-    return channel->members > 2 && detector->channels[cause->channel].members > 2 &&
-           between_nodes(detector->topology, channel) ==
-               between_nodes(detector->topology, &detector->channels[cause->channel]);
-}
-
-static cairn_err
-say(struct cairn_detector *detector, bool *open, const struct cause *cause)
-{
-    struct cairn_verdict *verdict;
-    uint32_t index, count = 0, rings = 0;
-    double size = 0, score = 0;
-    cairn_err err = cairn_verdicts_add(&detector->verdicts, CAIRN_SLOW_LINK, &index);
-
-    if (err)
-        return err;
-    verdict = &detector->verdicts.items[index];
-    verdict->since_step = UINT32_MAX;
-    verdict->detected_step = detector->now.step;
-    for (uint32_t i = 0; !err && i < detector->channel_count; i++) {
-        struct cairn_channel *channel = &detector->channels[i];
-
-        if (!open[i] || !belongs(detector, i, cause))
-            continue;
-        open[i] = false;
-        if (!channel->hot)
-            continue;
-        channel->verdict = index;
-        channel->vague = cause->node == CAIRN_NODE_UNKNOWN && channel->members > 2;
-        if (channel->said_step == CAIRN_STEP_NONE)
-            channel->said_step = detector->now.step;
-        if (channel->said_step < verdict->detected_step)
-            verdict->detected_step = channel->said_step;
-        size += channel->found.size;
-        score = fmax(score, channel->found.score);
-        count++;
-        rings += channel->members > 2;
-        if (channel->found.since_step < verdict->since_step)
-            verdict->since_step = channel->found.since_step;
-        err = add_links(detector->topology, channel, cause->node, verdict);
-    }
-    verdict->rate = exp(size / (count ? count : 1));
-    verdict->confidence = 1 - exp(-score / 2);
-    if (cause->node != CAIRN_NODE_UNKNOWN) {
-        if (!err)
-            err = cairn_list_add(&verdict->nodes, cause->node);
-        snprintf(verdict->evidence, sizeof verdict->evidence,
-                 "%u channels between node %u and others take %.2f times their normal time per byte, "
-                 "while others keep theirs: the NIC, or what it is plugged into",
-                 count, cause->node, verdict->rate);
-    } else {
-        if (rings > 0)
-            verdict->confidence *= 0.5; /* one of several links, and nothing says which */
-        snprintf(verdict->evidence, sizeof verdict->evidence,
-                 "transfers take %.2f times their normal time per byte, whoever arrives last%s",
-                 verdict->rate,
-                 rings > 0 ? "; a ring of more than two ranks is as slow as its slowest link, and no "
-                             "other channel tells which"
-                           : "");
-    }
-    return err;
-}
-
-/* What was said of rings without naming a link is said anew, with what is known by now. */
-static void
-take_back_vague(struct cairn_detector *detector)
-{
-    for (uint32_t i = 0; i < detector->channel_count; i++) {
-        uint32_t index = detector->channels[i].verdict;
-
-        if (index == UINT32_MAX || !detector->channels[i].vague)
-            continue;
-        for (uint32_t k = 0; k < detector->channel_count; k++)
-            if (detector->channels[k].verdict == index)
-                detector->channels[k].verdict = UINT32_MAX;
-        cairn_detect_drop(detector, index);
-    }
-}
-
-/* Hot channels of a node whose NIC is known to be slow need no verdict of their own. */
-static void
-join_known(struct cairn_detector *detector, bool *open)
-{
-    for (uint32_t i = 0; i < detector->channel_count; i++)
-        for (uint32_t v = 0; open[i] && v < detector->verdicts.count; v++) {
-            const struct cairn_verdict *verdict = &detector->verdicts.items[v];
-            struct cause cause = {.channel = i};
-
-            if (verdict->kind != CAIRN_SLOW_LINK || verdict->nodes.count != 1 ||
-                verdict->until_step != CAIRN_STEP_NONE)
-                continue;
-            cause.node = verdict->nodes.items[0];
-            if (!belongs(detector, i, &cause))
-                continue;
-            detector->channels[i].verdict = v;
-            open[i] = false;
-        }
-}
-
-static cairn_err
-find_causes(struct cairn_detector *detector)
-{
-    bool *open = calloc(detector->channel_count + 1, sizeof *open);
-    cairn_err err = CAIRN_OK;
-    uint32_t node;
-
-    if (!open)
-        return CAIRN_NOMEM;
-    detector->links_pending = false;
-    take_back_vague(detector);
-    for (uint32_t i = 0; i < detector->channel_count; i++)
-        open[i] = unexplained(detector, &detector->channels[i]);
-    join_known(detector, open);
-    while (!err && (node = best_node(detector, open)) != CAIRN_NODE_UNKNOWN)
-        err = say(detector, open, &(struct cause){.node = node});
-    for (int pairs = 1; pairs >= 0; pairs--) /* pairs first: a ring may only go over the same link */
-        for (uint32_t i = 0; !err && i < detector->channel_count; i++) {
-            const struct cairn_channel *channel = &detector->channels[i];
-            struct cause cause = {CAIRN_NODE_UNKNOWN, channel->source, channel->target, i};
-
-            if (open[i] && channel->hot && (channel->comm == CAIRN_COMM_NONE) == (pairs == 1))
-                err = say(detector, open, &cause);
-        }
-    free(open);
-    return err;
-}
-
 cairn_err
 cairn_detect_links(struct cairn_detector *detector)
 {
     cairn_err err = make_classes(detector);
-    bool fresh = false;
 
     if (err)
         return err;
@@ -460,22 +207,17 @@ cairn_detect_links(struct cairn_detector *detector)
             continue;
         channel->first_step[channel->first_count] = detector->now.step;
         channel->first[channel->first_count++] = (float)log(channel->transfer);
-        if (channel->first_count == CAIRN_CALIBRATE_STEPS) {
+        if (channel->first_count == CAIRN_CALIBRATE_STEPS)
             calibrate(detector, channel);
-            fresh = true;
-        }
     }
-    for (uint32_t c = 0; fresh && c < CLASSES; c++)
-        detector->class_sigma[c] = 0;
     for (uint32_t i = 0; i < detector->channel_count; i++) {
         struct cairn_channel *channel = &detector->channels[i];
-        uint32_t c = channel->class_index;
 
         if (isnan(channel->transfer) || isnan(channel->normal))
             continue;
-        if (detector->class_sigma[c] == 0)
-            find_class_sigma(detector, c);
-        if (channel->shift.used == 0 && channel->first_count == CAIRN_CALIBRATE_STEPS && fresh) {
+        if (detector->classes[channel->class_index].sigma <= 0)
+            find_class(detector, channel->class_index);
+        if (channel->normal_steps == 0) { /* calibrated in this step */
             find_excess(detector, channel);
             judge(detector, channel);
             continue;
@@ -485,13 +227,14 @@ cairn_detect_links(struct cairn_detector *detector)
                          log(channel->transfer) - channel->normal + channel->excess);
         judge(detector, channel);
     }
+    follow_rates(detector);
     if (detector->links_pending && detector->now.step - detector->links_pending_step >= GATHER_STEPS)
-        return find_causes(detector);
+        return cairn_detect_link_causes(detector);
     return CAIRN_OK;
 }
 
 cairn_err
 cairn_detect_links_finish(struct cairn_detector *detector)
 {
-    return detector->links_pending ? find_causes(detector) : CAIRN_OK;
+    return detector->links_pending ? cairn_detect_link_causes(detector) : CAIRN_OK;
 }

@@ -14,8 +14,13 @@ slow_alike(struct cairn_detector *detector, uint32_t rank, const struct cairn_ve
            bool last)
 {
     const struct cairn_rank_state *state = &detector->ranks[rank];
-    struct cairn_shift_limits limits = {state->sigma, state->base, state->normal_steps,
-                                        sibling_score_min, sibling_size_min, STEPS_MIN};
+    struct cairn_shift_limits limits = {.sigma = state->sigma,
+                                        .base = state->base,
+                                        .base_values = state->normal_steps,
+                                        .first_values = CAIRN_CALIBRATE_STEPS,
+                                        .score_min = sibling_score_min,
+                                        .size_min = sibling_size_min,
+                                        .steps_min = STEPS_MIN};
     struct cairn_shift_found found;
     double size = log(verdict->rate);
 

@@ -5,10 +5,7 @@
  * ranks have in common in that step. Its normal is the median of its first steps, unless that is far
  * above its peers' of the same stage: then theirs holds. Where the ranks of a pipeline vary together
  * (sequence lengths that nobody reported), that variation is taken out too. A deviation that lasts
- * is a shift (replan/shift.h).
- *
- * What ranks have in common is a low quantile and not the median, so that it stays normal while a
- * whole node of two is slow; for normal noise that quantile lies common_bias sigmas below the mean.
+ * is a shift (replan/shift.h). What is normal is detect_normal.c's.
  */
 #include "replan/detector.h"
 
@@ -16,166 +13,12 @@
 #include <stdio.h>
 #include <string.h>
 
-static const double common_share = 0.35, common_bias = 0.385;
-static const double score_min = 7, sigma_floor = 0.005;
-static const double pipeline_gain = 0.6;   /* of the noise must be left for it to be taken out */
-static const double spread_floor = 0.006; /* of healthy devices of one kind */
-static const double excess_min = 0.06;     /* over the peers, from the first step on */
+static const double score_min = 7;
 static const double share_of_wait = 0.25;  /* of the culprit's delay that a victim waits longer */
-enum { STEPS_MIN = 4, STEPS_MIN_PAUSES = 8, /* where pauses wander, some meet */
-        QUIET_STEPS = 6, PEERS_MIN = 3, PIPELINE_RANKS_MIN = 4, WINDOW = CAIRN_SHIFT_WINDOW, NORMAL_STEPS_MAX = 256 };
+enum { STEPS_MIN = 4, QUIET_STEPS = 6, WINDOW = CAIRN_SHIFT_WINDOW, NORMAL_STEPS_MAX = 256, LOAD_STEPS = 16 };
 
 /* The least shift that counts: ln(1.06). */
 static const double size_min = 0.0583;
-
-/* The quantile of deviations of the ranks that have one, over all or one pipeline; 0 for too few. */
-static double
-common_of(struct cairn_detector *detector, const double *value, uint32_t pipeline, double sigma)
-{
-    const struct cairn_topology *topology = detector->topology;
-    uint32_t count = 0;
-
-    for (uint32_t rank = 0; rank < topology->world; rank++)
-        if (!isnan(value[rank]) && (pipeline == UINT32_MAX || topology->pipeline[rank] == pipeline))
-            detector->scratch[count++] = (float)value[rank];
-    if (count < PEERS_MIN)
-        return 0;
-    return (double)cairn_quantile(detector->scratch, count, common_share) + common_bias * sigma;
-}
-
-/* Takes what is common out of value[world]. */
-static void
-remove_common(struct cairn_detector *detector, double *value, bool by_pipeline, double sigma)
-{
-    const struct cairn_topology *topology = detector->topology;
-    uint32_t groups = by_pipeline ? topology->pipeline_count : 1;
-
-    for (uint32_t group = 0; group < groups; group++) {
-        double common = common_of(detector, value, by_pipeline ? group : UINT32_MAX, sigma);
-
-        for (uint32_t rank = 0; rank < topology->world; rank++)
-            if (!by_pipeline || topology->pipeline[rank] == group)
-                value[rank] -= common;
-    }
-}
-
-/* ---- calibration: the first steps ---- */
-
-static double
-median_of_first(const struct cairn_detector *detector, uint32_t rank)
-{
-    float values[CAIRN_CALIBRATE_STEPS];
-    uint32_t count = 0;
-
-    for (uint32_t i = 0; i < detector->calibrate_count; i++) {
-        float value = detector->calibrate[(size_t)i * detector->topology->world + rank];
-
-        if (!isnan(value))
-            values[count++] = value;
-    }
-    return count >= STEPS_MIN ? (double)cairn_quantile(values, count, 0.5) : (double)NAN;
-}
-
-/* The deviations of a kept step. */
-static void
-first_values(struct cairn_detector *detector, uint32_t index, bool by_pipeline, double sigma)
-{
-    uint32_t world = detector->topology->world;
-
-    for (uint32_t rank = 0; rank < world; rank++)
-        detector->value[rank] =
-            (double)detector->calibrate[(size_t)index * world + rank] - detector->ranks[rank].normal;
-    remove_common(detector, detector->value, by_pipeline, sigma);
-}
-
-/* Robust standard deviation of all deviations of the first steps. */
-static double
-first_sigma(struct cairn_detector *detector, bool by_pipeline)
-{
-    uint32_t world = detector->topology->world, count = 0;
-    float *all = detector->scratch + world; /* the first world are common_of's */
-
-    for (uint32_t i = 0; i + 1 < detector->calibrate_count; i++) {
-        first_values(detector, i, by_pipeline, 0);
-        for (uint32_t rank = 0; rank < world; rank++)
-            if (!isnan(detector->value[rank]))
-                all[count++] = (float)detector->value[rank];
-    }
-    if (count < STEPS_MIN)
-        return 1;
-    double middle = (double)cairn_quantile(all, count, 0.5);
-
-    for (uint32_t i = 0; i < count; i++)
-        all[i] = fabsf(all[i] - (float)middle);
-    /* the normals come from the same few steps, hence a little more than 1.4826 */
-    return fmax(1.6 * (1 + 1 / sqrt(count)) * (double)cairn_quantile(all, count, 0.5), sigma_floor);
-}
-
-/* A rank's own noise: where it is clearly above the others'. */
-static double
-own_sigma(struct cairn_detector *detector, uint32_t rank)
-{
-    uint32_t world = detector->topology->world, count = 0;
-    float values[CAIRN_CALIBRATE_STEPS];
-
-    for (uint32_t i = 0; i < detector->calibrate_count; i++) {
-        float value = detector->calibrate[(size_t)i * world + rank];
-
-        if (!isnan(value))
-            values[count++] = fabsf(value - (float)detector->ranks[rank].normal);
-    }
-    return count >= STEPS_MIN && !detector->by_pipeline
-               ? 0.7 * 1.4826 * (double)cairn_quantile(values, count, 0.5)
-               : 0;
-}
-
-/* What the pipelines have in common does not tell their ranks' normals apart. */
-static void
-level_normals(struct cairn_detector *detector, double *normal)
-{
-    for (uint32_t rank = 0; rank < detector->topology->world; rank++)
-        normal[rank] = detector->ranks[rank].normal;
-    if (detector->by_pipeline)
-        remove_common(detector, normal, true, 0);
-}
-
-/*
- * Draws the normals of a stage's ranks towards each other as far as their differences can be chance:
- * with noise sigma, the median of k steps is known to 1.25 sigma / sqrt(k), and what the ranks differ
- * by beyond that is real. A rank far above its peers keeps theirs, and the distance is its excess.
- */
-static void
-join_peers(struct cairn_detector *detector, const double *normal, uint32_t stage)
-{
-    const struct cairn_topology *topology = detector->topology;
-    double chance = 1.25 * detector->sigma / sqrt(CAIRN_CALIBRATE_STEPS);
-    double middle, spread, real, weight;
-    uint32_t count = 0;
-
-    for (uint32_t rank = 0; rank < topology->world; rank++)
-        if (topology->stage[rank] == stage && !isnan(normal[rank]))
-            detector->scratch[count++] = (float)normal[rank];
-    if (count < PEERS_MIN)
-        return;
-    middle = (double)cairn_quantile(detector->scratch, count, 0.5);
-    spread = ((double)cairn_quantile(detector->scratch, count, 0.84) -
-              (double)cairn_quantile(detector->scratch, count, 0.16)) / 2;
-    real = fmax(sqrt(fmax(spread * spread - chance * chance, 0)), spread_floor);
-    weight = real * real / (real * real + chance * chance);
-    for (uint32_t rank = 0; rank < topology->world; rank++) {
-        struct cairn_rank_state *state = &detector->ranks[rank];
-        double above = normal[rank] - middle;
-
-        if (topology->stage[rank] != stage || isnan(above))
-            continue;
-        if (above > fmax(excess_min, 5 * chance)) {
-            state->excess = above;
-            continue;
-        }
-        state->base = (weight - 1) * above; /* values are relative to the rank's own median */
-        state->normal_steps += detector->sigma * detector->sigma / (real * real);
-    }
-}
 
 /* ---- verdicts ---- */
 
@@ -283,16 +126,21 @@ static cairn_err
 judge(struct cairn_detector *detector, uint32_t rank)
 {
     struct cairn_rank_state *state = &detector->ranks[rank];
-    struct cairn_shift_limits limits = {state->sigma, state->base, state->normal_steps,
-                                        score_min, size_min,
-                                        detector->said_pauses ? STEPS_MIN_PAUSES : STEPS_MIN};
+    struct cairn_shift_limits limits = {.sigma = state->sigma,
+                                        .base = state->base,
+                                        .base_values = state->normal_steps,
+                                        .first_values = CAIRN_CALIBRATE_STEPS,
+                                        .score_min = score_min,
+                                        .size_min = size_min,
+                                        .steps_min = STEPS_MIN};
     struct cairn_shift_found found;
 
     if (state->verdict != UINT32_MAX) {
         follow(detector, state);
         return CAIRN_OK;
     }
-    if (!cairn_shift_find(&state->shift, &limits, &found))
+    if (!cairn_shift_find(&state->shift, &limits, &found) ||
+        cairn_detect_may_be_pauses(detector, rank, &found))
         return CAIRN_OK;
     return open_verdict(detector, rank, &found);
 }
@@ -313,12 +161,9 @@ refine(struct cairn_rank_state *state)
     state->base += oldest / state->normal_steps;
 }
 
-static cairn_err
-push_step(struct cairn_detector *detector, uint32_t step)
+static void
+push_values(struct cairn_detector *detector, uint32_t step)
 {
-    uint32_t opened = detector->verdicts.count;
-    cairn_err err = CAIRN_OK;
-
     detector->now.step = step;
     for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
         struct cairn_rank_state *state = &detector->ranks[rank];
@@ -330,49 +175,58 @@ push_step(struct cairn_detector *detector, uint32_t step)
         refine(state);
         cairn_shift_push(&state->shift, step, detector->value[rank] + state->excess);
     }
+}
+
+static cairn_err
+judge_all(struct cairn_detector *detector)
+{
+    uint32_t opened = detector->verdicts.count;
+    cairn_err err = CAIRN_OK;
+
     for (uint32_t rank = 0; !err && rank < detector->topology->world; rank++)
         if (!isnan(detector->value[rank]))
             err = judge(detector, rank);
     if (!err && detector->verdicts.count > opened)
         err = cairn_detect_nodes(detector, false);
+    if (!err && detector->by_pipeline)
+        err = cairn_detect_wholes(detector);
     return err;
 }
 
-/* The first steps are over: normals, noise, and the steps themselves once more. */
+/* A kept first step, as if it were only now. */
+static void
+push_first(struct cairn_detector *detector, uint32_t index)
+{
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
+        detector->now.compute_ns[rank] =
+            exp((double)*cairn_detect_kept(detector, CAIRN_KEPT_COMPUTE, index, rank));
+        detector->now.wait_ns[rank] = (double)*cairn_detect_kept(detector, CAIRN_KEPT_WAIT, index, rank);
+    }
+    cairn_detect_first_values(detector, index, detector->by_pipeline, detector->sigma);
+    push_values(detector, detector->calibrate_step[index]);
+}
+
+/* The first steps are over: normals, noise, and the steps themselves twice more: to know how often
+ * ranks pause before any of them is called slow, and to judge. */
 static cairn_err
 calibrate(struct cairn_detector *detector)
 {
-    uint32_t world = detector->topology->world, step = detector->now.step;
+    uint32_t step = detector->now.step;
     cairn_err err = CAIRN_OK;
-    double sigma;
 
     detector->calibrated = true;
-    for (uint32_t rank = 0; rank < world; rank++)
-        detector->ranks[rank].normal = median_of_first(detector, rank);
-    detector->sigma = first_sigma(detector, false);
-    sigma = first_sigma(detector, true);
-    if (detector->topology->pipeline_count > 1 &&
-        detector->topology->pipeline_count * PIPELINE_RANKS_MIN <= world && sigma < pipeline_gain * detector->sigma) {
-        detector->by_pipeline = true;
-        detector->sigma = sigma;
-    }
-    for (uint32_t rank = 0; rank < world; rank++) {
-        detector->ranks[rank].sigma = fmax(detector->sigma, own_sigma(detector, rank));
-        detector->ranks[rank].normal_steps = CAIRN_CALIBRATE_STEPS / 1.57; /* a median's efficiency */
-    }
-    level_normals(detector, detector->value);
-    for (uint32_t stage = 0; stage < detector->topology->stage_count; stage++)
-        join_peers(detector, detector->value, stage);
+    cairn_detect_learn_normals(detector);
+    if (detector->by_pipeline)
+        err = cairn_detect_wholes_learn(detector);
     for (uint32_t i = 0; !err && i < detector->calibrate_count; i++) {
-        const float *kept = detector->calibrate + (size_t)i * world;
-
-        for (uint32_t rank = 0; rank < world; rank++) {
-            detector->now.compute_ns[rank] = exp((double)kept[rank]);
-            detector->now.wait_ns[rank] =
-                (double)kept[(size_t)CAIRN_CALIBRATE_STEPS * world + rank];
-        }
-        first_values(detector, i, detector->by_pipeline, detector->sigma);
-        err = push_step(detector, detector->calibrate_step[i]);
+        push_first(detector, i);
+        cairn_detect_count_pauses(detector);
+    }
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++)
+        cairn_shift_clear(&detector->ranks[rank].shift);
+    for (uint32_t i = 0; !err && i < detector->calibrate_count; i++) {
+        push_first(detector, i);
+        err = judge_all(detector);
     }
     detector->now.step = step;
     for (uint32_t i = 0; i < detector->verdicts.count; i++)
@@ -380,34 +234,48 @@ calibrate(struct cairn_detector *detector)
     return err ? err : cairn_detect_stages(detector);
 }
 
+/* ln(computation / work); NaN where it is not known. */
+static double
+log_of(const struct cairn_observation *now, const double *compute_ns, uint32_t rank)
+{
+    return log(compute_ns[rank] / (now->work[rank] > 0 ? now->work[rank] : 1));
+}
+
+/* Keeps one of the first steps, unless too few ranks say what they computed in it. */
+static cairn_err
+keep_first(struct cairn_detector *detector)
+{
+    const struct cairn_observation *now = &detector->now;
+    uint32_t at = detector->calibrate_count, known = 0;
+
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
+        *cairn_detect_kept(detector, CAIRN_KEPT_COMPUTE, at, rank) =
+            (float)log_of(now, now->compute_ns, rank);
+        *cairn_detect_kept(detector, CAIRN_KEPT_ASIDE, at, rank) =
+            (float)log_of(now, now->aside_ns, rank);
+        *cairn_detect_kept(detector, CAIRN_KEPT_WAIT, at, rank) = (float)now->wait_ns[rank];
+        known += isnan(now->compute_ns[rank]) ? 0 : 1;
+    }
+    if (known * 2 < detector->ranks_seen)
+        return CAIRN_OK;
+    detector->calibrate_step[detector->calibrate_count++] = now->step;
+    return detector->calibrate_count == CAIRN_CALIBRATE_STEPS ? calibrate(detector) : CAIRN_OK;
+}
+
 cairn_err
 cairn_detect_ranks(struct cairn_detector *detector)
 {
     const struct cairn_observation *now = &detector->now;
-    uint32_t world = detector->topology->world, known = 0;
 
-    for (uint32_t rank = 0; rank < world; rank++) {
-        detector->value[rank] =
-            log(now->compute_ns[rank] / (now->work[rank] > 0 ? now->work[rank] : 1));
-        known += isnan(detector->value[rank]) ? 0 : 1;
-    }
-    if (!detector->calibrated) {
-        uint32_t at = detector->calibrate_count;
-
-        if (known * 2 < detector->ranks_seen)
-            return CAIRN_OK;
-        for (uint32_t rank = 0; rank < world; rank++) {
-            detector->calibrate[(size_t)at * world + rank] = (float)detector->value[rank];
-            detector->calibrate[(size_t)(at + CAIRN_CALIBRATE_STEPS) * world + rank] =
-                (float)now->wait_ns[rank];
-        }
-        detector->calibrate_step[detector->calibrate_count++] = now->step;
-        return detector->calibrate_count == CAIRN_CALIBRATE_STEPS ? calibrate(detector) : CAIRN_OK;
-    }
-    for (uint32_t rank = 0; rank < world; rank++)
-        detector->value[rank] -= detector->ranks[rank].normal;
-    remove_common(detector, detector->value, detector->by_pipeline, detector->sigma);
-    return push_step(detector, now->step);
+    if (!detector->calibrated)
+        return keep_first(detector);
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++)
+        detector->value[rank] = cairn_detect_deviation(
+            detector, rank, log_of(now, now->compute_ns, rank), log_of(now, now->aside_ns, rank));
+    cairn_detect_remove_common(detector, detector->value, detector->by_pipeline, detector->sigma);
+    push_values(detector, now->step);
+    cairn_detect_count_pauses(detector);
+    return judge_all(detector);
 }
 
 /* Culprits are nobody's victims. */
@@ -441,4 +309,30 @@ cairn_detect_slow_finish(struct cairn_detector *detector)
 
     clear_victims(detector);
     return err;
+}
+
+void
+cairn_detector_load(const struct cairn_detector *detector, uint32_t rank, struct cairn_load *out)
+{
+    const struct cairn_rank_state *state = &detector->ranks[rank];
+    double sum_ns = 0, squares = 0, mean_ns;
+    uint32_t count = 0;
+
+    for (uint32_t back = 0; back < LOAD_STEPS; back++) {
+        double value_ns = (double)NAN;
+
+        if (detector->calibrated && back < state->shift.used)
+            value_ns = (double)state->compute_ns[(state->shift.next + 2 * WINDOW - 1 - back) % WINDOW];
+        else if (!detector->calibrated && back < detector->calibrate_count)
+            value_ns = exp((double)*cairn_detect_kept(detector, CAIRN_KEPT_COMPUTE, back, rank));
+        if (isnan(value_ns))
+            continue;
+        sum_ns += value_ns;
+        squares += value_ns * value_ns;
+        count++;
+    }
+    mean_ns = sum_ns / count; /* NaN of none */
+    out->compute_ns = count > 0 ? mean_ns : (double)NAN;
+    out->error_ns =
+        count > 1 ? sqrt(fmax(squares / count - mean_ns * mean_ns, 0) / (count - 1)) : (double)NAN;
 }

@@ -156,13 +156,15 @@ count_lane(struct lanes *lanes, uint32_t lane)
     return 0;
 }
 
+/* Adds a rank's part to the channels. From then on its samples say the channel and the slot in it in
+ * place of the lane and the number, CAIRN_SEQ_NONE where they have no slot. */
 static cairn_err
-take_parts(struct cairn_detector *detector, uint32_t rank, const struct cairn_rank_step *part)
+take_parts(struct cairn_detector *detector, uint32_t rank, struct cairn_rank_step *part)
 {
     struct lanes lanes = {.used = 0};
 
     for (uint32_t i = 0; i < part->sample_count; i++) {
-        const struct cairn_sample *sample = &part->samples[i];
+        struct cairn_sample *sample = &part->samples[i];
         struct cairn_channel *channel;
         struct cairn_slot *slot;
         cairn_err err = find_channel(detector, rank, sample->lane, &channel);
@@ -170,6 +172,8 @@ take_parts(struct cairn_detector *detector, uint32_t rank, const struct cairn_ra
         if (err)
             return err;
         slot = slot_of(channel, sample, count_lane(&lanes, sample->lane));
+        sample->lane = (uint32_t)(channel - detector->channels);
+        sample->seq = slot ? (uint32_t)(slot - channel->slots) : CAIRN_SEQ_NONE;
         if (!slot)
             continue;
         slot->parts++;
@@ -181,27 +185,20 @@ take_parts(struct cairn_detector *detector, uint32_t rank, const struct cairn_ra
     return CAIRN_OK;
 }
 
-/* What a rank waited beyond the transfers. */
-static cairn_err
-sum_waits(struct cairn_detector *detector, uint32_t rank, const struct cairn_rank_step *part)
+/* What a rank waited beyond the transfers. After take_parts. */
+static double
+sum_waits(const struct cairn_detector *detector, const struct cairn_rank_step *part)
 {
-    struct lanes lanes = {.used = 0};
     double wait_ns = 0;
 
     for (uint32_t i = 0; i < part->sample_count; i++) {
         const struct cairn_sample *sample = &part->samples[i];
-        struct cairn_channel *channel;
-        const struct cairn_slot *slot;
-        cairn_err err = find_channel(detector, rank, sample->lane, &channel);
+        const struct cairn_channel *channel = &detector->channels[sample->lane];
 
-        if (err)
-            return err;
-        slot = slot_of(channel, sample, count_lane(&lanes, sample->lane));
-        if (slot && slot->parts >= channel->members)
-            wait_ns += (double)(sample->duration_ns - slot->least_ns);
+        if (sample->seq != CAIRN_SEQ_NONE && channel->slots[sample->seq].parts >= channel->members)
+            wait_ns += (double)(sample->duration_ns - channel->slots[sample->seq].least_ns);
     }
-    detector->now.wait_ns[rank] = wait_ns;
-    return CAIRN_OK;
+    return wait_ns;
 }
 
 /* A channel's time per byte in this step, from the operations that all its ranks reported. */
@@ -265,10 +262,13 @@ cairn_detect_match(struct cairn_detector *detector, const struct cairn_flight *f
     learn_sends(detector, flight);
     gaps = detector->sends_aside ? CAIRN_GAPS_SENDS_ASIDE : CAIRN_GAPS_SENDS_WAIT;
     for (uint32_t rank = 0; !err && rank < world; rank++) {
-        const struct cairn_rank_step *part = flight->ranks[rank];
+        struct cairn_rank_step *part = flight->ranks[rank];
 
         detector->now.compute_ns[rank] =
             part && part->compute_ns[gaps] > 0 ? part->compute_ns[gaps] : (double)NAN;
+        detector->now.aside_ns[rank] = part && !detector->sends_aside && part->compute_ns[CAIRN_GAPS_SENDS_ASIDE] > 0
+                                           ? part->compute_ns[CAIRN_GAPS_SENDS_ASIDE]
+                                           : (double)NAN;
         detector->now.work[rank] = part ? part->work : 0;
         detector->now.wait_ns[rank] = 0;
         if (part)
@@ -276,7 +276,7 @@ cairn_detect_match(struct cairn_detector *detector, const struct cairn_flight *f
     }
     for (uint32_t rank = 0; !err && rank < world; rank++)
         if (flight->ranks[rank])
-            err = sum_waits(detector, rank, flight->ranks[rank]);
+            detector->now.wait_ns[rank] = sum_waits(detector, flight->ranks[rank]);
     for (uint32_t i = 0; i < detector->channel_count; i++)
         finish_channel(&detector->channels[i]);
     leave_out_lossy(detector, flight);

@@ -11,7 +11,8 @@
 static const double stage_size_min = 0.14; /* ln(1.15) */
 static const double uneven_spread_min = 0.14, uneven_steps_share = 0.45, uneven_mean_min = 1.12;
 static const double pause_size_min = 0.1, pause_share_min = 0.12;
-enum { WATCH_STEPS = 20, PAUSES_MIN = 6, PAUSE_RANKS_MIN = 3, STAGES_MAX = 1024 };
+static const double chance_max = 1e-3; /* of pauses that meet on a rank, in the whole job */
+enum { WATCH_STEPS = 20, WATCH_STEPS_PAUSES = 24, PAUSES_MIN = 6, PAUSE_RANKS_MIN = 3, STAGES_MAX = 1024 };
 
 static cairn_err
 say(struct cairn_detector *detector, const char *pattern, uint32_t since_step, double rate,
@@ -129,7 +130,7 @@ some_rank_slow(const struct cairn_detector *detector)
     for (uint32_t rank = 0; rank < detector->topology->world; rank++)
         if (detector->ranks[rank].verdict != UINT32_MAX)
             return true;
-    return false;
+    return cairn_detect_any_whole_slow(detector);
 }
 
 static cairn_err
@@ -165,11 +166,18 @@ watch_lengths(struct cairn_detector *detector)
     return CAIRN_OK;
 }
 
+/* What a step takes longer by where a rank pauses in it. */
+static double
+pause_size(const struct cairn_rank_state *state)
+{
+    return fmax(6 * state->sigma, pause_size_min);
+}
+
 /* A lone late step of a rank: late in the step before this one, and not in its neighbours. */
 static bool
 lone_pause(const struct cairn_rank_state *state)
 {
-    double least = fmax(6 * state->sigma, pause_size_min);
+    double least = pause_size(state);
 
     return state->shift.used >= 3 && state->verdict == UINT32_MAX &&
            cairn_shift_value(&state->shift, 1) > least &&
@@ -177,24 +185,55 @@ lone_pause(const struct cairn_rank_state *state)
            cairn_shift_value(&state->shift, 2) < least / 2;
 }
 
+void
+cairn_detect_count_pauses(struct cairn_detector *detector)
+{
+    detector->watched_steps++;
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
+        if (!lone_pause(&detector->ranks[rank]))
+            continue;
+        detector->pauses[rank]++;
+        if (detector->pause_count++ == 0)
+            detector->pause_first_step = cairn_shift_step(&detector->ranks[rank].shift, 1);
+    }
+}
+
+/*
+ * A shift most of whose values are pauses is compared with how often the others pause. With p the share
+ * of a rank's steps that are, k of the last n are by chance in about C(n, k) p^k of the places where
+ * they could be; what is expected less than chance_max times in the whole job so far is no chance.
+ */
+bool
+cairn_detect_may_be_pauses(const struct cairn_detector *detector, uint32_t rank,
+                           const struct cairn_shift_found *found)
+{
+    const struct cairn_rank_state *state = &detector->ranks[rank];
+    double others = (double)detector->pause_count - detector->pauses[rank];
+    double places = (double)detector->ranks_seen * detector->watched_steps, chance;
+    double share = others / fmax((detector->ranks_seen - 1.0) * detector->watched_steps, 1);
+    uint32_t late = 0;
+
+    for (uint32_t back = 0; back < found->steps; back++)
+        late += cairn_shift_value(&state->shift, back) - state->base > pause_size(state);
+    if (others <= 0 || late * 2 <= found->steps)
+        return false;
+    chance = log(places) + late * log(share) + lgamma(found->steps + 1.0) - lgamma(late + 1.0) -
+             lgamma(found->steps - late + 1.0);
+    return chance > log(chance_max);
+}
+
 static cairn_err
 watch_pauses(struct cairn_detector *detector)
 {
-    const struct cairn_topology *topology = detector->topology;
     uint32_t ranks = 0, most = 0, index;
     struct cairn_verdict *verdict;
     cairn_err err;
 
-    for (uint32_t rank = 0; rank < topology->world; rank++) {
-        if (lone_pause(&detector->ranks[rank])) {
-            detector->pauses[rank]++;
-            if (detector->pause_count++ == 0)
-                detector->pause_first_step = cairn_shift_step(&detector->ranks[rank].shift, 1);
-        }
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
         ranks += detector->pauses[rank] > 0;
         most = detector->pauses[rank] > most ? detector->pauses[rank] : most;
     }
-    if (detector->said_pauses || detector->watched_steps < WATCH_STEPS ||
+    if (detector->said_pauses || detector->watched_steps < WATCH_STEPS_PAUSES ||
         detector->pause_count < PAUSES_MIN || ranks < PAUSE_RANKS_MIN ||
         detector->pause_count < pause_share_min * detector->watched_steps ||
         most * 2 > detector->pause_count)
@@ -218,7 +257,6 @@ cairn_detect_data(struct cairn_detector *detector)
 
     if (!detector->calibrated)
         return CAIRN_OK;
-    detector->watched_steps++;
     err = watch_lengths(detector);
     return err ? err : watch_pauses(detector);
 }

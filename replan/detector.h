@@ -2,8 +2,9 @@
  * replan/detector.h - the state of a detector, for its own files (detect*.c).
  *
  * detect.c takes records and decides when a step is whole; detect_step.c matches the ranks' parts of
- * each operation; detect_slow.c judges ranks, detect_node.c joins those of one node, detect_link.c channels, detect_structure.c the plan,
- * detect_hang.c what has stopped.
+ * each operation; detect_normal.c knows what is normal, detect_slow.c judges ranks, detect_node.c joins
+ * those of one node, detect_whole.c judges nodes that are whole pipelines, detect_link.c channels,
+ * detect_cause.c what makes them slow, detect_structure.c the plan, detect_hang.c what has stopped.
  */
 #ifndef CAIRN_REPLAN_DETECTOR_H
 #define CAIRN_REPLAN_DETECTOR_H
@@ -18,6 +19,10 @@ enum {
     CAIRN_SPANS = 32
 };
 
+/* What is kept of each rank in the first steps: ln(compute / work), waits, and ln(compute / work) as it is
+ * if sends go on by themselves. */
+enum { CAIRN_KEPT_COMPUTE, CAIRN_KEPT_WAIT, CAIRN_KEPT_ASIDE, CAIRN_KEPT };
+
 /* A step that is not analysed yet. */
 struct cairn_flight {
     uint32_t step;
@@ -28,6 +33,7 @@ struct cairn_flight {
 struct cairn_observation {
     uint32_t step;
     double *compute_ns; /* [world] NaN where unknown */
+    double *aside_ns;   /* [world] the same if sends go on by themselves, while that is not known */
     double *work;       /* [world] 0 where unknown */
     double *wait_ns;    /* [world] in operations, beyond what the transfer took */
 };
@@ -37,6 +43,7 @@ struct cairn_rank_state {
     float wait_ns[CAIRN_SHIFT_WINDOW];  /* of the same steps, in the same slots */
     float compute_ns[CAIRN_SHIFT_WINDOW];
     double normal;  /* ln of the rank's own normal computation; NaN until calibrated */
+    double normal_aside; /* the same of the other reading of sends */
     double normal_steps; /* how many steps that is as good as */
     double base;    /* correction of the normal by later quiet steps */
     double excess;  /* how much the normal is above the peers' */
@@ -44,6 +51,16 @@ struct cairn_rank_state {
     uint32_t verdict; /* index of its open verdict, UINT32_MAX */
     uint32_t quiet_steps;
     uint32_t slow_steps; /* of the open verdict */
+};
+
+/* A node of which every rank's pipeline lies on it. */
+struct cairn_whole_node {
+    struct cairn_shift shift; /* of what its pipelines have in common, over the median of all */
+    double base, base_values; /* what is normal for that, and from how many values it is known */
+    double sum;               /* of its pipelines in this step */
+    uint32_t pipelines;       /* that lie on it; 0: it is not whole */
+    uint32_t verdict;         /* UINT32_MAX */
+    uint32_t slow_steps;
 };
 
 /* One transfer of a channel in the step that is analysed. */
@@ -76,6 +93,12 @@ struct cairn_channel {
     uint32_t quiet_steps;
 };
 
+/* Channels that may be compared with each other. */
+struct cairn_class {
+    double sigma;  /* noise of one step; 0: to be found */
+    double middle; /* of their normals; NaN where they are too few */
+};
+
 struct cairn_detector {
     const struct cairn_topology *topology;
     uint32_t steps_in_flight_max;
@@ -83,6 +106,7 @@ struct cairn_detector {
     struct cairn_period *periods; /* [world], for records without steps; made at the first such */
     uint32_t *rank_step;          /* [world] the step a rank is in */
     bool *seen;                   /* [world] */
+    bool *left_out;               /* [world] not waited for */
     uint32_t ranks_seen;
     struct cairn_flight *flights; /* in the order of steps */
     uint32_t flight_count, flight_room;
@@ -95,12 +119,16 @@ struct cairn_detector {
 
     /* ranks */
     struct cairn_rank_state *ranks;
-    float *calibrate; /* [CAIRN_CALIBRATE_STEPS][world] of ln(compute / work), and waits after them */
+    float *calibrate; /* [CAIRN_KEPT][CAIRN_CALIBRATE_STEPS][world]; see cairn_detect_kept */
     uint32_t calibrate_step[CAIRN_CALIBRATE_STEPS];
     uint32_t calibrate_count;
     bool calibrated;
-    bool sends_aside; /* sends go on while their ranks compute */
-    bool by_pipeline; /* each pipeline's own common variation is taken out */
+    bool sends_aside;  /* sends go on while their ranks compute */
+    bool sends_unsure; /* that may or may not be: the computation is read both ways */
+    bool by_pipeline; /* each pipeline's own common variation is taken out … */
+    double *pipeline_common;         /* [pipeline_count] … and was this in the last step */
+    struct cairn_whole_node *wholes; /* [node_count] where by_pipeline, else NULL */
+    double whole_sigma;
     double sigma;
     float *scratch; /* [world] */
     double *value;  /* [world] */
@@ -110,18 +138,19 @@ struct cairn_detector {
     uint32_t channel_count, channel_room;
     uint32_t *channel_index; /* open hash of keys, index plus 1 */
     uint32_t channel_hash_room;
-    uint32_t class_count;
-    double *class_sigma; /* of each class */
+    struct cairn_class *classes; /* [CLASSES] */
     bool links_pending;
     uint32_t links_pending_step;
 
     /* structure */
     uint32_t *pauses; /* [world] lone late steps */
-    uint32_t pause_count, pause_first_step, watched_steps;
+    uint32_t pause_count, pause_first_step, watched_steps; /* of all steps that were judged */
     uint32_t length_steps, uneven_steps; /* steps in which pipelines were compared, and differed */
     double uneven_sum;
     uint32_t uneven_first_step;
-    bool said_stage, said_pauses, said_lengths, hang_said;
+    bool said_stage, said_pauses, said_lengths, hang_said, stop_said;
+    double hang_longest_ns; /* that somebody has waited in the hang that was said */
+    double hang_outlived_ns; /* … in one that went on by itself: such waits are no news any more */
 
     struct cairn_verdicts verdicts;
 };
@@ -131,16 +160,42 @@ void cairn_detect_drop(struct cairn_detector *detector, uint32_t index);
 /* detect_step.c: fills detector->now and the channels' transfers. */
 CAIRN_MUST_CHECK cairn_err cairn_detect_match(struct cairn_detector *detector,
                                               const struct cairn_flight *flight);
+/* detect_normal.c: takes out of value[world] what all ranks, or those of each pipeline, have in common;
+ * sigma is their noise. */
+void cairn_detect_remove_common(struct cairn_detector *detector, double *value, bool by_pipeline,
+                                double sigma);
+/* What a block keeps of a rank in the first step `index`. */
+float *cairn_detect_kept(const struct cairn_detector *detector, uint32_t block, uint32_t index,
+                         uint32_t rank);
+/* How far a rank is from its normal, of logarithms of its computation; NaN where it is not known. */
+double cairn_detect_deviation(const struct cairn_detector *detector, uint32_t rank, double compute,
+                              double aside);
+/* The deviations of the kept first step `index`, in detector->value. */
+void cairn_detect_first_values(struct cairn_detector *detector, uint32_t index, bool by_pipeline,
+                               double sigma);
+/* From the first steps: normals, noise, and whether pipelines vary each by itself. */
+void cairn_detect_learn_normals(struct cairn_detector *detector);
 /* detect_slow.c */
 CAIRN_MUST_CHECK cairn_err cairn_detect_ranks(struct cairn_detector *detector);
 CAIRN_MUST_CHECK cairn_err cairn_detect_slow_finish(struct cairn_detector *detector);
+/* detect_whole.c: where pipelines vary each by itself; first once, with the noise of the first steps. */
+CAIRN_MUST_CHECK cairn_err cairn_detect_wholes_learn(struct cairn_detector *detector);
+CAIRN_MUST_CHECK cairn_err cairn_detect_wholes(struct cairn_detector *detector);
+bool cairn_detect_any_whole_slow(const struct cairn_detector *detector);
 /* detect_node.c: joins the verdicts of a node's ranks; at the last with what is nearly sure. */
 CAIRN_MUST_CHECK cairn_err cairn_detect_nodes(struct cairn_detector *detector, bool last);
 /* detect_link.c */
 CAIRN_MUST_CHECK cairn_err cairn_detect_links(struct cairn_detector *detector);
 CAIRN_MUST_CHECK cairn_err cairn_detect_links_finish(struct cairn_detector *detector);
+/* detect_cause.c: says what makes the hot channels slow that no verdict explains yet. */
+CAIRN_MUST_CHECK cairn_err cairn_detect_link_causes(struct cairn_detector *detector);
 /* detect_structure.c */
 CAIRN_MUST_CHECK cairn_err cairn_detect_stages(struct cairn_detector *detector);
 CAIRN_MUST_CHECK cairn_err cairn_detect_data(struct cairn_detector *detector);
+/* Counts the lone late steps of each rank, one step after they were pushed. */
+void cairn_detect_count_pauses(struct cairn_detector *detector);
+/* True where pauses as often as the other ranks' could have met on a rank and look like this shift. */
+bool cairn_detect_may_be_pauses(const struct cairn_detector *detector, uint32_t rank,
+                                const struct cairn_shift_found *found);
 
 #endif

@@ -68,6 +68,7 @@ struct cairn_intake {
     struct cairn_open open[CAIRN_INTAKE_OPEN];
     uint32_t open_count;
     uint32_t step;
+    bool is_stopped, is_gone; /* the rank's process is known to be */
     bool any;
     uint64_t records, ignored;
     uint64_t send_start_ns, send_end_ns; /* the last send */

@@ -6,6 +6,21 @@
 
 static const uint32_t repeats = 3, symbols_max = 64;
 
+struct cairn_period *
+cairn_periods_create(uint32_t rank_count)
+{
+    struct cairn_period *periods = calloc(rank_count, sizeof *periods);
+    uint32_t kept_max = CAIRN_PERIOD_RECORDS_TOTAL / rank_count;
+
+    if (kept_max > CAIRN_PERIOD_RECORDS_MAX)
+        kept_max = CAIRN_PERIOD_RECORDS_MAX;
+    if (kept_max < 4 * CAIRN_PERIOD_RECORDS_MIN)
+        kept_max = 4 * CAIRN_PERIOD_RECORDS_MIN;
+    for (uint32_t i = 0; periods && i < rank_count; i++)
+        periods[i].kept_max = kept_max;
+    return periods;
+}
+
 void
 cairn_period_fini(struct cairn_period *period)
 {
@@ -24,6 +39,20 @@ struct symbol {
     uint64_t symbol;
     uint32_t count, matched;
 };
+
+/* False where the kept sequence as a whole does not repeat after `lag`, which is soon seen. */
+static bool
+nearly_repeats_after(const struct cairn_period *period, uint32_t lag)
+{
+    uint32_t pairs = period->kept_count - lag, different = 0;
+
+    for (uint32_t i = 0; i < pairs; i++) {
+        different += symbol_of(&period->kept[i]) != symbol_of(&period->kept[i + lag]);
+        if (different * 10 > pairs)
+            return false;
+    }
+    return true;
+}
 
 /* True where the kept sequence repeats after `lag`, each of its operations by itself. */
 static bool
@@ -90,7 +119,7 @@ static void
 search(struct cairn_period *period)
 {
     for (uint32_t lag = 1; lag * (repeats + 1) <= period->kept_count; lag++)
-        if (repeats_after(period, lag)) {
+        if (nearly_repeats_after(period, lag) && repeats_after(period, lag)) {
             period->period = lag;
             choose_anchor(period);
             return;
@@ -110,7 +139,7 @@ cairn_period_keep(struct cairn_period *period, const struct cairn_record *record
         period->kept_room = room;
     }
     period->kept[period->kept_count++] = *record;
-    if (period->kept_count == CAIRN_PERIOD_RECORDS_MAX) {
+    if (period->kept_count == period->kept_max) {
         cairn_period_settle(period);
     } else if (period->kept_count >= CAIRN_PERIOD_RECORDS_MIN &&
                period->kept_count >= period->tried_count + period->tried_count / 4) {
@@ -127,6 +156,14 @@ cairn_period_settle(struct cairn_period *period)
     search(period);
     if (period->period == 0)
         period->period = UINT32_MAX;
+}
+
+void
+cairn_period_release(struct cairn_period *period)
+{
+    free(period->kept);
+    period->kept = NULL;
+    period->kept_count = period->kept_room = 0;
 }
 
 void

@@ -13,12 +13,18 @@
 
 #include "cairn/err.h"
 
-/* The micro-batches of a step repeat too: enough records that its end is among them. */
-enum { CAIRN_PERIOD_RECORDS_MIN = 512, CAIRN_PERIOD_RECORDS_MAX = 8192 };
+/* The micro-batches of a step repeat too: enough records that its end is among them. All ranks of a job
+ * together keep at most CAIRN_PERIOD_RECORDS_TOTAL (2 GiB), but four times the least each. */
+enum {
+    CAIRN_PERIOD_RECORDS_MIN = 512,
+    CAIRN_PERIOD_RECORDS_MAX = 8192,
+    CAIRN_PERIOD_RECORDS_TOTAL = 1 << 25
+};
 
 struct cairn_period {
     struct cairn_record *kept;
     uint32_t kept_count, kept_room, tried_count;
+    uint32_t kept_max;
     uint32_t period; /* operations of a step; 0 while unknown */
     uint64_t anchor; /* the operation that ends a step */
     uint32_t anchor_count; /* how many of it there are in a step */
@@ -28,6 +34,8 @@ struct cairn_period {
     uint32_t step;
 };
 
+/* Makes periods[rank_count] for the ranks of a job. NULL: no memory. */
+struct cairn_period *cairn_periods_create(uint32_t rank_count);
 void cairn_period_fini(struct cairn_period *period);
 
 /* Keeps a record back while the period is unknown. *known once it is: the kept records, this one
@@ -36,6 +44,8 @@ CAIRN_MUST_CHECK cairn_err cairn_period_keep(struct cairn_period *period,
                                              const struct cairn_record *record, bool *known);
 /* At the end of the records: looks once more, and takes what is kept as one step if nothing repeats. */
 void cairn_period_settle(struct cairn_period *period);
+/* Lets go of the kept records. */
+void cairn_period_release(struct cairn_period *period);
 /* Gives a record its step. Once the period is known; in order. */
 void cairn_period_number(struct cairn_period *period, struct cairn_record *record);
 

@@ -20,23 +20,23 @@
 enum { CAIRN_PROGRESS_COMM_BYTES = 64 };
 #define CAIRN_PROGRESS_UNKNOWN UINT64_MAX
 
-enum cairn_presence {
+enum cairn_answering {
     CAIRN_PRESENT,
     CAIRN_UNRESPONSIVE, /* it did not answer in time */
     CAIRN_CONSIDERED_DEAD
 };
 
-struct cairn_progress {
+struct cairn_op_count {
     char comm[CAIRN_PROGRESS_COMM_BYTES]; /* the communicator as the source names it: RAS's hash, the recorder's group */
     uint32_t rank;                        /* in the communicator; UINT32_MAX where the source does not say: the recorder's own */
     uint32_t ranks;                       /* of the communicator; 0 where the source does not say */
     uint16_t op;                          /* enum cairn_collective; 0: all of them together */
-    enum cairn_presence presence;         /* without CAIRN_PRESENT the counts are not known */
+    enum cairn_answering presence;        /* without CAIRN_PRESENT the counts are not known */
     uint64_t entered, started, completed; /* operations; CAIRN_PROGRESS_UNKNOWN */
 };
 
 /* Gets a value that lives for the call; false ends the reading, with CAIRN_OK. */
-typedef bool cairn_progress_sink(void *context, const struct cairn_progress *progress);
+typedef bool cairn_progress_sink(void *context, const struct cairn_op_count *progress);
 
 /* What is wrong with a text, and where. */
 struct cairn_progress_fault {

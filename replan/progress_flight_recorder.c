@@ -32,7 +32,7 @@ read_count(struct cairn_json_reader *json)
 }
 
 static void
-read_group(struct cairn_json_reader *json, struct cairn_progress *progress)
+read_group(struct cairn_json_reader *json, struct cairn_op_count *progress)
 {
     char key[KEY_BYTES];
 
@@ -62,7 +62,7 @@ cairn_progress_read_flight_recorder(const char *text, size_t text_bytes, cairn_p
     cairn_json_object_begin(&json);
     while (cairn_json_object_next(&json, key, sizeof key)) {
         if (strcmp(key, "pg_status") == 0) {
-            struct cairn_progress progress;
+            struct cairn_op_count progress;
 
             found = true;
             cairn_json_object_begin(&json);

@@ -18,7 +18,7 @@ struct reading {
     struct cairn_json_reader json;
     cairn_progress_sink *sink;
     void *context;
-    struct cairn_progress comm; /* what all of a communicator's values share */
+    struct cairn_op_count comm; /* what all of a communicator's values share */
     bool enough;                /* the sink has said so */
 };
 
@@ -72,7 +72,7 @@ mend(char *text, size_t text_bytes)
 }
 
 static void
-emit(struct reading *reading, const struct cairn_progress *progress)
+emit(struct reading *reading, const struct cairn_op_count *progress)
 {
     if (!reading->enough && !cairn_json_reader_failed(&reading->json))
         reading->enough = !reading->sink(reading->context, progress);
@@ -98,7 +98,7 @@ static void
 read_rank(struct reading *reading)
 {
     struct cairn_json_reader *json = &reading->json;
-    struct cairn_progress progress = reading->comm;
+    struct cairn_op_count progress = reading->comm;
     struct {
         uint16_t op;
         uint64_t count;
@@ -143,7 +143,7 @@ static void
 read_missing_rank(struct reading *reading)
 {
     struct cairn_json_reader *json = &reading->json;
-    struct cairn_progress progress = reading->comm;
+    struct cairn_op_count progress = reading->comm;
     char key[KEY_BYTES];
     bool named = false;
 
@@ -175,7 +175,7 @@ read_communicator(struct reading *reading)
     struct cairn_json_reader *json = &reading->json;
     char key[KEY_BYTES];
 
-    reading->comm = (struct cairn_progress){.rank = UINT32_MAX,
+    reading->comm = (struct cairn_op_count){.rank = UINT32_MAX,
                                             .entered = CAIRN_PROGRESS_UNKNOWN,
                                             .started = CAIRN_PROGRESS_UNKNOWN,
                                             .completed = CAIRN_PROGRESS_UNKNOWN};

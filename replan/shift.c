@@ -76,21 +76,43 @@ cairn_shift_median(const struct cairn_shift *shift, uint32_t count)
     return (double)values[(count - 1) / 2];
 }
 
+/* A base that values before a shift have a say in. */
+struct base {
+    double value, values; /* as limits' */
+};
+
+static struct base
+base_before(const struct cairn_shift_limits *limits, double sum, uint32_t count)
+{
+    struct base base = {limits->base, limits->base_values};
+
+    if (limits->first_values == 0 || count <= limits->first_values)
+        return base;
+    base.value = (limits->base * limits->base_values + limits->base * count + sum) /
+                 (limits->base_values + count);
+    base.values = limits->base_values + count - limits->first_values;
+    return base;
+}
+
 bool
 cairn_shift_find(const struct cairn_shift *shift, const struct cairn_shift_limits *limits,
                  struct cairn_shift_found *found)
 {
     double clip = fmax(clip_sigmas * limits->sigma, clip_sizes * limits->size_min);
-    double sum = 0, best = 0;
+    double sum = 0, whole = 0, best = 0;
     uint32_t best_steps = 0;
 
     if (shift->used < limits->steps_min || cairn_shift_recent(shift, limits->steps_min) <= limits->base)
         return false;
+    for (uint32_t n = 0; n < shift->used; n++)
+        whole += fmin(cairn_shift_value(shift, n) - limits->base, clip);
     for (uint32_t n = 1; n <= shift->used; n++) {
+        struct base base;
         double score;
 
         sum += fmin(cairn_shift_value(shift, n - 1) - limits->base, clip);
-        score = sum / n / (limits->sigma * sqrt(1.0 / n + 1 / limits->base_values));
+        base = base_before(limits, whole - sum, shift->used - n);
+        score = (sum / n - (base.value - limits->base)) / (limits->sigma * sqrt(1.0 / n + 1 / base.values));
         if (n >= limits->steps_min && score > best) {
             best = score;
             best_steps = n;

@@ -5,7 +5,7 @@
  * Values are logarithms of (measured / normal), near 0 while nothing is wrong. A shift of the last n
  * values is believed when three things hold: their sum, each value clipped so that one pause weighs
  * little, is score_min standard errors above the base (which is itself known from a number of values
- * alone); the lower median is at least size_min, so that more
+ * alone, or also from what stands before the shift); the lower median is at least size_min, so that more
  * than half of them are really high; and n is at least steps_min. The n with the largest score gives
  * the onset. This is a likelihood ratio over all onsets in the window, with a verification.
  */
@@ -27,6 +27,8 @@ struct cairn_shift_limits {
     double sigma; /* standard deviation of one value while nothing is wrong */
     double base;  /* what is normal for a value */
     double base_values; /* how many values that is known from */
+    uint32_t first_values; /* where not 0: what stands before a shift tells the base too, but for as many
+                            * values, from which the base is known already */
     double score_min;
     double size_min;
     uint32_t steps_min;

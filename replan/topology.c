@@ -46,6 +46,8 @@ cairn_topology_destroy(struct cairn_topology *topology)
     free(topology->node);
     free(topology->stage);
     free(topology->pipeline);
+    free(topology->pipeline_begin);
+    free(topology->ranks_of_pipeline);
     free(topology->comms_begin);
     free(topology->comms_of_rank);
     free(topology->names);
@@ -295,6 +297,27 @@ number_pipelines(struct cairn_topology *topology, uint32_t *number)
     }
 }
 
+static cairn_err
+list_pipelines(struct cairn_topology *topology)
+{
+    uint32_t *begin = calloc((size_t)topology->pipeline_count + 1, sizeof *begin);
+
+    topology->pipeline_begin = begin;
+    topology->ranks_of_pipeline = malloc(topology->world * sizeof *topology->ranks_of_pipeline);
+    if (!begin || !topology->ranks_of_pipeline)
+        return CAIRN_NOMEM;
+    for (uint32_t rank = 0; rank < topology->world; rank++)
+        begin[topology->pipeline[rank] + 1]++;
+    for (uint32_t i = 0; i < topology->pipeline_count; i++)
+        begin[i + 1] += begin[i];
+    for (uint32_t rank = 0; rank < topology->world; rank++) /* begin[] goes one place further … */
+        topology->ranks_of_pipeline[begin[topology->pipeline[rank]]++] = rank;
+    for (uint32_t i = topology->pipeline_count; i > 0; i--) /* … and back */
+        begin[i] = begin[i - 1];
+    begin[0] = 0;
+    return CAIRN_OK;
+}
+
 cairn_err
 cairn_topology_finish(struct cairn_topology *topology)
 {
@@ -314,6 +337,7 @@ cairn_topology_finish(struct cairn_topology *topology)
     find_kinds(topology, first_of_kind);
     find_roles(topology);
     number_pipelines(topology, number);
+    err = list_pipelines(topology);
 done:
     free(number);
     return err;

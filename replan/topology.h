@@ -42,6 +42,8 @@ struct cairn_topology {
     uint32_t *stage;    /* of each rank */
     uint32_t *pipeline; /* of each rank */
     uint32_t stage_count, pipeline_count;
+    uint32_t *pipeline_begin;    /* [pipeline_count + 1]: where a pipeline's ranks begin in … */
+    uint32_t *ranks_of_pipeline; /* [world], each pipeline's in ascending order */
     uint32_t *comms_begin;   /* [world + 1]: where a rank's communicators begin in comms_of_rank */
     uint32_t *comms_of_rank; /* indices of communicators */
     uint32_t *names;         /* open hash of names: index of a communicator plus 1, 0 for none */

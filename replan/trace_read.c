@@ -9,12 +9,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEY_BYTES = 64, NUMBER_BYTES = 48, OP_BYTES = 40, TEXT_BYTES = 64 };
+enum { KEY_BYTES = 64, NUMBER_BYTES = 48, DIGITS_SAFE = 19 /* of 64 bits, whatever they are */ };
 
 static const char *const op_names[CAIRN_OPS] = {
 #define OP_NAME(symbol, value, text) [value] = text,
     CAIRN_COLLECTIVE_LIST(OP_NAME)
 #undef OP_NAME
+};
+static const size_t op_bytes[CAIRN_OPS] = {
+#define OP_BYTES(symbol, value, text) [value] = sizeof text - 1,
+    CAIRN_COLLECTIVE_LIST(OP_BYTES)
+#undef OP_BYTES
 };
 
 /* ---- the header ---- */
@@ -166,13 +171,19 @@ fail(struct scan *scan, const char *why)
         scan->why = why;
 }
 
+/* What comes next, white space passed over; NUL at the end and after a failure. */
 static char
 peek(struct scan *scan)
 {
-    while (scan->at < scan->bytes &&
-           (scan->line[scan->at] == ' ' || scan->line[scan->at] == '\t' || scan->line[scan->at] == '\r'))
-        scan->at++;
-    return scan->at < scan->bytes && !scan->why ? scan->line[scan->at] : '\0';
+    size_t at = scan->at;
+
+    if (scan->why)
+        return '\0';
+    while (at < scan->bytes && scan->line[at] <= ' ' &&
+           (scan->line[at] == ' ' || scan->line[at] == '\t' || scan->line[at] == '\r'))
+        at++;
+    scan->at = at;
+    return at < scan->bytes ? scan->line[at] : '\0';
 }
 
 static bool
@@ -184,47 +195,57 @@ take(struct scan *scan, char wanted)
     return true;
 }
 
-/* A string without escapes, as a span of the line. Names and operations need none. */
+/* A string without escapes, as a span of the line. Names and operations need none, and are short: a
+ * loop is quicker here than memchr. */
 static const char *
 read_span(struct scan *scan, size_t *span_bytes)
 {
-    const char *begin, *end;
+    size_t begin, at;
 
     *span_bytes = 0;
     if (!take(scan, '"')) {
         fail(scan, "a string should stand here");
         return "";
     }
-    begin = scan->line + scan->at;
-    end = memchr(begin, '"', scan->bytes - scan->at);
-    if (!end || memchr(begin, '\\', (size_t)(end - begin))) {
-        fail(scan, end ? "escapes are not read here" : "a string without an end");
+    begin = at = scan->at;
+    while (at < scan->bytes && scan->line[at] != '"' && scan->line[at] != '\\')
+        at++;
+    if (at == scan->bytes || scan->line[at] != '"') {
+        fail(scan, at == scan->bytes ? "a string without an end" : "escapes are not read here");
         return "";
     }
-    *span_bytes = (size_t)(end - begin);
-    scan->at += *span_bytes + 1;
-    return begin;
+    *span_bytes = at - begin;
+    scan->at = at + 1;
+    return scan->line + begin;
+}
+
+/* What makes a number another one than a whole one without a sign. */
+static bool
+goes_on(char next)
+{
+    return next == '.' || next == 'e' || next == 'E' || next == '+' || next == '-';
 }
 
 static uint64_t
 read_number(struct scan *scan, uint64_t value_max)
 {
     uint64_t value = 0;
-    size_t begin;
+    size_t begin, at;
 
     (void)peek(scan);
-    begin = scan->at;
-    while (scan->at < scan->bytes && scan->line[scan->at] >= '0' && scan->line[scan->at] <= '9') {
-        uint64_t digit = (uint64_t)(scan->line[scan->at] - '0');
+    begin = at = scan->at;
+    while (at < scan->bytes && scan->line[at] >= '0' && scan->line[at] <= '9') {
+        uint64_t digit = (uint64_t)(scan->line[at] - '0');
 
-        if (value > (UINT64_MAX - digit) / 10) {
+        if (at - begin >= DIGITS_SAFE && value > (UINT64_MAX - digit) / 10) {
             fail(scan, "a number is too large");
             return 0;
         }
         value = value * 10 + digit;
-        scan->at++;
+        at++;
     }
-    if (scan->at == begin || (scan->at < scan->bytes && strchr(".eE+-", scan->line[scan->at])))
+    scan->at = at;
+    if (at == begin || (at < scan->bytes && goes_on(scan->line[at])))
         fail(scan, "a whole number should stand here");
     else if (value > value_max)
         fail(scan, "a number is out of range");
@@ -288,7 +309,7 @@ static uint8_t
 op_of(const char *text, size_t text_bytes)
 {
     for (int op = 1; op < CAIRN_OPS; op++)
-        if (strlen(op_names[op]) == text_bytes && memcmp(op_names[op], text, text_bytes) == 0)
+        if (op_bytes[op] == text_bytes && memcmp(op_names[op], text, text_bytes) == 0)
             return (uint8_t)op;
     if (text_bytes > 4 && memcmp(text, "nccl", 4) == 0) {
         text += 4;

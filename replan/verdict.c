@@ -1,6 +1,8 @@
 /* replan/verdict.c - lists of verdicts and of what they name. */
 #include "replan/verdict.h"
 
+#include "base/assert.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +16,16 @@ cairn_verdict_kind_text(enum cairn_verdict_kind kind)
     };
 
     return texts[kind];
+}
+
+enum cairn_verdict_kind
+cairn_verdict_kind_of(const char *text)
+{
+    int kind = 0;
+
+    while (kind < CAIRN_STRUCTURAL && strcmp(text, cairn_verdict_kind_text((enum cairn_verdict_kind)kind)) != 0)
+        kind++;
+    return (enum cairn_verdict_kind)kind;
 }
 
 cairn_err
@@ -32,13 +44,38 @@ cairn_list_add(struct cairn_u32_list *list, uint32_t item)
     return CAIRN_OK;
 }
 
-cairn_err
-cairn_list_add_once(struct cairn_u32_list *list, uint32_t item)
+static int
+compare_items(const void *left, const void *right)
 {
-    for (uint32_t i = 0; i < list->count; i++)
-        if (list->items[i] == item)
-            return CAIRN_OK;
-    return cairn_list_add(list, item);
+    uint32_t a = *(const uint32_t *)left, b = *(const uint32_t *)right;
+
+    return (a > b) - (a < b);
+}
+
+static int
+compare_pairs(const void *left, const void *right)
+{
+    const uint32_t *a = left, *b = right;
+
+    return a[0] != b[0] ? compare_items(a, b) : compare_items(a + 1, b + 1);
+}
+
+void
+cairn_list_sort(struct cairn_u32_list *list, uint32_t width)
+{
+    int (*compare)(const void *, const void *) = width == 1 ? compare_items : compare_pairs;
+    uint32_t kept = 0;
+
+    CAIRN_ASSERT(width == 1 || width == 2);
+    if (list->count == 0)
+        return;
+    qsort(list->items, list->count / width, width * sizeof *list->items, compare);
+    for (uint32_t i = 0; i + width <= list->count; i += width)
+        if (kept == 0 || compare(&list->items[i], &list->items[kept - width]) != 0) {
+            memmove(&list->items[kept], &list->items[i], width * sizeof *list->items);
+            kept += width;
+        }
+    list->count = kept;
 }
 
 cairn_err

@@ -52,6 +52,8 @@ struct cairn_verdicts {
 };
 
 const char *cairn_verdict_kind_text(enum cairn_verdict_kind kind);
+/* The kind of that name; CAIRN_STRUCTURAL where there is none. */
+enum cairn_verdict_kind cairn_verdict_kind_of(const char *text);
 
 /* Appends an empty verdict of a kind, lasting; its index in *out. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_verdicts_add(struct cairn_verdicts *verdicts,
@@ -61,7 +63,7 @@ void cairn_verdicts_remove(struct cairn_verdicts *verdicts, uint32_t index);
 void cairn_verdicts_fini(struct cairn_verdicts *verdicts);
 
 CAIRN_MUST_CHECK cairn_err cairn_list_add(struct cairn_u32_list *list, uint32_t item);
-/* The same unless it is in the list. */
-CAIRN_MUST_CHECK cairn_err cairn_list_add_once(struct cairn_u32_list *list, uint32_t item);
+/* Puts the items in order, taken `width` (1 or 2) at a time, and leaves each one once. */
+void cairn_list_sort(struct cairn_u32_list *list, uint32_t width);
 
 #endif

@@ -205,7 +205,8 @@ warn_hugepages(uint64_t bytes)
     if (first_time(&said))
         CAIRN_LOG_AT(INFO,
                      "arena: no huge pages are reserved, small ones are used arena_bytes=%" PRIu64
-                     " fix=\"sysctl vm.nr_hugepages=%" PRIu64 "\"",
+                     " fix=\"sysctl vm.nr_hugepages: this arena takes %" PRIu64
+                     " of them, and cairn doctor says how many all take\"",
                      bytes, round_up(bytes, HUGE_BYTES) / HUGE_BYTES);
 }
 

@@ -285,6 +285,8 @@ cairn_slot_store(const struct cairn_slots *slots, uint32_t slot, const void *pay
     memcpy(at + sizeof head.state, (const uint8_t *)&head + sizeof head.state,
            sizeof head - sizeof head.state);
     set_state(at, COMPLETE | head.sequence);
+    if (newest == COPIES && kinds[1] == DAMAGED) /* it has a successor: no damage is left to find */
+        mark_writing(copy_at(slots, slot, 1));
     return CAIRN_OK;
 }
 

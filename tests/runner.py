@@ -40,7 +40,8 @@ INTEROP_JOBS_MAX = 4
 # Names without their suffix.
 LONGEST_FIRST = ["test_demo", "test_agent",
                  "test_torch", "test_fsdp1", "test_dcp", "test_torch_more", "test_torch_device", "test_convert_megatron_dist",
-                 "test_convert_deepspeed", "test_convert_to_deepspeed", "test_convert_megatron", "test_torch_bad_input",
+                 "test_convert_deepspeed", "test_convert_to_deepspeed", "test_convert_deepspeed_experts", "test_convert_megatron",
+                 "test_torch_bad_input",
                  "test_formats", "test_convert", "test_conversion", "test_capture", "test_device", "test_model", "test_process",
                  "test_spill", "test_catalog", "test_transport", "test_job"]
 FUZZ_SECONDS = int(os.environ.get("FUZZ_SECONDS", "60"))  # for each fuzzer

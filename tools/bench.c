@@ -29,6 +29,7 @@ static const char about[] =
     "  reshard    from one layout to another in memory / memcpy of the same bytes\n"
     "  convert    from the files of one layout to those of another / copying as many bytes\n"
     "  timing     calls of NCCL's profiler plugin / functions that read the clock and copy the records\n"
+    "  detect     timing records of a running job to reports, and reports through the analysis / reading them alone\n"
     "  all        each of them in turn, one line per stage\n"
     "A ratio is value / floor. Numbers are medians over the rounds, which alternate with the floor's.";
 
@@ -46,11 +47,12 @@ static const struct stage {
     {"transport", cairn_bench_transport}, {"protect", cairn_bench_protect},
     {"restore", cairn_bench_restore}, {"reshard", cairn_bench_reshard},
     {"convert", cairn_bench_convert}, {"timing", cairn_bench_timing},
+    {"detect", cairn_bench_detect},
 };
 enum { STAGE_COUNT = sizeof stages / sizeof stages[0] };
 
 /* Of the command's contract, and not measured by this version. */
-static const char *const missing_stages[] = {"detect", "plan"};
+static const char *const missing_stages[] = {"plan"};
 
 void
 cairn_bench_add(struct cairn_bench_report *report, const struct cairn_bench_case *value)
@@ -453,6 +455,8 @@ cairn_verb_bench(int argc, char **argv)
     if (!take_number(rounds, 1, CAIRN_BENCH_ROUNDS_MAX, &options.rounds) ||
         !take_number(nodes, 3, 16, &options.nodes) || !take_number(parity, 1, 4, &options.parity))
         return cairn_usage_error(&usage, "--rounds takes 1 to 31, --nodes 3 to 16, --parity 1 to 4");
+    if (2 * (options.parity ? options.parity : CAIRN_BENCH_PARITY) > (options.nodes ? options.nodes : CAIRN_BENCH_NODES))
+        return cairn_usage_error(&usage, "of the nodes at most half can be --parity");
     cairn_log_setup(CAIRN_LOG_ERROR, NULL, NULL);
     return all ? run_all(&options, json) : run_one(stage, &options, json);
 }

@@ -18,7 +18,9 @@ enum {
     CAIRN_BENCH_CASES_MAX = 32,
     CAIRN_BENCH_DETAILS_MAX = 64,
     CAIRN_BENCH_NAME_BYTES = 64,
-    CAIRN_BENCH_ROUNDS_MAX = 31
+    CAIRN_BENCH_ROUNDS_MAX = 31,
+    CAIRN_BENCH_NODES = 6, /* of protect and restore, where nothing else is asked for; as the next */
+    CAIRN_BENCH_PARITY = 2
 };
 
 /* What the command line may set; 0 is the stage's default. */
@@ -82,6 +84,8 @@ CAIRN_MUST_CHECK cairn_err cairn_bench_restore(const struct cairn_bench_options 
 CAIRN_MUST_CHECK cairn_err cairn_bench_convert(const struct cairn_bench_options *options,
                                                struct cairn_bench_report *report);
 CAIRN_MUST_CHECK cairn_err cairn_bench_timing(const struct cairn_bench_options *options,
+                                              struct cairn_bench_report *report);
+CAIRN_MUST_CHECK cairn_err cairn_bench_detect(const struct cairn_bench_options *options,
                                               struct cairn_bench_report *report);
 CAIRN_MUST_CHECK cairn_err cairn_bench_reshard(const struct cairn_bench_options *options,
                                                struct cairn_bench_report *report);

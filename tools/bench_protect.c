@@ -13,7 +13,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-enum { STATE_DEFAULT = 128 << 20, NODES_DEFAULT = 6, PARITY_DEFAULT = 2, ROUNDS_DEFAULT = 7 };
+enum { STATE_DEFAULT = 128 << 20, ROUNDS_DEFAULT = 7 };
 static const uint64_t step_ns = 500000000; /* a trainer's step, without the fence */
 static const double gib = 1073741824.0;
 
@@ -140,8 +140,8 @@ cairn_err
 cairn_bench_protect(const struct cairn_bench_options *options, struct cairn_bench_report *report)
 {
     struct cairn_bench_cluster_options how = {
-        .nodes = options->nodes ? options->nodes : NODES_DEFAULT,
-        .parity = options->parity ? options->parity : PARITY_DEFAULT,
+        .nodes = options->nodes ? options->nodes : CAIRN_BENCH_NODES,
+        .parity = options->parity ? options->parity : CAIRN_BENCH_PARITY,
         .state_bytes = (options->bytes ? options->bytes : STATE_DEFAULT) >> 20 << 20,
         .keep = options->keep};
     uint32_t k = how.nodes - how.parity;
@@ -151,11 +151,8 @@ cairn_bench_protect(const struct cairn_bench_options *options, struct cairn_benc
     cairn_err err;
 
     report->stage = "protect";
-    if (how.parity >= how.nodes || how.parity > k) {
-        (void)fprintf(stderr, "cairn bench: %" PRIu32 " nodes are too few for a parity of %" PRIu32 "\n",
-                      how.nodes, how.parity);
+    if (how.parity >= how.nodes || how.parity > k)
         return CAIRN_INVAL;
-    }
     err = cairn_bench_floor_measure(k, how.parity, 0, 3, &before);
     if (!err)
         err = cairn_bench_cluster_open(&how, &cluster);

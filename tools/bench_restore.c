@@ -16,7 +16,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-enum { STATE_DEFAULT = 128 << 20, NODES_DEFAULT = 6, PARITY_DEFAULT = 2, ROUNDS_DEFAULT = 5 };
+enum { STATE_DEFAULT = 128 << 20, ROUNDS_DEFAULT = 5 };
 static const uint64_t step_ns = 500000000; /* a trainer that fences at once skips what is not granted yet */
 static const double gib = 1073741824.0;
 
@@ -143,8 +143,8 @@ cairn_err
 cairn_bench_restore(const struct cairn_bench_options *options, struct cairn_bench_report *report)
 {
     struct cairn_bench_cluster_options how = {
-        .nodes = options->nodes ? options->nodes : NODES_DEFAULT,
-        .parity = options->parity ? options->parity : PARITY_DEFAULT,
+        .nodes = options->nodes ? options->nodes : CAIRN_BENCH_NODES,
+        .parity = options->parity ? options->parity : CAIRN_BENCH_PARITY,
         .state_bytes = (options->bytes ? options->bytes : STATE_DEFAULT) >> 20 << 20,
         .keep = options->keep};
     uint32_t k = how.nodes - how.parity, rounds = options->rounds ? options->rounds : ROUNDS_DEFAULT;
@@ -153,11 +153,8 @@ cairn_bench_restore(const struct cairn_bench_options *options, struct cairn_benc
     cairn_err err;
 
     report->stage = "restore";
-    if (how.parity >= how.nodes || how.parity > k) {
-        (void)fprintf(stderr, "cairn bench: %" PRIu32 " nodes are too few for a parity of %" PRIu32 "\n",
-                      how.nodes, how.parity);
+    if (how.parity >= how.nodes || how.parity > k)
         return CAIRN_INVAL;
-    }
     floors.count = 0;
     err = measure_floor(&how, &floors);
     for (uint32_t round = 0; !err && round < rounds; round++) {

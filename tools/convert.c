@@ -393,7 +393,7 @@ cairn_verb_convert(int argc, char **argv)
          &request.set, NULL},
         {"zero", 0, "STAGE", "DeepSpeed's optimizer that shall load it: 1, 2, 3 or bf16", &request.zero,
          NULL},
-        {"job", 0, "FILE", "what SRC does not say of DeepSpeed's job: groups, buffers (JSON)",
+        {"job", 0, "FILE", "what SRC does not say of the job: groups, buffers, scheduler (JSON)",
          &request.job, NULL},
         {"threads", 0, "N", "threads (default: the cores, at most 16)", &request.threads, NULL},
         {"memory-limit", 0, "SIZE", "memory of the process (default 1GiB)", &request.memory, NULL},
@@ -428,8 +428,12 @@ cairn_verb_convert(int argc, char **argv)
                                  request.dtype);
     if (!take_zero(request.zero, &options.output.zero))
         return cairn_usage_error(&usage, "--zero takes 1, 2, 3 or bf16, not \"%s\"", request.zero);
-    if ((request.zero || request.job) && !options.to->prepare)
-        return cairn_usage_error(&usage, "--zero and --job are for --to deepspeed");
+    if (request.zero && options.to != &cairn_format_deepspeed &&
+        options.to != &cairn_format_ds_universal)
+        return cairn_usage_error(&usage, "--zero is for --to deepspeed and deepspeed-universal");
+    if (request.job && !options.to->prepare)
+        return cairn_usage_error(&usage, "--job is for --to deepspeed, deepspeed-universal, megatron and "
+                                         "megatron-dist");
     options.output.job = request.job;
     if (!cairn_output_parse(request.output, &request.json))
         return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", request.output);

@@ -5,6 +5,8 @@
 #include <math.h>
 #include <string.h>
 
+enum { RATES_MAX = 512 };
+
 struct page {
     FILE *stream;
     const struct cairn_tree *status;
@@ -125,6 +127,64 @@ put_coverage(const struct page *page)
     }
 }
 
+/* The rate of each rank that a verdict calls slow; once, where several do. */
+static void
+put_rates(const struct page *page, const struct cairn_tree_value *list)
+{
+    const struct cairn_tree_value *item = NULL, *each;
+    uint64_t said[RATES_MAX];
+    uint32_t count = 0;
+
+    begin(page, "cairn_straggling_rate", "gauge", "How many times longer than normal a rank computes, while a verdict says so.");
+    while ((item = cairn_tree_next(page->status, list, item))) {
+        const struct cairn_tree_value *ranks = cairn_tree_find(page->status, item, "ranks");
+        char kind[24], text[24];
+
+        cairn_tree_text(page->status, item, "kind", kind, sizeof kind);
+        if (!cairn_tree_bool(page->status, item, "open", false) ||
+            (strcmp(kind, "slow_compute") != 0 && strcmp(kind, "slow_node") != 0))
+            continue;
+        for (each = NULL; (each = cairn_tree_next(page->status, ranks, each)) && count < RATES_MAX;) {
+            uint64_t rank = cairn_tree_u64(page->status, each, "", UINT64_MAX);
+            uint32_t at = 0;
+
+            while (at < count && said[at] != rank)
+                at++;
+            if (at < count)
+                continue;
+            said[count++] = rank;
+            snprintf(text, sizeof text, "%" PRIu64, rank);
+            put(page, "cairn_straggling_rate", "rank", text, cairn_tree_double(page->status, item, "rate", NAN));
+        }
+    }
+}
+
+/* Open verdicts by kind, and how far the analysis sees. */
+static void
+put_detection(const struct page *page)
+{
+    static const char *const kinds[] = {"slow_compute", "slow_node", "slow_link", "hang_compute", "hang_link", "crash", "structural"};
+    const struct cairn_tree_value *list = cairn_tree_find(page->status, NULL, "detection.verdicts"), *item = NULL;
+    char kind[24];
+
+    begin(page, "cairn_verdicts_open", "gauge", "Verdicts on slow or hanging ranks that last.");
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        uint32_t count = 0;
+
+        for (item = NULL; (item = cairn_tree_next(page->status, list, item));)
+            count += cairn_tree_bool(page->status, item, "open", false) &&
+                     strcmp(cairn_tree_text(page->status, item, "kind", kind, sizeof kind), kinds[i]) == 0;
+        put(page, "cairn_verdicts_open", "kind", kinds[i], count);
+    }
+    put_rates(page, list);
+    begin(page, "cairn_analysed_ranks", "gauge", "Ranks whose timing is analysed.");
+    put(page, "cairn_analysed_ranks", NULL, NULL, number_at(page, "detection.ranks_seen"));
+    begin(page, "cairn_timing_records_total", "counter", "Timing records read, since the agents' start.");
+    put(page, "cairn_timing_records_total", NULL, NULL, number_at(page, "detection.records"));
+    begin(page, "cairn_timing_records_lost_total", "counter", "Timing records lost in full rings, or beyond what is kept apart.");
+    put(page, "cairn_timing_records_lost_total", NULL, NULL, number_at(page, "detection.records_lost"));
+}
+
 void
 cairn_metrics_print(FILE *stream, const struct cairn_tree *status)
 {
@@ -136,4 +196,6 @@ cairn_metrics_print(FILE *stream, const struct cairn_tree *status)
     put_generation(&page);
     if (cairn_tree_find(status, NULL, "coverage"))
         put_coverage(&page);
+    if (cairn_tree_find(status, NULL, "detection"))
+        put_detection(&page);
 }

@@ -226,6 +226,10 @@ print_verified(const struct cairn_tree *tree, int exit_code)
            cairn_tree_u64(tree, NULL, "bad_blocks", 0),
            cairn_tree_u64(tree, NULL, "repaired_blocks", 0),
            cairn_tree_u64(tree, NULL, "still_bad_blocks", 0));
+    if (cairn_tree_u64(tree, NULL, "mended_records", 0))
+        printf("records    %" PRIu64 " of the generations' records were damaged and are written anew: test the memory of the "
+               "nodes whose logs name them\n",
+               cairn_tree_u64(tree, NULL, "mended_records", 0));
     if (cairn_tree_u64(tree, NULL, "lost_members", 0))
         printf("parts      %" PRIu64 " were lost, %s rebuilt, %" PRIu64 " still missing%s\n",
                cairn_tree_u64(tree, NULL, "lost_members", 0),
@@ -254,9 +258,9 @@ print_foreseen(const struct cairn_tree *tree)
 }
 
 static const char verify_about[] = "Checksums every block of data and parity on all nodes and "
-                                   "repairs what is damaged from the others; reads\n"
-                                   "every byte of the newest spilled generation (or of "
-                                   "--generation) and the asked agent's catalog.\n"
+                                   "repairs what is damaged from the others, and\nthe records "
+                                   "beside them, which are written anew; reads every byte of the newest "
+                                   "spilled generation (or of --generation)\nand the asked agent's catalog.\n"
                                    "Exit code 0: all good; 2: damage was found and repaired; 3: "
                                    "loss found; 4: there is nothing to verify.";
 

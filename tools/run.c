@@ -4,8 +4,9 @@
  * Whatever goes wrong on our side is said, and the command runs: protection is never worth a
  * training run. The command gets CAIRN_AGENT, CAIRN_JOB, with --resume CAIRN_RESUME=1, the folder
  * on PYTHONPATH by which Python loads the binding (it acts when torch is imported), and where
- * CAIRN_TIMING=1 asks for it NCCL_PROFILER_PLUGIN, with the user's own chained. Signals that ask us to end are
- * handed on; if we are killed, so is the command.
+ * CAIRN_TIMING=1 asks for it NCCL_PROFILER_PLUGIN, with the user's own chained. Signals are handed on; if we are
+ * killed, so is the command. But SIGUSR1, by which people ask for a snapshot, ends a command that has no use for it, as a
+ * shell or a launcher has none: then it is answered here.
  *
  * A command none of whose processes ever attaches would train unprotected in silence, so that is
  * said: after a while, else at its end. The agent's count of trainers tells.
@@ -33,6 +34,7 @@ enum {
     HELLO_MS = 2000,
     STATUS_MS = 10000,
     LOOK_MS = 3000, /* for a look at the end, which nobody should have to wait for */
+    SNAPSHOT_MS = 5000,
     RESTORE_MS = 3600 * 1000,
     TRIES_MAX = 120,
     UNATTACHED_SECONDS = 600, /* a first step may take minutes */
@@ -40,27 +42,18 @@ enum {
     NOT_FOUND = 127
 };
 
-static volatile sig_atomic_t child_pid, overdue;
-
-/* What the terminal sends (SI_KERNEL) has reached the command already: it is in our process group.
- */
-static void
-hand_on(int signal_number, siginfo_t *info, void *context)
-{
-    (void)context;
-    if (child_pid > 0 && info->si_code != SI_KERNEL)
-        kill(child_pid, signal_number);
-}
-
-/* Ends a wait once, to look whether anybody has attached. */
-static void
-on_alarm(int signal_number)
-{
-    (void)signal_number;
-    overdue = 1;
-}
-
 /* ---- the agent ---- */
+
+/* It was configured by whoever started it. */
+static void
+say_configured(const struct cairn_embedded *embedded, const char *socket_path)
+{
+    if (embedded->every || embedded->state)
+        fprintf(stderr,
+                "cairn run: an agent serves %s already: --every and --state change nothing, "
+                "its configuration holds\n",
+                socket_path);
+}
 
 /* Finds an agent that answers, or starts one. False: the command runs without. */
 static bool
@@ -71,17 +64,14 @@ attach(const char *given, const struct cairn_embedded *embedded, char *socket_pa
 
     snprintf(socket_path, socket_bytes, "%s", cairn_agent_socket(given));
     if (cairn_agent_answers(socket_path, HELLO_MS)) {
-        if (embedded->every || embedded->state)
-            fprintf(stderr,
-                    "cairn run: an agent serves %s already: --every and --state change nothing, "
-                    "its configuration holds\n",
-                    socket_path);
+        say_configured(embedded, socket_path);
         return true;
     }
     if (!named && !cairn_embedded_socket(socket_path, socket_bytes))
         return false;
     if (!named && cairn_agent_answers(socket_path, HELLO_MS)) {
         fprintf(stderr, "cairn run: goes on with the agent at %s\n", socket_path);
+        say_configured(embedded, socket_path);
         return true;
     }
     if (cairn_embedded_start(embedded, socket_path) != CAIRN_OK)
@@ -167,6 +157,7 @@ resume(const char *socket_path)
     struct cairn_question question = {
         .verb = "restore", .socket = socket_path, .timeout_ms = RESTORE_MS};
     const struct timespec pause = {.tv_nsec = 500 * (long)CAIRN_NS_PER_MS};
+    bool said_again = false;
 
     for (uint32_t tries = 0; tries < TRIES_MAX; tries++) {
         struct cairn_answer answer;
@@ -191,6 +182,11 @@ resume(const char *socket_path)
             fprintf(stderr,
                     "cairn run: the restore failed (%s): the trainer starts and sees for itself\n",
                     cairn_tree_text(&answer.tree, NULL, "error", text, sizeof text));
+        else if (exit_code == CAIRN_EXIT_AGAIN && !said_again) {
+            said_again = true;
+            fprintf(stderr, "cairn run: nothing can be restored yet, and is tried again for a while: %s\n",
+                    cairn_tree_text(&answer.tree, NULL, "error", text, sizeof text));
+        }
         cairn_answer_fini(&answer);
         if (ready || (exit_code != 0 && exit_code != CAIRN_EXIT_AGAIN))
             return;
@@ -200,7 +196,7 @@ resume(const char *socket_path)
         }
     }
     fprintf(stderr,
-            "cairn run: another restore makes no end: the trainer starts and sees for itself\n");
+            "cairn run: no restore has come to its end in time: the trainer starts and sees for itself\n");
 }
 
 /* ---- the command ---- */
@@ -261,24 +257,82 @@ set_python(void)
     return true;
 }
 
-/* Waits for the command, and tells once where it is not protected. `attachment` NULL: that was said. */
-static int
-wait_command(pid_t child, const struct attachment *attachment)
+/* Whether the process does anything but end when the signal comes: it catches or ignores it. That it blocks it may be for a moment,
+ * as shells do while they start a command. */
+static bool
+takes_signal(pid_t pid, int signal_number)
 {
-    struct sigaction action = {.sa_handler = on_alarm}; /* it interrupts the wait */
+    uint64_t taken = 0, mask;
+    char path[64], line[256];
+    FILE *file;
+
+    snprintf(path, sizeof path, "/proc/%ld/status", (long)pid);
+    file = fopen(path, "re");
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "SigIgn: %" SCNx64, &mask) == 1 || sscanf(line, "SigCgt: %" SCNx64, &mask) == 1)
+            taken |= mask;
+    if (file)
+        fclose(file);
+    return taken >> (signal_number - 1) & 1;
+}
+
+/* What `cairn snapshot` does. */
+static void
+ask_for_snapshot(const struct attachment *attachment)
+{
+    struct cairn_question question = {.verb = "snapshot", .timeout_ms = SNAPSHOT_MS};
+    struct cairn_answer answer;
+
+    if (!attachment) {
+        fprintf(stderr, "cairn run: SIGUSR1 asks for a snapshot, but the command runs without an agent\n");
+        return;
+    }
+    question.socket = attachment->socket_path;
+    if (cairn_ask_or_say(&question, &answer) != 0)
+        return;
+    if (!cairn_answer_refused("snapshot", &answer))
+        fprintf(stderr, "cairn run: asked for a snapshot at step %" PRIu64 " or soon after\n",
+                cairn_tree_u64(&answer.tree, NULL, "step", 0));
+    cairn_answer_fini(&answer);
+}
+
+/* What the terminal sends (SI_KERNEL) has reached the command already: it is in our process group. */
+static void
+hand_on(pid_t child, const siginfo_t *info, const struct attachment *attachment)
+{
+    if (info->si_code == SI_KERNEL)
+        return;
+    if (info->si_signo == SIGUSR1 && !takes_signal(child, SIGUSR1))
+        ask_for_snapshot(attachment);
+    else
+        kill(child, info->si_signo);
+}
+
+/* Waits for the command while the signals in `held` are blocked, and tells once where it is not protected. `attachment` NULL: that
+ * was said. */
+static int
+wait_command(pid_t child, const sigset_t *held, const struct attachment *attachment)
+{
     bool said = !attachment;
     int status = 0, exit_code;
+    pid_t ended;
 
-    sigaction(SIGALRM, &action, NULL);
     if (!said)
         alarm(UNATTACHED_SECONDS);
-    while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-        if (overdue && !said)
+    while ((ended = waitpid(child, &status, WNOHANG)) == 0) {
+        siginfo_t info;
+        int number = sigwaitinfo(held, &info);
+
+        if (number == SIGALRM && !said)
             said = say_unattached(attachment, "so far");
-        overdue = 0;
+        else if (number > 0 && number != SIGCHLD && number != SIGALRM)
+            hand_on(child, &info, attachment);
     }
     alarm(0);
-    child_pid = 0;
+    if (ended < 0) { /* somebody else has waited for it */
+        fprintf(stderr, "cairn run: how the command has ended is not known: %s\n", strerror(errno));
+        return CAIRN_EXIT_FAILED;
+    }
     exit_code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
     if (!said && exit_code != CANNOT_START && exit_code != NOT_FOUND)
         (void)say_unattached(attachment, "it has ended, and");
@@ -288,15 +342,14 @@ wait_command(pid_t child, const struct attachment *attachment)
 static int
 run_command(char **command, const struct attachment *attachment)
 {
-    static const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
-    struct sigaction action = {.sa_sigaction = hand_on, .sa_flags = SA_RESTART | SA_SIGINFO};
+    static const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGCHLD};
     pid_t parent = getpid(), child;
     sigset_t held, before;
 
     sigemptyset(&held);
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
         sigaddset(&held, signals[i]);
-    sigprocmask(SIG_BLOCK, &held, &before); /* until there is a child to hand them to */
+    sigprocmask(SIG_BLOCK, &held, &before); /* they are waited for, beside the command */
     fflush(NULL);
     child = fork();
     if (child == 0) {
@@ -313,11 +366,7 @@ run_command(char **command, const struct attachment *attachment)
         fprintf(stderr, "cairn run: no process can be started: %s\n", strerror(errno));
         return CAIRN_EXIT_FAILED;
     }
-    child_pid = child;
-    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
-        sigaction(signals[i], &action, NULL);
-    sigprocmask(SIG_SETMASK, &before, NULL);
-    return wait_command(child, attachment);
+    return wait_command(child, &held, attachment);
 }
 
 static bool

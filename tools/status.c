@@ -194,6 +194,32 @@ print_coverage(const struct cairn_tree *tree, uint32_t room)
     return 2;
 }
 
+/* How fast the job goes and who sees it; returns how many lines that is. */
+static uint32_t
+print_speed(const struct cairn_tree *tree)
+{
+    const struct cairn_tree_value *list = cairn_tree_find(tree, NULL, "detection.verdicts"), *item = NULL;
+    uint64_t world = cairn_tree_u64(tree, NULL, "detection.world", 0);
+    uint64_t step_ns = cairn_tree_u64(tree, NULL, "detection.step_ns", 0);
+    uint32_t open = 0;
+    char shown[CAIRN_SHOWN_BYTES];
+
+    while ((item = cairn_tree_next(tree, list, item)))
+        open += cairn_tree_bool(tree, item, "open", false);
+    if (world == 0 && open == 0)
+        return 0;
+    printf("speed      ");
+    if (step_ns)
+        printf("steps of %s, ", cairn_show_duration(step_ns, shown));
+    printf("seen on %" PRIu64 " of %" PRIu64 " ranks: ", cairn_tree_u64(tree, NULL, "detection.ranks_seen", 0), world);
+    if (open)
+        printf("%" PRIu32 " verdict%s below\n", open, open == 1 ? "" : "s");
+    else
+        printf("%s\n", cairn_tree_bool(tree, NULL, "detection.calibrated", false) ? "nothing is slow"
+                                                                                  : "what is normal is being learned");
+    return 1;
+}
+
 static void
 print_checks(const struct cairn_tree *tree)
 {
@@ -287,6 +313,7 @@ print_status(const struct cairn_tree *tree)
     print_newest(tree);
     print_protection(tree);
     print_numbers(tree);
+    taken += print_speed(tree);
     taken += print_coverage(tree, SCREEN_LINES - taken - NODE_LINES_MIN);
     print_checks(tree);
     print_nodes(tree, SCREEN_LINES - taken);

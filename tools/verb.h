@@ -39,7 +39,9 @@ int cairn_verb_demo(int argc, char **argv);
 int cairn_verb_detect(int argc, char **argv);
 int cairn_verb_diff(int argc, char **argv);
 int cairn_verb_doctor(int argc, char **argv);
+int cairn_verb_explain(int argc, char **argv);
 int cairn_verb_fingerprint(int argc, char **argv);
+int cairn_verb_heatmap(int argc, char **argv);
 int cairn_verb_inspect(int argc, char **argv);
 int cairn_verb_keeper(int argc, char **argv);
 int cairn_verb_plan(int argc, char **argv);
@@ -49,6 +51,7 @@ int cairn_verb_simulate(int argc, char **argv);
 int cairn_verb_snapshot(int argc, char **argv);
 int cairn_verb_snapshots(int argc, char **argv);
 int cairn_verb_status(int argc, char **argv);
+int cairn_verb_trace(int argc, char **argv);
 int cairn_verb_verify(int argc, char **argv);
 
 #endif

@@ -7,10 +7,11 @@
  *   cairn_timing_close
  *
  * A process has as many rings as sources: the hooks on torch.distributed and NCCL's plugin, each with
- * its own names for communicators. A ring is a memfd named "cairn-timing", sealed against changes of its size and laid out as
- * base/ring.c says. Whoever knows the trainer's pid and runs as its user finds it among
- * /proc/PID/fd. Writing never waits, locks, allocates or makes a system call: when the ring is full
- * the new record is dropped and counted.
+ * its own names for communicators. A ring is a memfd named "cairn-timing", sealed against changes of
+ * its size and laid out as base/ring.c says. A process that has an open client (cairn/client.h) hands
+ * its rings to the agent by itself; otherwise whoever knows its pid and runs as its user finds them
+ * among /proc/PID/fd. Writing never waits, locks, allocates or makes a system call: when the ring is
+ * full the new record is dropped and counted.
  */
 #ifndef CAIRN_TIMING_H
 #define CAIRN_TIMING_H

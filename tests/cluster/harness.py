@@ -117,7 +117,8 @@ def pids_with(*arguments):
 class Cluster:
     """Agents on loopback, one per node, in a temporary directory."""
 
-    def __init__(self, nodes=6, parity=2, state="2MiB", options="", addresses=None, prefixes=None):
+    def __init__(self, nodes=6, parity=2, state="2MiB", options="", addresses=None, prefixes=None,
+                 dead_after_ms=1000):
         self.dir = tempfile.mkdtemp(prefix="cairn-test-")
         self.nodes = nodes
         self.agents = [None] * nodes
@@ -128,7 +129,7 @@ class Cluster:
         for i in range(nodes):
             with open(self.path(f"node{i}.yaml"), "w") as file:
                 file.write(f"job: cluster\nnode: {i}\nsocket: {self.socket(i)}\ndir: {self.state(i)}\nparity: {parity}\n"
-                           f"state_bytes: {state}\nheartbeat_interval_ms: 100\ndead_after_ms: 1000\nkeeper_linger_s: 60\n"
+                           f"state_bytes: {state}\nheartbeat_interval_ms: 100\ndead_after_ms: {dead_after_ms}\nkeeper_linger_s: 60\n"
                            f"log_level: debug\n{options}\nnodes:\n")
                 file.writelines(f'  - {{address: "{address}"}}\n' for address in addresses)
 
@@ -253,7 +254,7 @@ class Trainer:
     count = 0
 
     def __init__(self, cluster, rank, world, barrier, resume=False, check=False, node=None, parts=None, elements=20000, step_us=2000,
-                 steps=None, restore_ms=8000):
+                 steps=None, restore_ms=8000, timing=False):
         Trainer.count += 1
         self.agent = rank if node is None else node
         self.rank = rank
@@ -264,6 +265,7 @@ class Trainer:
         command += ["--steps", steps] if steps else []
         command += ["--resume"] if resume else []
         command += ["--check"] if check else []
+        command += ["--timing"] if timing else []
         with open(self.out_path, "wb") as out:
             self.process = spawn([str(word) for word in command], self.err_path, stdout=out)
 

@@ -11,7 +11,7 @@ import tempfile
 import time
 import unittest
 
-from harness import (AGAIN, CAIRN, CONFIG, CRITICAL, Cluster, DENIED, IO, LOST, OK, PEER, TRAINER, USAGE, WARN, build, cairn,
+from harness import (AGAIN, CAIRN, CONFIG, CRITICAL, Cluster, DENIED, IO, LOST, OK, PEER, ROOT, TRAINER, USAGE, WARN, build, cairn,
                      free_ports, spawn, text_of, wait_for)
 
 
@@ -27,7 +27,8 @@ def codes(answer):
 
 
 class Usage(unittest.TestCase):
-    VERBS = ("agent", "run", "snapshot", "status", "snapshots", "restore", "verify", "doctor", "plan", "simulate", "assign")
+    VERBS = ("demo", "agent", "run", "snapshot", "status", "snapshots", "restore", "verify", "doctor", "bench", "plan", "simulate",
+             "assign", "detect", "explain", "heatmap", "trace")
 
     def test_help_has_a_synopsis_and_two_examples(self):
         for verb in self.VERBS:
@@ -40,12 +41,22 @@ class Usage(unittest.TestCase):
         self.assertEqual(code, OK)
         self.assertNotIn("keeper", out)
 
+    def test_version(self):
+        """Of the release that the binding names, with the protocols that a refusal of "another version" is about."""
+        with open(os.path.join(ROOT, "bindings", "python", "pyproject.toml")) as project:
+            release = re.search(r'^version = "(.*)"$', project.read(), re.M).group(1)
+        code, out, err = run("--version")
+        self.assertEqual((code, err), (OK, ""))
+        self.assertRegex(out, rf"^cairn {re.escape(release)} \(protocols: session \d+, agents \d+\)\n$")
+
     def test_mistakes_end_with_64_and_the_nearest_name(self):
         for words, said in ((("statsu",), 'did you mean "status"?'), (("status", "--agnet", "x"), "did you mean --agent?"),
                             (("status", "-o", "xml"), "-o takes table or json"), (("restore", "--generation", "30"), "EPOCH:STEP"),
                             (("restore", "--timeout", "soon"), "--timeout"), (("snapshots", "extra"), "one word too many"),
                             (("run",), "which command?"), (("run", "--every", "0", "--", "true"), "--every"),
-                            (("agent",), "--config"), (("restore", "--to"), "needs a value")):
+                            (("agent",), "--config"), (("restore", "--to"), "needs a value"),
+                            (("bench", "protect", "--nodes", "4", "--parity", "4"), "at most half"),
+                            (("demo", "--kill", "1,1@9"), "node 1 is named twice")):
             code, out, err = run(*words)
             self.assertEqual((code, out), (USAGE, ""), words)
             self.assertIn(said, err)
@@ -107,6 +118,8 @@ class Start(unittest.TestCase):
                 code, _, err = self.start(cluster)
                 self.assertEqual(code, PEER, err)
                 self.assertIn(str(port), err)
+                self.assertIn("end what uses it", err)
+                self.assertNotIn("disk", err)
                 code, answer, _ = cairn("doctor", "--config", cluster.path("node0.yaml"))
                 self.assertEqual(code, CRITICAL)
                 self.assertIn("port", {f["code"] for f in answer["findings"] if f["level"] == "CRITICAL"})
@@ -144,6 +157,27 @@ class Start(unittest.TestCase):
             self.assertEqual(cairn("doctor", "--config", cluster.path("node0.yaml"))[0], CRITICAL)
             os.chmod(key, 0o600)
             self.assertEqual(run("agent", "--config", cluster.path("node0.yaml"), "--check")[0], OK)
+
+    def test_a_state_directory_that_is_none(self):
+        with Cluster(1, parity=0) as cluster:
+            file = cluster.path("file")
+            open(file, "wb").close()
+            self.rewrite(cluster, lambda text: re.sub(r"(?m)^dir: .*$", f"dir: {file}", text))
+            code, _, err = self.start(cluster)
+            self.assertEqual(code, CONFIG, err)
+            self.assertIn("set `dir` to another path", err)
+
+    def test_without_a_keeper_it_says_what_is_lost(self):
+        with Cluster(1, parity=0) as cluster:
+            self.rewrite(cluster, lambda text: text + "keeper: false\n")
+            cluster.start()
+            code, answer, _ = cairn("status", "--agent", cluster.socket(0))
+            self.assertEqual(code, WARN)
+            self.assertIn("memory-unkept", codes(answer))
+            cluster.agents[0].send_signal(signal.SIGTERM)
+            self.assertEqual(cluster.agents[0].wait(timeout=30), OK)
+            self.assertIn("no keeper holds its memory", cluster.log(0))
+            self.assertNotIn("stays with the keeper", cluster.log(0))
 
     def test_too_little_memory_prints_the_sum(self):
         with Cluster(1, parity=0, state="64TiB") as cluster:
@@ -436,6 +470,7 @@ class Run(unittest.TestCase):
         self.assertEqual((code, out.split()), (7, [path, "default", "1"]), err)
         self.assertIn("nothing to resume from", err)
         self.assertNotIn("one was started", err)
+        self.assertIn("--every and --state change nothing", err)
 
     def test_many_at_once_get_one_agent(self):
         self.addCleanup(self.end_embedded)
@@ -464,6 +499,26 @@ class Run(unittest.TestCase):
         wait_for("the command runs", lambda: "ready" in text_of(self.cluster.path("run.out")))
         process.terminate()
         self.assertEqual(process.wait(timeout=10), 5)
+
+    def test_a_snapshot_is_asked_for_by_signal(self):
+        """Who has no use for SIGUSR1 would end by it: `cairn run` answers it itself, and hands it to others."""
+        self.cluster.start()
+        for number, (trap, code) in enumerate((("", 3), ("trap 'exit 6' USR1; ", 6))):
+            out, go = self.cluster.path(f"usr1-{number}.out"), self.cluster.path(f"go{number}")
+            process = spawn([CAIRN, "run", "--agent", self.cluster.socket(0), "--", "sh", "-c",
+                             f"{trap}echo ready; while ! test -e {go}; do sleep 0.05; done; exit 3"], out)
+            wait_for("the command runs", lambda: "ready" in text_of(out))
+            process.send_signal(signal.SIGUSR1)
+            if not trap:
+                wait_for("the answer", lambda: "snapshot" in text_of(out) or process.poll() is not None)
+                open(go, "w").close()
+            self.assertEqual(process.wait(timeout=20), code, text_of(out))
+
+    def test_who_ignores_the_ends_of_children_hears_of_the_commands(self):
+        self.cluster.start()
+        done = subprocess.run([CAIRN, "run", "--agent", self.cluster.socket(0), "--", "sh", "-c", "exit 7"], check=False,
+                              stderr=subprocess.DEVNULL, preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
+        self.assertEqual(done.returncode, 7)
 
     def test_who_never_attaches_is_told(self):
         """Whoever wraps a command that does not attach hears of it: while it runs, or when it has ended; its exit code stays."""

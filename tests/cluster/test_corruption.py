@@ -128,6 +128,24 @@ class Corruption(unittest.TestCase):
         self.assertEqual(answer["lost_members"], 1)
         self.check()
 
+    def test_record_of_a_running_agent(self):
+        path = memories(self.cluster.agents[2].pid, "record")[0]
+        flip(path, 40, count=os.stat(path).st_size // 512, stride=512)
+        code, answer = self.verify()
+        say(f"record: exit {code}, {answer}")
+        self.assertEqual((code, answer["bad_blocks"]), (WARN, 0))
+        self.assertGreater(answer["mended_records"], 0)
+        self.assertIn("damaged record", self.cluster.log(2))
+        code, answer = self.verify(4)
+        self.assertEqual((code, answer["mended_records"]), (OK, 0))
+        self.cluster.kill_agent(2)
+        self.cluster.start(2)
+        self.assertNotIn("counts as lost", self.cluster.log(2))
+        code, answer, error = self.cluster.restore(3)
+        self.assertEqual(code, OK, f"{answer} {error}")
+        self.assertEqual((answer["lost_members"], answer["rebuilt_bytes"]), (0, 0), "the next agent reads what was mended")
+        self.check()
+
     def test_catalog(self):
         cluster, refused = self.cluster, 0
         folder = os.path.join(cluster.state(1), "catalog")

@@ -4,18 +4,20 @@
  * Element i of tensor t after step s is value(s, t, i). So whoever restores can tell at once
  * whether all bytes, of all ranks, are those of one and the same step. The ranks hold uneven parts
  * of one tensor, and replicas of another; they keep step through a shared file. It uses
- * cairn/client.h and nothing else of ours.
+ * include/cairn/ and nothing else of ours.
  *
  *   trainer --rank R --world W --parts P --agent SOCKET --barrier FILE [--elements N] [--steps N]
  * [--step-us T]
- *           [--restore-ms T] [--resume | --check]
+ *           [--restore-ms T] [--resume | --check] [--timing]
  *
  * P is the number of ranks that train: the size of the tensor follows from it, and with W = P the
  * uneven parts. --check restores, compares, and ends. Lines on stdout: "begun S" after a snapshot
  * was begun, "restored E S" (the epoch as people name it), "fresh", "torn …". Exit: 0 done, 3 torn,
- * 75 an error of the client, 64 wrong usage. SIGTERM ends it in good order.
+ * 75 an error of the client, 64 wrong usage. SIGTERM ends it in good order. With --timing the wait for the others is timed as a
+ * collective; SIGUSR1 makes the rank's steps twice as long, SIGUSR2 as long as before.
  */
 #include "cairn/client.h"
+#include "cairn/timing.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -33,7 +35,10 @@ enum {
     SHARED_ELEMENTS = 5000,
     SLICES = 3,
     WAIT_US = 100,
-    EPOCH_CLAIMANT_BITS = 16
+    EPOCH_CLAIMANT_BITS = 16,
+    RING_RECORDS = 1 << 12,
+    TRANSFER_US = 1000, /* of a timed collective, from the last arrival on */
+    COMMUNICATOR = 0xc1
 };
 
 enum { EXIT_TORN = 3, EXIT_USAGE = 64, EXIT_CLIENT = 75 };
@@ -51,22 +56,26 @@ struct trainer {
     uint64_t steps;
     uint64_t step_us;
     uint64_t restore_ms;
-    bool resume, check;
+    bool resume, check, timed;
 
     uint64_t total, begin, count; /* of the divided tensor: all, and this rank's part */
     uint64_t *divided;
     uint64_t shared[SHARED_ELEMENTS];
     struct progress progress;
     struct cairn_client *client;
+    struct cairn_timing *timing; /* NULL: nothing is timed */
     _Atomic uint64_t *board; /* [RANKS_MAX]: the step that each rank has done */
 };
 
-static volatile sig_atomic_t ended;
+static volatile sig_atomic_t ended, slow;
 
 static void
 on_signal(int number)
 {
-    ended = number;
+    if (number == SIGTERM)
+        ended = number;
+    else
+        slow = number == SIGUSR1;
 }
 
 /* splitmix64 over the three */
@@ -211,6 +220,49 @@ wait_others(struct trainer *trainer, uint64_t step)
             nap(WAIT_US);
 }
 
+static uint64_t
+now_ns(void)
+{
+    struct timespec time;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+/* The same as a collective of all ranks, with its records. */
+static void
+wait_timed(struct trainer *trainer, uint64_t step)
+{
+    struct cairn_timing_record record = {.comm = COMMUNICATOR,
+                                         .seq = step,
+                                         .bytes = sizeof step,
+                                         .enter_ns = now_ns(),
+                                         .rank = trainer->rank,
+                                         .peer = CAIRN_PEER_NONE,
+                                         .step = (uint32_t)step,
+                                         .ranks = (uint16_t)trainer->world,
+                                         .op = CAIRN_BARRIER};
+
+    if (trainer->timing)
+        (void)cairn_timing_write(trainer->timing, &record);
+    wait_others(trainer, step);
+    if (trainer->timing)
+        nap(TRANSFER_US);
+    record.end_ns = now_ns();
+    if (trainer->timing)
+        (void)cairn_timing_write(trainer->timing, &record);
+}
+
+/* Computes, in a way that leaves the processor to others. Signals do not make it shorter. */
+static void
+compute(const struct trainer *trainer)
+{
+    uint64_t until_ns = now_ns() + trainer->step_us * (slow ? 2000 : 1000);
+
+    for (uint64_t at_ns = now_ns(); at_ns < until_ns && !ended; at_ns = now_ns())
+        nap((until_ns - at_ns) / 1000 + 1);
+}
+
 /* ---- the run ---- */
 
 static void
@@ -264,6 +316,8 @@ run(struct trainer *trainer)
     trainer->divided = malloc(trainer->count * sizeof *trainer->divided);
     if (!trainer->divided || !open_board(trainer))
         return EXIT_CLIENT;
+    if (trainer->timed && cairn_timing_open(RING_RECORDS, &trainer->timing) != CAIRN_OK)
+        return EXIT_CLIENT;
     update(trainer, 0);
     err = cairn_client_open(&options, &trainer->client);
     if (!err)
@@ -282,13 +336,13 @@ run(struct trainer *trainer)
         return code;
     wait_others(trainer, step);
     while (step < trainer->steps && !ended) {
-        nap(trainer->step_us);
+        compute(trainer);
         (void)cairn_snapshot_fence(trainer->client,
                                    CAIRN_FENCE_ALL); /* the client says and counts failures */
         update(trainer, ++step);
         if (cairn_snapshot_begin(trainer->client, step) == CAIRN_OK)
             printf("begun %" PRIu64 "\n", step);
-        wait_others(trainer, step);
+        wait_timed(trainer, step);
     }
     (void)cairn_snapshot_fence(trainer->client, CAIRN_FENCE_ALL);
     return 0;
@@ -306,6 +360,8 @@ parse(int argc, char **argv, struct trainer *trainer)
             trainer->resume = true;
         else if (strcmp(name, "--check") == 0)
             trainer->check = true;
+        else if (strcmp(name, "--timing") == 0)
+            trainer->timed = true;
         else if (++i >= argc)
             return false;
         else if (strcmp(name, "--rank") == 0)
@@ -343,6 +399,8 @@ main(int argc, char **argv)
 
     setvbuf(stdout, NULL, _IOLBF, 0);
     sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGUSR1, &action, NULL);
+    sigaction(SIGUSR2, &action, NULL);
     if (!parse(argc, argv, &trainer)) {
         fprintf(stderr,
                 "usage: trainer --rank R --world W --parts P --barrier FILE [--agent SOCKET] …\n");
@@ -350,6 +408,7 @@ main(int argc, char **argv)
     }
     code = run(&trainer);
     cairn_client_close(trainer.client);
+    cairn_timing_close(trainer.timing);
     free(trainer.divided);
     return code;
 }

@@ -96,6 +96,11 @@ try_up(const struct cairn_session_frame *frame)
         TRY(restored, struct cairn_session_restored);
     } else if (frame->type == CAIRN_SESSION_STATS) {
         TRY(stats, struct cairn_client_stats);
+    } else if (frame->type == CAIRN_SESSION_TIMING) {
+        struct cairn_session_timing timing;
+
+        if (cairn_session_take_timing(frame, &timing) == CAIRN_OK)
+            require(timing.index < CAIRN_SESSION_RINGS_MAX && frame->fd_count == 1);
     } else {
         require(frame->type == CAIRN_SESSION_OPERATOR);
         TRY(operator, struct cairn_session_operator);

@@ -1,11 +1,15 @@
 /*
  * tests/fuzz/fuzz_trace.c - any bytes as a trace: each line refused with a reason and a column, or taken; and a
- * detector that is fed all that was taken ends with verdicts whose ranks are the job's.
+ * detector that is fed all that was taken ends with verdicts whose ranks are the job's, a timeline with spans that end
+ * after they begin, and a heat map with words.
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "replan/detect.h"
+#include "replan/heatmap.h"
+#include "replan/timeline.h"
 #include "replan/trace_read.h"
 
 enum { WORLD_MAX = 64 };
@@ -36,11 +40,39 @@ check(const struct cairn_detector *detector, uint32_t world)
     }
 }
 
+static void
+check_timeline(const struct cairn_timeline *timeline, uint32_t world)
+{
+    size_t count;
+    const struct cairn_span *spans = cairn_timeline_spans(timeline, &count);
+
+    for (size_t i = 0; i < count; i++) {
+        require(spans[i].rank < world && spans[i].end_ns >= spans[i].start_ns && spans[i].gap_ns >= 0);
+        require(spans[i].operation < cairn_timeline_operation_count(timeline));
+        require(spans[i].before == UINT32_MAX || (spans[i].before < i && spans[spans[i].before].rank == spans[i].rank));
+        require(isnan(spans[i].ideal_end_ns) || spans[i].ideal_end_ns >= spans[i].ideal_start_ns);
+    }
+}
+
+static void
+check_heatmap(const struct cairn_detector *detector, const struct cairn_topology *topology)
+{
+    struct cairn_load loads[WORLD_MAX];
+    struct cairn_heatmap map;
+
+    for (uint32_t rank = 0; rank < topology->world; rank++)
+        cairn_detector_load(detector, rank, &loads[rank]);
+    require(cairn_heatmap_make(topology, loads, &map) == CAIRN_OK);
+    require(map.words[0] != '\0' && memchr(map.words, '\0', sizeof map.words) != NULL);
+    cairn_heatmap_fini(&map);
+}
+
 int
 LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len)
 {
     struct cairn_topology *topology = NULL;
     struct cairn_detector *detector = NULL;
+    struct cairn_timeline *timeline = NULL;
     const char *at = (const char *)bytes, *end = at + bytes_len;
 
     while (at < end) {
@@ -52,12 +84,16 @@ LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len)
 
         if (!topology) {
             err = cairn_trace_read_header(at, line_bytes, &topology, &fault);
-            if (!err && topology->world <= WORLD_MAX)
+            if (!err && topology->world <= WORLD_MAX) {
                 require(cairn_detector_create(topology, 4, &detector) == CAIRN_OK);
+                require(cairn_timeline_create(topology, 3, &timeline) == CAIRN_OK);
+            }
         } else {
             err = cairn_trace_read_line(topology, at, line_bytes, &record, &fault);
-            if (!err && detector)
+            if (!err && detector) {
                 require(cairn_detector_feed(detector, &record) == CAIRN_OK);
+                require(cairn_timeline_feed(timeline, &record) == CAIRN_OK);
+            }
         }
         require(err == CAIRN_OK || (err == CAIRN_CORRUPT && fault.why && fault.column <= line_bytes));
         if (err && !topology)
@@ -67,7 +103,11 @@ LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len)
     if (detector) {
         require(cairn_detector_finish(detector) == CAIRN_OK);
         check(detector, topology->world);
+        check_heatmap(detector, topology);
+        require(cairn_timeline_finish(timeline) == CAIRN_OK);
+        check_timeline(timeline, topology->world);
     }
+    cairn_timeline_destroy(timeline);
     cairn_detector_destroy(detector);
     cairn_topology_destroy(topology);
     return 0;

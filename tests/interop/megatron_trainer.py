@@ -79,6 +79,7 @@ DEFAULTS: dict[str, Any] = {
     "first_layers": None,
     "last_layers": None,
     "no_optim": False,
+    "own_masters": False,  # parameters were their own masters before they were cast
 }
 STEP = 3
 
@@ -327,7 +328,7 @@ def mark(job: dict[str, Any], rank: Rank, chunks: list[Any], optimizer: Any, poi
 
 
 def expected(job: dict[str, Any], rank: Rank, name: str, kind: str, shape: tuple[int, ...], poison: bool = False) -> torch.Tensor:
-    if kind == "fp32" and job["dtype"] == "fp32":
+    if kind == "fp32" and (job["dtype"] == "fp32" or job["own_masters"]):
         kind = "param"  # one and the same
     part = shard_of(job, rank, name, kind, shape).clone()
     if poison and name.endswith(("word_embeddings.weight", "output_layer.weight")):

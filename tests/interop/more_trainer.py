@@ -3,7 +3,7 @@
     more_trainer.py KIND STEPS
 
 KIND: tp (tensor parallel), fsdp (FSDP2, shards of different size, an empty one), moe (experts, not as many on each rank),
-drift (moe whose gradients are not summed over the ranks).
+drift (moe whose gradients are not summed over the ranks), pp (each rank a stage of a pipeline, of another shape than the other).
 
 Prints `step N LOSS` (the loss as a hexadecimal float) for each update, and at the end `state SHA256` of all that trains on this
 rank.
@@ -71,8 +71,39 @@ class SumOverRanks(torch.autograd.Function):
         return gradient
 
 
+class Stage(nn.Module):
+    """A forward begins only when the stage before has done its own."""
+
+    def __init__(self):
+        super().__init__()
+        first = [nn.Embedding(32, 24), Residual(24, 32)]
+        self.layers = nn.Sequential(*(first if RANK == 0 else [Residual(24, 40), nn.Linear(24, 32)]))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def pipelined(stage, tokens, wanted):
+    """Forward and backward through both stages; the loss, of which the first stage knows nothing."""
+    if RANK == 0:
+        out = stage(tokens)
+        dist.send(out.detach(), 1)
+        gradient = torch.empty_like(out)
+        dist.recv(gradient, 1)
+        out.backward(gradient)
+        return torch.zeros(())
+    x = torch.empty(len(tokens), 24)
+    dist.recv(x, 0)
+    loss = F.cross_entropy(stage(x.requires_grad_()), wanted)
+    loss.backward()
+    dist.send(x.grad, 0)
+    return loss
+
+
 def build(kind):
     torch.manual_seed(7)
+    if kind == "pp":
+        return Stage()
     if kind in ("moe", "drift"):
         return nn.Sequential(nn.Embedding(32, 24), Experts(24), nn.Dropout(0.1), nn.Linear(24, 32))
     model = nn.Sequential(nn.Embedding(32, 24), Residual(24, 50 if kind == "fsdp" else 64), Residual(24, 32),
@@ -117,8 +148,11 @@ def main():
     for step in range(job.step, steps):
         tokens, wanted = batch(step, RANK if kind == "fsdp" else 0)
         optimizer.zero_grad()
-        loss = F.cross_entropy(model(tokens), wanted)
-        loss.backward()
+        if kind == "pp":
+            loss = pipelined(model, tokens, wanted)
+        else:
+            loss = F.cross_entropy(model(tokens), wanted)
+            loss.backward()
         if kind == "moe":  # and of "drift" the ranks' copies of what they share differ more with each step
             for name, parameter in model.named_parameters():
                 if ".experts." not in name:

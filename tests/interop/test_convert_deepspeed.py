@@ -43,7 +43,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import harness  # noqa: E402
 
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["deepspeed_trainer", "deepspeed_pipeline", "deepspeed_tensor", "torch._dynamo", "torch._inductor.compile_fx",
+PROCESSES.set_forkserver_preload(["deepspeed_trainer", "deepspeed_pipeline", "deepspeed_tensor", "deepspeed_experts", "torch._dynamo",
+                                  "torch._inductor.compile_fx",
                                   "deepspeed.runtime.zero.muon.muon_optimizer"])  # the latter are imported by each rank otherwise
 
 pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason="DeepSpeed is not installed in build/venv-deepspeed (see this file)")
@@ -252,43 +253,89 @@ def test_pipeline(tmp_path: pathlib.Path) -> None:
     assert refused.returncode == 64 and "pipeline" in refused.stderr
 
 
+def merged(folder: pathlib.Path) -> dict[str, torch.Tensor]:
+    """What DeepSpeed's own converter put together."""
+    found = {}
+    for path in (folder / "zero").glob("*/*.pt"):
+        if path.stem in ("fp32", "exp_avg", "exp_avg_sq") and path.parent.name != "seen":  # a copy of a buffer
+            found[f"{path.stem}.{path.parent.name}"] = torch.load(path, weights_only=False)["param"]
+    assert len(found) == 3 * 8
+    return found
+
+
+def held(folder: pathlib.Path, tensor_ranks: int) -> dict[str, torch.Tensor]:
+    """What all ranks of a tensor-parallel job held, put together; what several had was equal."""
+    cuts = {"up.weight": 0, "up.bias": 0, "lm_head.weight": 0, "down.weight": 1}
+    ranks = [torch.load(folder / f"{rank}.pt") for rank in range(len(list(folder.iterdir())))]
+    found: dict[str, torch.Tensor] = {}
+    for name in ranks[0]:
+        parts, along = [rank[name] for rank in ranks], cuts.get(name.split(".", 1)[1])
+        for first in range(0, len(parts), tensor_ranks if along is not None else 1):
+            whole = parts[first] if along is None else torch.cat(parts[first:first + tensor_ranks], along)
+            assert torch.equal(found.setdefault(name, whole), whole), name
+    return found
+
+
 @pytest.mark.parametrize("stage, ranks", [(1, 2), (3, 4)])
 def test_tensor(tmp_path: pathlib.Path, stage: int, ranks: int) -> None:
     """Two tensor-parallel ranks, of one or two data-parallel ones each: what is read is what DeepSpeed's own converter makes of
-    them, and makes a checkpoint without tensor parallelism."""
-    run_ranks(ranks, TENSOR, "save", tmp_path / "a", stage)
+    them, as are files made for four; DeepSpeed loads those for two; and files are made without, and anew from safetensors."""
+    run_ranks(ranks, TENSOR, "save", tmp_path / "a", stage, 2)
     (tag,) = [child for child in (tmp_path / "a").iterdir() if child.is_dir()]
-    run_ranks(1, TENSOR, "merge", tag, tmp_path / "own")
+    convert(tmp_path / "a", tmp_path / "four", "--to", "deepspeed", "--dp", 1, "--tp", 4)
+    run_ranks(1, TENSOR, "merge", tag, tmp_path / "own", tmp_path / "four" / tag.name, tmp_path / "own_of_four")
     convert(tmp_path / "a", tmp_path / "a.safetensors", "--to", "safetensors", "--drop", "*deepspeed/*")
     found = safetensors.torch.load_file(tmp_path / "a.safetensors")
-    compared = 0
-    for path in (tmp_path / "own" / "zero").glob("*/*.pt"):
-        if path.stem in ("fp32", "exp_avg", "exp_avg_sq") and path.parent.name != "seen":  # a copy of a buffer
-            tensor = torch.load(path, weights_only=False)["param"]
-            assert torch.equal(tensor, found[f"{path.stem}.{path.parent.name}"].reshape(tensor.shape)), path
-            compared += 1
-    assert compared == 3 * 8
+    for own in ("own", "own_of_four"):
+        for name, tensor in merged(tmp_path / own).items():
+            assert torch.equal(tensor, found[name].reshape(tensor.shape)), f"{name} of {own}"
     for name in ("up.weight", "down.weight", "lm_head.weight", "norm.bias"):
         assert torch.equal(found[name].bfloat16(), found[f"fp32.{name}"].bfloat16()), name
-    refused = cairn("convert", tmp_path / "a", tmp_path / "b", "--to", "deepspeed", "--dp", 3)
-    assert refused.returncode == 64 and "tensor parallelism" in refused.stderr, refused.stderr
-    groups = [{"params": [name[5:] for name in found if name.startswith("fp32.")], "lr": 0.01}]
-    (tmp_path / "job.json").write_text(json.dumps({"param_groups": groups}))
-    convert(tmp_path / "a", tmp_path / "b", "--to", "deepspeed", "--dp", 3, "--zero", 2, "--job", tmp_path / "job.json", "--drop",
-            "*deepspeed/*", "--dtype", "BF16")
+    convert(tmp_path / "four", tmp_path / "b", "--to", "deepspeed", "--dp", 2, "--tp", 2)
+    if stage == 1:
+        run_ranks(4, TENSOR, "load", tmp_path / "b", stage, 2)
+        saved, loaded = held(tmp_path / "a.save", 2), held(tmp_path / "b.load", 2)
+        assert saved.keys() == loaded.keys()
+        for name, tensor in saved.items():
+            assert torch.equal(tensor, loaded[name]), name
+    convert(tmp_path / "b", tmp_path / "one", "--to", "deepspeed", "--dp", 3, "--tp", 1)
+    for other in ("b", "four", "one"):
+        same = cairn("diff", tmp_path / "a", tmp_path / other, "--bits")
+        assert same.returncode == 0, same.stdout + same.stderr
     from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
-    weights = get_fp32_state_dict_from_zero_checkpoint(str(tmp_path / "b"))
-    for name in groups[0]["params"]:
+    names = [name[5:] for name in found if name.startswith("fp32.")]
+    weights = get_fp32_state_dict_from_zero_checkpoint(str(tmp_path / "one"))
+    for name in names:
         assert torch.equal(weights[name], found[f"fp32.{name}"]), name
+    info = torch.load(next(tag.glob("*mp_rank_00_model_states.pt")), weights_only=False)["universal_checkpoint_info"]
+    job = {"param_groups": [{"params": names, "lr": 0.01}], "buffers": ["seen"]}
+    made = ["--to", "deepspeed", "--dp", 2, "--tp", 2, "--zero", stage, "--job", tmp_path / "job.json"]
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    refused = cairn("convert", tmp_path / "a.safetensors", tmp_path / "made", *made)
+    assert refused.returncode == 64 and "universal_checkpoint_info" in refused.stderr, refused.stderr
+    (tmp_path / "job.json").write_text(json.dumps({**job, "universal_checkpoint_info": info}))
+    convert(tmp_path / "a.safetensors", tmp_path / "made", *made)
+    same = cairn("diff", tmp_path / "a", tmp_path / "made", "--bits").stdout
+    assert all(line.startswith("deepspeed/") for line in same.splitlines()[:-1]), same
+    state = torch.load(next((tmp_path / "made").glob("*/*mp_rank_01_model_states.pt")), weights_only=False)
+    assert state["universal_checkpoint_info"] == {key: value for key, value in info.items() if key != "affine_map"}
+    assert state["mp_world_size"] == 2 and state["param_shapes"][0]["down.weight"] == (10, 8)
+    refused = cairn("convert", tmp_path / "a", tmp_path / "c", "--to", "deepspeed", "--tp", 3)
+    assert refused.returncode == 64 and "cannot be divided" in refused.stderr, refused.stderr
     path = tag / ("zero_pp_rank_0_mp_rank_01_model_states.pt" if stage == 3 else "mp_rank_01_model_states.pt")
-    state = torch.load(path, weights_only=False)
-    fused = {"patterns": ["^up.weight$"], "shape": [2, -1], "partition_dim": 0}
-    state["universal_checkpoint_info"]["parameter_with_sub_params"] = [fused]
-    torch.save(state, path)
-    refused = cairn("convert", tmp_path / "a", tmp_path / "c", "--to", "torch")
-    assert refused.returncode == 65 and "up.weight" in refused.stderr, refused.stderr
-    assert "several parameters in one" in refused.stderr, refused.stderr
+    for change, name, said in (("affine_map", "down.weight", "cut otherwise"), ("fused", "up.weight", "several parameters in one")):
+        state = torch.load(path, weights_only=False)
+        own = state["universal_checkpoint_info"]
+        if change == "fused":
+            own["parameter_with_sub_params"] = [{"patterns": ["^up.weight$"], "shape": [2, -1], "partition_dim": 0}]
+        else:
+            own["affine_map"]["params"]["^down\\.weight$"]["ranks"][1]["pieces"][0]["source"][0] += 1
+        kept = path.read_bytes()
+        torch.save(state, path)
+        refused = cairn("convert", tmp_path / "a", tmp_path / "c", "--to", "torch")
+        path.write_bytes(kept)
+        assert refused.returncode == 65 and name in refused.stderr and said in refused.stderr, refused.stderr
 
 
 def test_broken(tmp_path: pathlib.Path) -> None:

@@ -226,6 +226,11 @@ def test_refusals(models: pathlib.Path, tmp_path: pathlib.Path) -> None:
     refused(whole, 64, "--set", "heads=N", "norms=fused", options=("--set", "depth=3"))
     refused(whole, 64, "--set groups=N", "beside a single file none is looked for", options=())
     refused({"weight": torch.zeros(2)}, 64, "is it the right map?")
+    # half the heads and half the groups fit all shapes, with heads of twice the rows: the plan says what was assumed
+    torch.save(whole, tmp_path / "in.pt")
+    halved = ("convert", tmp_path / "in.pt", tmp_path / "out.pt", "--to", "torch", "--map", "llama", "--dry-run", "--set")
+    assert "head_dim is 16 by the shapes, given heads = 2, groups = 1" in cairn(*halved, "heads=2,groups=1").stderr
+    assert "by the shapes" not in cairn(*halved, "heads=4,groups=2,head_dim=8").stderr
     refused(whole, 65, "neither a file nor", "qwen3-moe", map_="lama")
     (tmp_path / "own.map").write_text("sides a b\nx [n, m]\n  = y [m, n*]\n")
     refused(whole, 65, "own.map, line 3, column 13", map_=tmp_path / "own.map", options=())

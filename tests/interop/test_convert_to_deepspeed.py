@@ -91,6 +91,28 @@ def test_loads(tmp_path: pathlib.Path, trained: dict[str, Any], source: str, zer
     assert loaded["step"] == STEPS
 
 
+@pytest.mark.parametrize("source, zero, ranks, dtype, config", [
+    ("torch", "1", 2, "fp32", {}), ("dcp", "2", 1, "bf16", {}), ("dcp", "3", 2, "bf16", {}), ("dcp", "bf16", 2, "bf16", BF16)])
+def test_loads_universal(tmp_path: pathlib.Path, trained: dict[str, Any], source: str, zero: str, ranks: int, dtype: str,
+                         config: dict[str, Any]) -> None:
+    """The universal form is made of what DeepSpeed did not save as well, and at any number of ranks DeepSpeed then holds it."""
+    path = trained["folder"] / {"torch": "a.pt", "dcp": "dcp"}[source]
+    words = ["--dtype", "BF16"] if dtype == "bf16" else []
+    deepspeed.convert(path, tmp_path / "b", "--to", "deepspeed-universal", "--zero", zero, "--job",
+                      trained["folder"] / "job.json", *words)
+    loaded = deepspeed.run_job("load", ranks, tmp_path / "b", tmp_path / "b.pt", stage=1 if zero == "bf16" else int(zero),
+                               dtype=dtype, config=config, universal=True, client=False)
+    for kind in ("fp32", "exp_avg", "exp_avg_sq"):
+        assert trained["truth"][kind].keys() == loaded[kind].keys()
+        for name, tensor in trained["truth"][kind].items():
+            assert torch.equal(tensor, loaded[kind][name]), f"{kind} of {name} differs"
+            trained_as = loaded["module"][name]
+            assert torch.equal(loaded["fp32"][name].to(trained_as.dtype), trained_as), name
+    lr = trained["truth"]["lr"]  # with ZeRO 3 DeepSpeed gives all groups those of the first
+    assert loaded["step"] == STEPS and loaded["lr"] == (lr[:1] * len(lr) if zero == "3" else lr)
+    assert loaded["optimizer_step"] == trained["truth"]["optimizer_step"]
+
+
 @pytest.mark.parametrize("zero", ["1", "2", "3", "bf16"])
 def test_ways(tmp_path: pathlib.Path, trained: dict[str, Any], zero: str) -> None:
     """There and back everything is what it was, what is nothing to DeepSpeed as well; and by way of another format the files are
@@ -132,6 +154,13 @@ def test_rounded(tmp_path: pathlib.Path, trained: dict[str, Any]) -> None:
     weights = torch.load(tmp_path / "back", weights_only=False)["model"]
     for name, tensor in trained["truth"]["module"].items():
         assert torch.equal(weights[name], tensor.bfloat16() if tensor.is_floating_point() else tensor), name
+    # with masters beside them, parameters are cast and masters are not
+    deepspeed.convert(tmp_path / "three", tmp_path / "both", "--to", "torch", "--dtype", "BF16", "--drop", "deepspeed/*")
+    both = torch.load(tmp_path / "both", weights_only=False)
+    masters = [state["fp32"] for state in both["optimizer"]["state"].values()]
+    for name, tensor in trained["truth"]["fp32"].items():
+        assert torch.equal(both["model"][name], tensor.bfloat16()), name
+        assert any(torch.equal(master, tensor) for master in masters), name
     path = tmp_path / "two" / f"global_step{STEPS}" / "mp_rank_00_model_states.pt"
     state = torch.load(path, weights_only=False)
     state["module"]["down.weight"][3, 5] += 1

@@ -30,7 +30,7 @@ def killed_and_resumed(cluster, tmp_path, script, words, world):  # noqa: F811
     harness.wait_for("the end is committed", lambda: newest(cluster) == STEPS, 10)
 
 
-@pytest.mark.parametrize("kind, world", [("tp", 2), ("fsdp", 4), ("moe", 2)])
+@pytest.mark.parametrize("kind, world", [("tp", 2), ("fsdp", 4), ("moe", 2), ("pp", 2)])
 def test_spread(cluster, tmp_path, kind, world):  # noqa: F811
     killed_and_resumed(cluster, tmp_path, "more_trainer.py", [kind, STEPS], world)
 

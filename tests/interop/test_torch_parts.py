@@ -32,6 +32,10 @@ def test_plain_state_comes_back():
     }
     assert again(value) == value
     assert type(again(collections.Counter({3: 2}))) is collections.Counter  # a scheduler relies on its missing keys
+    counts = again({"seen": collections.defaultdict(int, {"a": 2}), "raw": bytearray(b"12")})
+    assert counts == {"seen": {"a": 2}, "raw": bytearray(b"12")} and type(counts["raw"]) is bytearray
+    counts["seen"]["b"] += 1  # a script relies on that
+    assert type(again(collections.defaultdict(lambda: 0, {1: 2}))) is dict
     assert again(-0.0).hex() == (-0.0).hex() and math.isnan(again(math.nan)) and again(math.inf) == math.inf and again(0.1) == 0.1
     for tensor in (torch.randn(3, 4, dtype=torch.bfloat16), torch.tensor(3), torch.empty(0, 2), torch.randn(2, 3).t()):
         assert torch.equal(again(tensor), tensor) and again(tensor).dtype == tensor.dtype
@@ -88,6 +92,7 @@ def test_forms_of_tensors():
     assert _torch.uncovered(torch.randn(4).expand(3, 4)) == "it is not contiguous"
     assert _torch.uncovered(torch.empty(2, device="meta")) == "it is on the meta device"
     assert _torch.uncovered(torch.zeros(2, dtype=torch.complex128)) == "its type is torch.complex128"
+    assert _torch.uncovered(torch.nn.LazyLinear(2).weight) == "it gets its shape in the first forward"
     assert _torch.uncovered(torch.eye(2).to_sparse()) == "its layout is torch.sparse_coo"
 
 
@@ -149,6 +154,19 @@ def test_optimizers_are_covered(optimizer, options):
         tensors = {key: value for key, value in before.items() if torch.is_tensor(value)}
         assert tensors.keys() == {key for key, value in after.items() if torch.is_tensor(value)}
         assert all((after[k].shape, after[k].dtype, after[k].device) == (v.shape, v.dtype, v.device) for k, v in tensors.items())
+
+
+def test_names_are_known_before_the_rest():
+    """What the ranks tell each other of early is what they go by later."""
+    model, _ = trained()
+    model[2].weight = torch.nn.Parameter(torch.randn(2, 5))
+    loose, frozen = torch.nn.Parameter(torch.randn(3)), torch.nn.Linear(2, 2).requires_grad_(False)
+    model.append(frozen)
+    optimizer = torch.optim.AdamW([*(p for p in model.parameters() if p.requires_grad), loose])
+    layout, problems = layout_of(model, optimizer)
+    names = _state.plain_names({"": model}, [_state.Known(lambda: optimizer, 0)], 1)
+    assert problems.lines == [] and names == sorted(layout.plain_parameters())
+    assert "3.weight" in names and "optimizer0.group0.6" in names
 
 
 def test_what_is_incomplete_is_named():

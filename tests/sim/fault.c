@@ -88,6 +88,8 @@ pause_agent(struct world *world)
     if (!node->running)
         return;
     world_say(world, "agent %u is paused for %llu s", node->number, (unsigned long long)seconds);
+    if (node->paused_until_ns < world->now_ns)
+        node->paused_from_ns = world->now_ns;
     if (node->paused_until_ns < world->now_ns + seconds * SECOND_NS)
         node->paused_until_ns = world->now_ns + seconds * SECOND_NS;
     if (world->setup.faults_end_ns < node->paused_until_ns)
@@ -215,6 +217,8 @@ void
 fault_heal(struct world *world)
 {
     world_say(world, "everything heals");
+    if (network_unreliable(world))
+        world->unreliable_ns = world->now_ns;
     world->healed = true;
     world->cuts = false;
     world->loss_per_thousand = 0;

@@ -93,7 +93,7 @@ judge_grant(struct world *world, struct node *node, const struct cairn_action *a
 }
 
 static void
-remember_record(struct node *node, uint32_t holding, const struct cairn_holding_view *view)
+remember_record(struct node *node, uint32_t holding, const struct cairn_holding_view *view, bool rebuilt)
 {
     struct stored *stored = &node->stored[holding];
     const struct cairn_roster_group *group = cairn_roster_group_of(view->table, view->member);
@@ -103,6 +103,7 @@ remember_record(struct node *node, uint32_t holding, const struct cairn_holding_
                               .position = view->position,
                               .parity_slots = group->parity,
                               .data_blocks = view->data_blocks,
+                              .rebuilt = rebuilt,
                               .geometry = view->stripes->geometry};
     memcpy(stored->group, group->members, sizeof stored->group);
     for (uint32_t slot = 0; slot < group->parity; slot++) {
@@ -160,7 +161,7 @@ judge_record(struct world *world, struct node *node, uint32_t holding,
     cairn_core_look(node->core, &core);
     if (!cairn_core_look_holding(node->core, holding, &view) || !view.stripes)
         return; /* dropped again in the same step; the erasure follows */
-    remember_record(node, holding, &view);
+    remember_record(node, holding, &view, core.frozen);
     truth = judge_truth(world, view.generation);
     if (!truth || view.generation.epoch != core.active || view.member != core.self_member ||
         truth->stored[view.member] || core.frozen)
@@ -169,7 +170,7 @@ judge_record(struct world *world, struct node *node, uint32_t holding,
         judge_fail(world, VERDICT_OTHER, "member %u said no to step %llu and now yes", view.member,
                    (unsigned long long)view.generation.step);
     truth->stored[view.member] = 1;
-    if (++truth->stored_count == truth->member_count)
+    if (++truth->stored_count == truth->member_count && truth->whole)
         truth_commits(world, truth, core.table);
 }
 
@@ -178,6 +179,8 @@ judge_record(struct world *world, struct node *node, uint32_t holding,
 static bool
 said_no_before(const struct truth *truth, uint32_t member)
 {
+    if (truth->given_up)
+        return true;
     for (uint32_t m = 0; m < truth->member_count; m++)
         if (m != member && truth->said_no[m])
             return true;
@@ -191,12 +194,15 @@ judge_sent(struct world *world, struct node *node, const struct cairn_message *m
     struct truth *truth;
     uint32_t words = (message->member + 63) / 64;
 
+    if (message->type == CAIRN_MSG_REBUILD && message->to == node->number)
+        judge_plan(world, node, message);
     if (message->type != CAIRN_MSG_FACTS)
         return;
     truth = judge_truth(world, message->generation);
-    if (!truth || truth->member_count != message->member)
-        return;
+    if (!truth || !truth->whole || truth->member_count != message->member)
+        return; /* one that is not whole is given up by everyone as the last part is stored */
     if (message->offset == 1) { /* given up, without sets */
+        truth->given_up = true;
         if (truth->committed)
             judge_fail(world, VERDICT_LOST,
                        "agent %u takes step %llu for given up, which is committed", node->number,
@@ -280,6 +286,14 @@ lost_lately(const struct world *world, const struct node *node)
     return node->lost_ns != 0 && world->now_ns - node->lost_ns < 300 * SECOND_NS;
 }
 
+static bool
+asked_lately(const struct world *world, uint32_t agent)
+{
+    uint64_t asked_ns = agent < world->setup.agent_count ? world->nodes[agent].restore_asked_ns : 0;
+
+    return asked_ns != 0 && world->now_ns - asked_ns < 600 * SECOND_NS;
+}
+
 /* The first agent stores a new epoch: what its coordinator says must be so. */
 static void
 epoch_begins(struct world *world, const struct node *node, const struct cairn_core_view *view)
@@ -295,6 +309,9 @@ epoch_begins(struct world *world, const struct node *node, const struct cairn_co
               view->settled ? "" : " (given up)");
     world->newest_epoch = view->active;
     world->counters.repairs += view->restart_epoch != view->active;
+    if (view->restart_epoch == view->active && !asked_lately(world, (uint32_t)(view->active & 0xffff)))
+        judge_fail(world, VERDICT_OTHER, "epoch %llx stops the trainers, though nobody asked for a restore",
+                   (unsigned long long)view->active);
     if (!view->settled)
         return; /* nothing was decided, so nothing may go */
     if (cairn_generation_compare(view->ready, kept->generation) < 0) {

@@ -19,6 +19,12 @@ network_cut(const struct world *world, uint32_t from, uint32_t to)
     return world->cuts && from != to && world->cut[from * world->setup.agent_count + to];
 }
 
+bool
+network_unreliable(const struct world *world)
+{
+    return world->cuts || world->loss_per_thousand != 0 || world->delay_ns_max != 0;
+}
+
 static uint64_t
 latency_ns(struct world *world)
 {

@@ -139,6 +139,7 @@ node_start(struct world *world, struct node *node)
     node->running = true;
     node->memory_new = false;
     node->paused_until_ns = 0;
+    node->started_ns = world->now_ns;
     world_say(world, "agent %u starts, incarnation %llu, %u records dropped", node->number,
               (unsigned long long)node->incarnation, dropped);
     schedule_tick(world, node);

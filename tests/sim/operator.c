@@ -29,6 +29,8 @@ ask(struct world *world, struct node *node, enum cairn_operation operation, uint
 
     world_say(world, "operator: asks agent %u for operation %d, request %llu", node->number,
               (int)operation, (unsigned long long)request);
+    if (operation == CAIRN_OP_RESTORE || operation == CAIRN_OP_FRESH)
+        node->restore_asked_ns = world->now_ns;
     trainer_local(world, node, &event, NULL);
 }
 

@@ -208,8 +208,10 @@ heal_one(struct world *world, const struct sim_event *event)
 {
     if (event->value == 1)
         world->nodes[event->node].disk_full = false;
-    else
+    else {
         world->cuts = false;
+        world->unreliable_ns = world->now_ns;
+    }
 }
 
 static void

@@ -13,6 +13,7 @@
  * steps in lockstep, captures operator.c  restarts what died, asks for restores fault.c     what
  * goes wrong, within what the configuration must survive (or, in a stated share, beyond) truth.c
  * what really was, and all memory compared with it judge.c     what must hold after every event
+ *   judge_plan.c  what a restore rebuilds
  *   run.c       one schedule; main.c many schedules, the planted bugs, message counts
  *
  * A schedule's faults end at world.faults_end_ns; then everything heals, and the job must go on.
@@ -86,6 +87,7 @@ struct setup {
     uint32_t crash_within_step; /* per thousand steps with actions */
     bool beyond;                /* more may be lost than the configuration survives */
     bool spills;
+    bool everywhere; /* trainers start on all nodes that are up, members or not */
     bool exam; /* ends with a loss of all that may be lost, and a restore */
     uint64_t
         generations_wanted; /* without faults: stop after so many (scale.c); 0: the usual end */
@@ -194,6 +196,7 @@ struct stored {
     uint32_t position;
     uint32_t parity_slots;
     uint64_t data_blocks;
+    bool rebuilt; /* not captured here */
     struct cairn_geometry geometry;
     uint32_t group[CAIRN_SHARDS_MAX];       /* members by position */
     uint64_t slot_blocks[CAIRN_SHARDS_MAX]; /* by parity slot */
@@ -234,7 +237,11 @@ struct node {
     bool up;      /* the machine */
     bool running; /* the agent */
     uint64_t incarnation;
+    uint64_t paused_from_ns;
     uint64_t paused_until_ns;
+    uint64_t started_ns;       /* the agent */
+    uint64_t restore_asked_ns; /* by an operator, last; 0: never */
+    uint64_t plan_judged;      /* number of the newest plan of a rebuild that it made */
     uint64_t clock_offset_ns;
     uint32_t clock_rate; /* thousandths */
     uint64_t last_tick_ns;
@@ -270,7 +277,9 @@ struct truth {
     uint8_t *stored;  /* [member_count]: its yes was earned */
     uint8_t *said_no; /* [member_count] */
     uint32_t stored_count;
+    bool whole; /* the members are the whole job: else no number of yes makes it a generation of it */
     bool committed;
+    bool given_up; /* said without a name, by one that never said yes */
 };
 
 /* The generation that must not be lost, and who is to hold it. */
@@ -326,6 +335,7 @@ struct gang {
     uint32_t rank_count;
     uint32_t arrived;
     uint32_t member_count;
+    uint32_t roster_count; /* of these, members when they started: the others' agents are late */
     uint64_t epoch; /* agents must have it before trainers register */
     uint64_t started_ns;
 };
@@ -368,6 +378,7 @@ struct world {
     uint32_t damage_per_thousand;
     uint64_t delay_ns_max;
     bool cuts; /* any */
+    uint64_t unreliable_ns; /* until when messages may have been lost or late */
     uint32_t faults_done;
     bool healed;
 
@@ -410,6 +421,8 @@ void network_send(struct world *world, struct node *from, const struct cairn_mes
                   const uint8_t *payload, uint32_t payload_len);
 void network_deliver(struct world *world, struct sim_event *event);
 bool network_cut(const struct world *world, uint32_t from, uint32_t to);
+/* Messages may be lost, or late. */
+bool network_unreliable(const struct world *world);
 
 /* ---- memory.c ---- */
 bool memory_open(struct memory *memory, uint64_t data_blocks, uint64_t parity_blocks);
@@ -493,6 +506,9 @@ bool flip_active(const struct world *world, const struct flip *flip);
 bool judge_budget(const struct world *world, uint32_t without);
 /* Every stored record against the truth, data and parity; false when something is wrong. */
 bool judge_deep(struct world *world, const char *when);
+
+/* ---- judge_plan.c ---- */
+void judge_plan(struct world *world, struct node *coordinator, const struct cairn_message *message);
 
 /* ---- judge.c ---- */
 void judge_fail(struct world *world, enum verdict verdict, const char *format, ...)

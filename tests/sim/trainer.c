@@ -297,7 +297,7 @@ trainer_agent_died(struct world *world, struct node *node)
 }
 
 /* Opens the sessions of a node's trainers, once its agent is of the epoch that they were restored
- * in. */
+ * in. An agent that the restore did not hear has no place for them yet. */
 void
 trainer_register(struct world *world, struct node *node)
 {
@@ -312,7 +312,7 @@ trainer_register(struct world *world, struct node *node)
             return;
     cairn_core_look(node->core, &view);
     if (view.active < world->gang.epoch || view.restart_epoch > world->gang.epoch ||
-        view.self_member != node->member)
+        (view.self_member != node->member && !(view.self_member == UINT32_MAX && node->member >= world->gang.roster_count)))
         return;
     node->registered = true;
     ranks.blocks = gang_blocks(world, node->life, node->member);
@@ -351,16 +351,23 @@ gang_start(struct world *world, const struct cairn_roster *table, uint64_t step,
     gang->step = step;
     gang->epoch = epoch;
     gang->arrived = 0;
-    gang->member_count = table->member_count;
-    gang->rank_count = table->member_count * world->setup.ranks;
+    for (uint32_t m = 0; m < table->member_count; m++)
+        world->nodes[table->members[m].agent].member = m;
+    gang->roster_count = gang->member_count = table->member_count;
+    for (uint32_t i = 0; world->setup.everywhere && i < world->setup.agent_count; i++)
+        if (world->nodes[i].up && !world->spares[i] && world->nodes[i].member == UINT32_MAX)
+            world->nodes[i].member = gang->member_count++;
+    gang->rank_count = gang->member_count * world->setup.ranks;
     gang->started_ns = world->now_ns;
-    world_say(world, "the trainers start: life %llu, %u members, from step %llu",
-              (unsigned long long)gang->life, gang->member_count, (unsigned long long)step);
-    for (uint32_t m = 0; m < table->member_count; m++) {
-        struct node *node = &world->nodes[table->members[m].agent];
+    world_say(world, "the trainers start: life %llu, %u members and %u nodes more, from step %llu",
+              (unsigned long long)gang->life, gang->roster_count, gang->member_count - gang->roster_count, (unsigned long long)step);
+    for (uint32_t i = 0; i < world->setup.agent_count; i++) {
+        struct node *node = &world->nodes[i];
+        uint32_t m = node->member;
         uint64_t first = 0;
 
-        node->member = m;
+        if (m == UINT32_MAX)
+            continue;
         node->life = gang->life;
         for (uint32_t r = 0; r < world->setup.ranks; r++) {
             uint64_t blocks = gang_rank_blocks(world, gang->life, m, r);
@@ -371,9 +378,11 @@ gang_start(struct world *world, const struct cairn_roster *table, uint64_t step,
             first += blocks;
         }
     }
-    for (uint32_t m = 0; m < table->member_count; m++) {
-        struct node *node = &world->nodes[table->members[m].agent];
+    for (uint32_t i = 0; i < world->setup.agent_count; i++) {
+        struct node *node = &world->nodes[i];
 
+        if (node->member == UINT32_MAX)
+            continue;
         trainer_register(world, node);
         for (uint32_t r = 0; r < world->setup.ranks && node->up; r++)
             wake(world, node, r, TRAINER_COMPUTED,

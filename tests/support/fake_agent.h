@@ -72,6 +72,8 @@ struct fake_agent {
     atomic_int cancel_reason, restored_err;
     atomic_uint last_slot; /* granted */
     atomic_int coverages;
+    atomic_int rings; /* of timing records, handed over */
+    atomic_ullong ring_inode; /* of the last one */
     pthread_mutex_t coverage_lock;
     struct cairn_session_coverage coverage; /* the last one */
     atomic_ullong hello_epoch, hello_pid, last_step, restored_bytes, stats_fences;
@@ -343,6 +345,7 @@ fake_take(struct fake_agent *agent, struct fake_connection *connection,
     struct cairn_session_cancel cancel;
     struct cairn_client_stats stats;
     struct cairn_session_coverage coverage;
+    struct cairn_session_timing timing;
 
     if (frame->type == CAIRN_SESSION_HELLO) {
         fake_take_hello(agent, connection, frame);
@@ -374,6 +377,12 @@ fake_take(struct fake_agent *agent, struct fake_connection *connection,
         agent->coverage = coverage;
         pthread_mutex_unlock(&agent->coverage_lock);
         agent->coverages++;
+    } else if (frame->type == CAIRN_SESSION_TIMING && !cairn_session_take_timing(frame, &timing)) {
+        struct stat status;
+
+        fake_check(fstat(frame->fds[0], &status) ? CAIRN_IO : CAIRN_OK);
+        agent->ring_inode = status.st_ino;
+        agent->rings++;
     } else {
         fake_take_restore_frame(agent, connection, frame);
     }

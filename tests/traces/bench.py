@@ -2,6 +2,7 @@
 """Generates labelled traces, runs `cairn detect` over each as a user would, and prints what was found.
 
     bench.py [--build DIR] [--traces N] [--seed N] [--case NAME] [--quiet-steps N] [--json] [--verbose]
+    bench.py --scale 1024,4096,16384 [--steps N] [--seed N]     what the command costs on jobs of so many ranks, piped into it
 
 Each row is a case of tests/traces/generate.c. "found" says that a verdict of the right kind was given for the fault, "right"
 that it names the right rank, node, link or ranks, "rate" that its rate is within 10 % of the truth, "delay" the steps from the
@@ -18,8 +19,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple
 
-CASES = ["slow", "slow_2pct", "slow_slight", "node", "link", "nic", "nic_rings", "hang_rank", "hang_link", "crash", "pause", "several",
-         "long_stage", "last_stage", "lengths", "collector"]
+CASES = ["slow", "slow_2pct", "slow_slight", "node", "link", "nic", "nic_rings", "hang_rank", "hang_link", "crash", "pause",
+         "several", "long_stage", "last_stage", "lengths", "collector"]
 QUIET_STEPS_OF_ONE = 1000
 Fault = Dict[str, Any]
 Verdict = Dict[str, Any]
@@ -152,15 +153,36 @@ def summary(row: Row) -> Dict[str, Any]:
     return {"traces": row.traces, "steps": row.steps, "faults": row.faults, "found_%": percent(row.found, row.faults),
             "right_%": percent(row.right, row.faults), "rate_%": percent(row.rate, row.rated),
             "all_right_%": percent(row.named_all, row.traces), "false_verdicts": row.false,
-            "traces_with_false": row.traces_false, "delay_p50": quantile(row.delays, 0.5), "delay_p99": quantile(row.delays, 0.99)}
+            "traces_with_false": row.traces_false, "delay_p50": quantile(row.delays, 0.5),
+            "delay_p99": quantile(row.delays, 0.99)}
 
 
 def show(value: Any) -> str:
     return "-" if value is None else str(value)
 
 
+def scale(build: str, ranks: int, steps: int, seed: int) -> Dict[str, Any]:
+    """One job with a slow device, generated into the command's stdin: the clock shows the time of the slower of the two."""
+    begin = time.monotonic()
+    generate = [f"{build}/tests/traces/generate", "--seed", str(seed), "--case", "slow", "--ranks", str(ranks), "--steps",
+                str(steps), "--trace", "/dev/stdout", "--labels", "/dev/null"]
+    detecting = [f"{build}/cairn", "detect", "--trace", "-", "-o", "json"]
+    with subprocess.Popen(generate, stdout=subprocess.PIPE) as generator, \
+            subprocess.Popen(detecting, stdin=generator.stdout, stdout=subprocess.PIPE) as command:
+        assert command.stdout
+        answer = json.loads(command.stdout.read())
+        _, status, used = os.wait4(command.pid, 0)
+        command.returncode = os.waitstatus_to_exitcode(status)
+    cpu = used.ru_utime + used.ru_stime
+    return {"ranks": ranks, "steps": answer["steps"], "operations": answer["records"], "cpu_s": round(cpu, 1),
+            "us_per_operation": round(1e6 * cpu / max(answer["records"], 1), 2), "peak_mib": round(used.ru_maxrss / 1024, 1),
+            "seconds": round(time.monotonic() - begin, 1), "verdicts": len(answer["verdicts"])}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--scale", help="numbers of ranks, with commas")
+    parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--build", default="build/plain")
     parser.add_argument("--traces", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=int(time.time()))
@@ -170,6 +192,11 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
+    if options.scale:
+        for ranks in options.scale.split(","):
+            figures = scale(options.build, int(ranks), options.steps, options.seed)
+            print(" ".join(f"{key}={value}" for key, value in figures.items()), flush=True)
+        return 0
     rows: Dict[str, Row] = {}
     seconds = 0.0
     cases = [options.case] if options.case and options.case != "quiet" else [] if options.case else CASES
@@ -181,8 +208,9 @@ def main() -> int:
         quiet = 0
         while (not options.case or options.case == "quiet") and quiet * QUIET_STEPS_OF_ONE < options.quiet_steps:
             ranks = "16" if quiet % 8 else "64"
-            seconds += run_one(options.build, directory, "quiet", options.seed + 10_000_000 + quiet, rows.setdefault("quiet", Row()),
-                               ["--steps", str(QUIET_STEPS_OF_ONE), "--ranks", ranks], options.verbose)
+            seconds += run_one(options.build, directory, "quiet", options.seed + 10_000_000 + quiet,
+                               rows.setdefault("quiet", Row()), ["--steps", str(QUIET_STEPS_OF_ONE), "--ranks", ranks],
+                               options.verbose)
             quiet += 1
     results = {name: summary(row) for name, row in rows.items()}
     if options.json:

@@ -37,6 +37,11 @@ bool cairn_dcp_default_path(const struct cairn_checkpoint *checkpoint, uint32_t 
 
 /* ---- items: dcp_items.c ---- */
 
+/* The `.metadata` of a checkpoint; as cairn_dcp_metadata_parse, and the errors of reading. */
+CAIRN_MUST_CHECK cairn_err cairn_dcp_metadata_load(const struct cairn_checkpoint *checkpoint,
+                                                   struct cairn_dcp_metadata *out,
+                                                   struct cairn_complaint *complaint);
+
 /* Something that lies in the checkpoint's files, with where it belongs. What it points to is in the
  * metadata's `kept`. */
 struct cairn_dcp_wanted {
@@ -78,27 +83,14 @@ CAIRN_MUST_CHECK cairn_err cairn_dcp_source_select(struct cairn_checkpoint *chec
                                                    struct cairn_complaint *complaint);
 void cairn_dcp_source_close(struct cairn_dcp_source *source);
 
-/* A chunk whose item was read as far as to know where its elements lie. */
-struct cairn_dcp_chunk {
-    uint64_t start[CAIRN_DIMS_MAX], extent[CAIRN_DIMS_MAX]; /* of the box in the array */
-    uint64_t at;                                            /* of its first element, in the file */
-    uint64_t stride_bytes[CAIRN_DIMS_MAX];
-};
+enum { CAIRN_DCP_WHERE_BYTES_MAX = 512 };
 
-CAIRN_MUST_CHECK cairn_err cairn_dcp_open_chunk(struct cairn_checkpoint *checkpoint,
-                                                const struct cairn_dcp_source *source,
-                                                const struct cairn_dcp_entry *entry,
-                                                const struct cairn_dcp_wanted *wanted,
-                                                struct cairn_dcp_chunk *chunk,
-                                                struct cairn_complaint *complaint);
+/* What an item is called in messages: file, offset and the entry's name. */
+void cairn_dcp_say_where(const struct cairn_dcp_source *source, const struct cairn_dcp_item *item,
+                         const char *name, char where[CAIRN_DCP_WHERE_BYTES_MAX]);
 
-/* Adds the box of a tensor's chunk, whose item is read as far as to know where its elements lie. */
-CAIRN_MUST_CHECK cairn_err cairn_dcp_add_chunk(struct cairn_checkpoint *checkpoint,
-                                               const struct cairn_dcp_source *source,
-                                               const struct cairn_dcp_entry *entry,
-                                               const struct cairn_dcp_wanted *wanted,
-                                               uint32_t tensor,
-                                               struct cairn_complaint *complaint);
+/* The order of two names of files. */
+int cairn_dcp_compare_paths(const struct cairn_pickle_node *a, const struct cairn_pickle_node *b);
 
 /* Adds a bytes object as opaque state called `name`, to which ".pickle" is added where that is what
  * it is; final_name gets what it is called. */
@@ -115,6 +107,35 @@ CAIRN_MUST_CHECK cairn_err cairn_dcp_load_object(const struct cairn_dcp_source *
                                                  const struct cairn_dcp_wanted *wanted,
                                                  const char *name, uint8_t **bytes,
                                                  size_t *bytes_len,
+                                                 struct cairn_complaint *complaint);
+
+/* ---- tensors' chunks, opened on several threads: dcp_chunks.c ---- */
+
+/* A chunk whose item was read as far as to know where its elements lie. */
+struct cairn_dcp_chunk {
+    uint64_t start[CAIRN_DIMS_MAX], extent[CAIRN_DIMS_MAX]; /* of the box in the array */
+    uint64_t at;                                            /* of its first element, in the file */
+    uint64_t stride_bytes[CAIRN_DIMS_MAX];
+    uint64_t stored_at, stored_bytes; /* of the storage that it lies in */
+    uint32_t crc32;                   /* of the storage; 0: the archive does not say */
+};
+
+struct cairn_dcp_chunks;
+
+/* What opens the chunks of all `wants`, which are sorted and are asked for in this order. Borrows its
+ * arguments. The caller ends it with cairn_dcp_chunks_close (NULL is allowed). CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_dcp_chunks_open(const struct cairn_checkpoint *checkpoint,
+                                                 const struct cairn_dcp_metadata *metadata,
+                                                 const struct cairn_dcp_wants *wants,
+                                                 struct cairn_dcp_chunks **out);
+void cairn_dcp_chunks_close(struct cairn_dcp_chunks *chunks);
+
+/* The chunk of wants->items[index], a tensor's, whose file `source` has selected: valid until the next
+ * call. Its checksum goes to the checkpoint. CAIRN_CORRUPT, CAIRN_IO, CAIRN_NOMEM, complained about. */
+CAIRN_MUST_CHECK cairn_err cairn_dcp_chunks_take(struct cairn_dcp_chunks *chunks, size_t index,
+                                                 struct cairn_checkpoint *checkpoint,
+                                                 const struct cairn_dcp_source *source,
+                                                 const struct cairn_dcp_chunk **chunk,
                                                  struct cairn_complaint *complaint);
 
 /* ---- writing: dcp_write.c ---- */

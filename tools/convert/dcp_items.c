@@ -1,7 +1,7 @@
 /*
  * tools/convert/dcp_items.c - the items of a distributed checkpoint: archives of torch.save, one
- * behind the other in a file. One with a tensor is that tensor's chunk; one without is a pickled
- * object.
+ * behind the other in a file. One with a tensor is that tensor's chunk (dcp_chunks.c); one without
+ * is a pickled object.
  */
 #include "tools/convert/dcp.h"
 
@@ -14,14 +14,27 @@
 #include "base/file.h"
 #include "tools/convert/param_groups.h"
 #include "tools/convert/pickle_write.h"
-#include "tools/convert/torch_source.h"
-
-enum { WHERE_BYTES_MAX = 512 };
+#include "tools/convert/torch_file.h"
 
 /* ---- files ---- */
 
-static int
-compare_paths(const struct cairn_pickle_node *a, const struct cairn_pickle_node *b)
+cairn_err
+cairn_dcp_metadata_load(const struct cairn_checkpoint *checkpoint, struct cairn_dcp_metadata *out,
+                        struct cairn_complaint *complaint)
+{
+    char path[CAIRN_FILE_PATH_BYTES_MAX];
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0;
+    cairn_err err;
+
+    (void)snprintf(path, sizeof(path), "%s/" CAIRN_DCP_METADATA, checkpoint->place.path);
+    err = cairn_place_load(&checkpoint->place, CAIRN_DCP_METADATA,
+                           CAIRN_CONVERT_METADATA_BYTES_MAX, &bytes, &bytes_len, complaint);
+    return err ? err : cairn_dcp_metadata_parse(bytes, bytes_len, path, out, complaint);
+}
+
+int
+cairn_dcp_compare_paths(const struct cairn_pickle_node *a, const struct cairn_pickle_node *b)
 {
     uint32_t common = a->count < b->count ? a->count : b->count;
     int order;
@@ -36,7 +49,7 @@ static int
 compare_wanted(const void *left, const void *right)
 {
     const struct cairn_dcp_wanted *a = left, *b = right;
-    int order = compare_paths(a->item.path, b->item.path);
+    int order = cairn_dcp_compare_paths(a->item.path, b->item.path);
 
     if (order == 0 && a->item.offset_bytes != b->item.offset_bytes)
         order = a->item.offset_bytes < b->item.offset_bytes ? -1 : 1;
@@ -59,7 +72,7 @@ keep_path(struct cairn_pickle *kept, const struct cairn_dcp_wants *wants,
 {
     uint8_t *copy;
 
-    if (wants->count > 0 && compare_paths(wants->items[wants->count - 1].item.path, path) == 0)
+    if (wants->count > 0 && cairn_dcp_compare_paths(wants->items[wants->count - 1].item.path, path) == 0)
         return wants->items[wants->count - 1].item.path;
     copy = cairn_pickle_alloc(kept, (uint64_t)path->count + 1);
     if (!copy)
@@ -148,7 +161,7 @@ cairn_dcp_source_select(struct cairn_checkpoint *checkpoint, struct cairn_dcp_so
 {
     cairn_err err = CAIRN_OK;
 
-    if (!source->path || compare_paths(source->path, item->path) != 0) {
+    if (!source->path || cairn_dcp_compare_paths(source->path, item->path) != 0) {
         cairn_dcp_source_close(source);
         if (!cairn_pickle_copy_text(item->path, source->name, sizeof(source->name)) ||
             !cairn_place_name_check(source->name))
@@ -174,73 +187,12 @@ cairn_dcp_source_select(struct cairn_checkpoint *checkpoint, struct cairn_dcp_so
     return CAIRN_OK;
 }
 
-/* ---- tensors ---- */
-
-static void
-say_where(const struct cairn_dcp_source *source, const struct cairn_dcp_item *item,
-          const char *name, char where[WHERE_BYTES_MAX])
+void
+cairn_dcp_say_where(const struct cairn_dcp_source *source, const struct cairn_dcp_item *item,
+                    const char *name, char where[CAIRN_DCP_WHERE_BYTES_MAX])
 {
-    (void)snprintf(where, WHERE_BYTES_MAX, "%.160s at byte %" PRIu64 " (%.200s)", source->name,
-                   item->offset_bytes, name);
-}
-
-static bool
-same_extents(const uint64_t *a, const uint64_t *b, uint32_t dims)
-{
-    return memcmp(a, b, dims * sizeof(*a)) == 0;
-}
-
-cairn_err
-cairn_dcp_open_chunk(struct cairn_checkpoint *checkpoint,
-                     const struct cairn_dcp_source *source, const struct cairn_dcp_entry *entry,
-                     const struct cairn_dcp_wanted *wanted, struct cairn_dcp_chunk *chunk,
-                     struct cairn_complaint *complaint)
-{
-    const struct cairn_torch_tensor *found;
-    struct cairn_torch_file file = {0};
-    char where[WHERE_BYTES_MAX];
-    cairn_err err;
-
-    say_where(source, &wanted->item, entry->name, where);
-    err = cairn_torch_open(source->fd, where, wanted->item.offset_bytes, wanted->item.bytes,
-                           CAIRN_DCP_TREE_BYTES_MAX, &file);
-    if (err)
-        return cairn_complain(complaint, err,
-                              "%s: the item of %s is no whole archive of torch.save; it is "
-                              "damaged, or was saved with another serialization: take another copy",
-                              checkpoint->place.path, where);
-    found = file.tensor_count == 1 ? &file.tensors[0] : NULL;
-    memcpy(chunk->start, wanted->box, entry->dims * sizeof(*wanted->box));
-    memcpy(chunk->extent, wanted->box + entry->dims, entry->dims * sizeof(*wanted->box));
-    if (!found || found->node != file.root || found->view.dtype->dtype != entry->dtype ||
-        found->view.dims != entry->dims ||
-        !same_extents(found->view.shape, chunk->extent, entry->dims) || found->view.conjugate ||
-        found->view.negate) {
-        err = cairn_complain(complaint, CAIRN_CORRUPT,
-                             "%s: %s holds another tensor than .metadata says; the files are of "
-                             "different checkpoints, or damaged",
-                             checkpoint->place.path, where);
-    } else {
-        for (uint32_t d = 0; d < entry->dims; d++)
-            chunk->stride_bytes[d] = found->view.stride[d] * found->view.dtype->element_bytes;
-        chunk->at = found->at;
-        err = cairn_torch_source_add_sums(checkpoint, source->container, &file, complaint);
-    }
-    cairn_torch_close(&file);
-    return err;
-}
-
-cairn_err
-cairn_dcp_add_chunk(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_source *source,
-                    const struct cairn_dcp_entry *entry, const struct cairn_dcp_wanted *wanted,
-                    uint32_t tensor, struct cairn_complaint *complaint)
-{
-    struct cairn_dcp_chunk chunk;
-    cairn_err err = cairn_dcp_open_chunk(checkpoint, source, entry, wanted, &chunk, complaint);
-
-    return err ? err
-               : cairn_checkpoint_add_box(checkpoint, tensor, source->container, chunk.start,
-                                          chunk.extent, chunk.at, chunk.stride_bytes, complaint);
+    (void)snprintf(where, CAIRN_DCP_WHERE_BYTES_MAX, "%.160s at byte %" PRIu64 " (%.200s)",
+                   source->name, item->offset_bytes, name);
 }
 
 /* ---- objects ---- */
@@ -284,12 +236,12 @@ cairn_dcp_load_object(const struct cairn_dcp_source *source, const struct cairn_
                       struct cairn_complaint *complaint)
 {
     struct cairn_zip_entry entry;
-    char where[WHERE_BYTES_MAX];
+    char where[CAIRN_DCP_WHERE_BYTES_MAX];
     uint8_t *buffer;
     cairn_err err;
 
     *bytes = NULL;
-    say_where(source, &wanted->item, name, where);
+    cairn_dcp_say_where(source, &wanted->item, name, where);
     err = find_plain_pickle(source, &wanted->item, where, &entry);
     if (!err && (entry.at == 0 || entry.bytes > CAIRN_DCP_OBJECT_BYTES_MAX))
         return CAIRN_OK;
@@ -393,13 +345,13 @@ cairn_dcp_add_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp
 {
     const struct cairn_dcp_item *item = &wanted->item;
     struct cairn_zip_entry entry;
-    char where[WHERE_BYTES_MAX];
+    char where[CAIRN_DCP_WHERE_BYTES_MAX];
     uint8_t first[4];
     size_t got = 0;
     bool archive;
     cairn_err err;
 
-    say_where(source, item, name, where);
+    cairn_dcp_say_where(source, item, name, where);
     err = cairn_file_read_at(source->fd, item->offset_bytes, first,
                              item->bytes < sizeof(first) ? (size_t)item->bytes : sizeof(first),
                              &got);

@@ -192,7 +192,7 @@ cairn_dcp_output_object(struct cairn_dcp_output *dcp, uint32_t tensor, const uin
     cairn_pickle_init(&tree, CAIRN_DCP_TREE_BYTES_MAX);
     err = cairn_pickle_read(&tree, known->name, bytes, bytes_len, &root, &taken_bytes);
     if (!err)
-        err = cairn_torch_refs_find(dcp->source, &tree, root, &refs);
+        err = cairn_torch_refs_find(dcp->source, dcp->options, &tree, root, &refs);
     if (err == CAIRN_CORRUPT || err == CAIRN_NOT_FOUND || err == CAIRN_INVAL) {
         err = CAIRN_OK; /* carried as bytes */
     } else if (!err && refs.count == 0) {
@@ -224,7 +224,7 @@ cairn_dcp_output_made(struct cairn_dcp_output *dcp, const uint8_t *bytes, size_t
     cairn_pickle_init(&tree, CAIRN_DCP_TREE_BYTES_MAX);
     err = cairn_pickle_read(&tree, name, bytes, bytes_len, &root, &taken_bytes);
     if (!err)
-        err = cairn_torch_refs_find(dcp->source, &tree, root, &refs);
+        err = cairn_torch_refs_find(dcp->source, dcp->options, &tree, root, &refs);
     if (!err && refs.count == 0)
         err = cairn_dcp_output_literal(dcp, name, path, &tree, root);
     else if (!err)

@@ -303,7 +303,11 @@ cairn_dcp_output_fini(struct cairn_dcp_output *dcp)
 cairn_err
 cairn_dcp_output_end(struct cairn_dcp_output *dcp)
 {
-    return cairn_dcp_index_pack(&dcp->index, &dcp->kept->index_bytes, &dcp->kept->index_bytes_len);
+    cairn_err err =
+        cairn_dcp_index_pack(&dcp->index, &dcp->kept->index_bytes, &dcp->kept->index_bytes_len);
+
+    dcp->output->small_bytes = dcp->kept->index_bytes_len;
+    return err;
 }
 
 /* ---- with the checksums ---- */

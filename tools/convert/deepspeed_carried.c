@@ -65,8 +65,8 @@ cairn_deepspeed_sorted(const struct cairn_layout *layout)
     return order;
 }
 
-static void
-remove_key(struct cairn_pickle_node *dict, const char *key)
+void
+cairn_deepspeed_remove(struct cairn_pickle_node *dict, const char *key)
 {
     /* the dict is the caller's own to change, only those who ask have no need to */
     struct cairn_pickle_node *pairs = (struct cairn_pickle_node *)cairn_pickle_pairs(dict);
@@ -85,7 +85,7 @@ remove_key(struct cairn_pickle_node *dict, const char *key)
 void
 cairn_deepspeed_carried_remove(struct cairn_pickle_node *root)
 {
-    remove_key(root, CAIRN_DEEPSPEED_CARRIED);
+    cairn_deepspeed_remove(root, CAIRN_DEEPSPEED_CARRIED);
 }
 
 /* The names of a dict that are still there; NULL where there are none. */
@@ -182,7 +182,7 @@ cairn_deepspeed_carried_take(struct cairn_checkpoint *checkpoint, struct cairn_t
     for (size_t k = 0; carried && k < sizeof(kinds) / sizeof(*kinds) && !err; k++)
         err = take_kind(checkpoint, source, cairn_pickle_get(carried, kinds[k].key), kinds[k].kind,
                         complaint);
-    remove_key(carried, kinds[0].key); /* found again by what it is */
+    cairn_deepspeed_remove(carried, kinds[0].key); /* found again by what it is */
     if (carried && (!cairn_pickle_pairs(carried) || cairn_pickle_pairs(carried)->count == 0))
         cairn_deepspeed_carried_remove(source->torch.root);
     return err;

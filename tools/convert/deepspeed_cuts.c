@@ -1,134 +1,25 @@
 /* tools/convert/deepspeed_cuts.c - see deepspeed_cuts.h. */
 #include "tools/convert/deepspeed_cuts.h"
 
-#include <ctype.h>
-#include <regex.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { PATTERN_BYTES_MAX = 1024, PATTERNS_MAX = 1 << 20, DOUBLED_MAX = 3 };
-
+#define IS(category) (UINT32_C(1) << (category))
 #define TOO_LARGE "it is larger than any memory"
 
 enum category { REPLICATED, AVERAGED, COLUMNS, VOCABULARY, HALVES, SUB_PARAMETERS, UNSUPPORTED };
-
-struct cairn_deepspeed_pattern {
-    enum category category;
-    regex_t regex;
-    char *text;
-    bool met; /* it names a parameter */
-};
-
-/* What a pattern's last word was. */
-enum word { NOTHING, ATOM, GROUP, REPEAT };
-
-/*
- * Whether a *, +, ? or {n,m} at `at` is one that both know. Compiled, what a + or {n,m} repeats is there several
- * times, and that again for each around it: groups that are doubled are counted.
- */
-static bool
-may_repeat(const char *at, enum word last, uint32_t *doubled)
-{
-    size_t least, most = 0;
-
-    if (last == NOTHING || last == REPEAT) /* lazy, or possessive */
-        return false;
-    if (*at == '+' && last == GROUP)
-        return ++*doubled <= DOUBLED_MAX;
-    if (*at != '{')
-        return true;
-    least = strspn(at + 1, "0123456789");
-    at += 1 + least;
-    if (*at == ',') {
-        most = strspn(at + 1, "0123456789");
-        at += 1 + most;
-    } else if (least == 0) {
-        return false;
-    }
-    return *at == '}' && least <= 1 && most <= 1 && last != GROUP;
-}
-
-/* Whether what a bracket begins with, or holds, means the same to both. */
-static bool
-is_plain_bracket(const char *at, bool inside)
-{
-    if (inside)
-        return *at != '\\' && (*at != '[' || !at[1] || !strchr(":.=", at[1]));
-    return *at != '[' || (at[1] != ']' && !(at[1] == '^' && at[2] == ']'));
-}
-
-/* Python's re.match as a POSIX expression: bound to the beginning, \d spelled out. False where it says more than POSIX
- * can. */
-static bool
-translate(const char *python, char *posix, size_t posix_bytes)
-{
-    enum word last = NOTHING;
-    uint32_t doubled = 0;
-    size_t used = 0;
-    bool inside = false; /* of brackets, where POSIX knows no escapes */
-
-    used += (size_t)snprintf(posix, posix_bytes, "^(");
-    for (const char *at = python; *at; at++) {
-        const char *add = NULL;
-        char one[3] = {*at, '\0', '\0'};
-
-        if (*at == '^' && at == python)
-            continue;
-        if ((*at == '(' && at[1] == '?') || !is_plain_bracket(at, inside) ||
-            (!inside && strchr("*+?{", *at) && !may_repeat(at, last, &doubled)))
-            return false;
-        if (!inside)
-            last = strchr("*+?{}", *at) ? REPEAT
-                   : strchr("(|", *at)  ? NOTHING
-                   : *at == ')'         ? GROUP
-                                        : ATOM;
-        inside = inside ? *at != ']' : *at == '[';
-        if (*at == '\\') {
-            at++;
-            one[1] = *at;
-            if (*at == '\0' || (isalnum((unsigned char)*at) && *at != 'd' && *at != 'w'))
-                return false;
-            add = *at == 'd' ? "[0-9]" : *at == 'w' ? "[A-Za-z0-9_]" : one;
-            if (add == one && !strchr("\\.^$*+?()[]{}|", *at)) { /* an escape of what is nothing special */
-                one[0] = *at;
-                one[1] = '\0';
-            }
-        }
-        add = add ? add : one;
-        if (used + strlen(add) + 2 > posix_bytes)
-            return false;
-        memcpy(posix + used, add, strlen(add) + 1);
-        used += strlen(add);
-    }
-    if (used + 2 > posix_bytes)
-        return false;
-    memcpy(posix + used, ")", 2);
-    return true;
-}
 
 static cairn_err
 add_pattern(struct cairn_deepspeed_cuts *cuts, enum category category,
             const struct cairn_pickle_node *node, const char **why)
 {
-    char python[PATTERN_BYTES_MAX], posix[3 * PATTERN_BYTES_MAX];
-    struct cairn_deepspeed_pattern *grown;
+    char python[CAIRN_DEEPSPEED_PATTERN_BYTES_MAX];
 
-    *why = "a pattern in universal_checkpoint_info is no regular expression that is understood here";
-    if (!cairn_pickle_copy_text(node, python, sizeof(python)) ||
-        !translate(python, posix, sizeof(posix)) || cuts->pattern_count == PATTERNS_MAX)
+    *why = "a pattern in universal_checkpoint_info is no regular expression that is understood here, or there are too many";
+    if (!cairn_pickle_copy_text(node, python, sizeof(python)))
         return CAIRN_VERSION;
-    grown = realloc(cuts->patterns, ((size_t)cuts->pattern_count + 1) * sizeof(*grown));
-    if (!grown)
-        return CAIRN_NOMEM;
-    cuts->patterns = grown;
-    if (regcomp(&grown[cuts->pattern_count].regex, posix, REG_EXTENDED | REG_NOSUB) != 0)
-        return CAIRN_VERSION;
-    grown += cuts->pattern_count++;
-    grown->category = category;
-    grown->met = false;
-    grown->text = strdup(python);
-    return grown->text ? CAIRN_OK : CAIRN_NOMEM;
+    return cairn_deepspeed_patterns_add(&cuts->patterns, category, python);
 }
 
 static bool
@@ -207,21 +98,14 @@ cairn_deepspeed_cuts_read(const struct cairn_pickle_node *info, struct cairn_dee
 void
 cairn_deepspeed_cuts_fini(struct cairn_deepspeed_cuts *cuts)
 {
-    for (uint32_t i = 0; i < cuts->pattern_count; i++) {
-        regfree(&cuts->patterns[i].regex);
-        free(cuts->patterns[i].text);
-    }
-    free(cuts->patterns);
+    cairn_deepspeed_patterns_fini(&cuts->patterns);
     memset(cuts, 0, sizeof(*cuts));
 }
 
 const char *
 cairn_deepspeed_cuts_unmet(const struct cairn_deepspeed_cuts *cuts)
 {
-    for (uint32_t i = 0; i < cuts->pattern_count; i++)
-        if (!cuts->patterns[i].met)
-            return cuts->patterns[i].text;
-    return NULL;
+    return cairn_deepspeed_patterns_unmet(&cuts->patterns);
 }
 
 /* The rank's [first; second] as part of [all firsts; all seconds]. */
@@ -248,47 +132,184 @@ cut_halves(uint32_t dims, const uint64_t *shape, uint32_t ranks, uint32_t rank,
     return NULL;
 }
 
+/* A part whose categories are known. `vocabulary`: rows of the embedding without padding; 0: not said. */
+static const char *
+cut_as(uint32_t categories, uint64_t vocabulary, uint32_t dims, const uint64_t *shape, uint32_t ranks, uint32_t rank,
+       struct cairn_deepspeed_cut *out)
+{
+    struct cairn_deepspeed_cut_box *box = &out->boxes[0];
+    uint32_t along;
+
+    memset(out, 0, sizeof(*out));
+    memcpy(out->shape, shape, dims * sizeof(*shape));
+    memcpy(box->extent, shape, dims * sizeof(*shape));
+    out->box_count = 1;
+    if (categories & IS(UNSUPPORTED))
+        return "DeepSpeed itself says that it cannot be put together";
+    if (categories & (IS(REPLICATED) | IS(AVERAGED))) /* where averaged ones differ, the comparison of replicas says so */
+        return NULL;
+    if (categories & IS(SUB_PARAMETERS))
+        return "it is several parameters in one (parameter_with_sub_params), which is not read";
+    along = categories & IS(COLUMNS) ? 1 : 0;
+    if (dims <= along)
+        return "it has not the dimension that it is cut along";
+    if (categories & IS(HALVES))
+        return categories & (IS(VOCABULARY) | IS(COLUMNS)) ? "two of its patterns contradict each other"
+                                                           : cut_halves(dims, shape, ranks, rank, out);
+    if (__builtin_mul_overflow(shape[along], ranks, &out->shape[along]))
+        return TOO_LARGE;
+    box->start[along] = shape[along] * rank;
+    if (!(categories & IS(VOCABULARY)))
+        return NULL;
+    if (along != 0 || vocabulary == 0)
+        return "it is an embedding, and nothing says how many of its rows are no padding";
+    if (vocabulary >= out->shape[0])
+        return NULL;
+    out->padded_rows = out->shape[0];
+    out->shape[0] = vocabulary;
+    if (box->start[0] >= vocabulary)
+        out->box_count = 0;
+    else if (box->start[0] + box->extent[0] > vocabulary)
+        box->extent[0] = vocabulary - box->start[0];
+    return NULL;
+}
+
 const char *
 cairn_deepspeed_cut(struct cairn_deepspeed_cuts *cuts, const char *path, uint32_t dims,
                     const uint64_t *shape, uint32_t ranks, uint32_t rank,
                     struct cairn_deepspeed_cut *out)
 {
-    bool is[UNSUPPORTED + 1] = {false};
-    struct cairn_deepspeed_cut_box *box = &out->boxes[0];
-    uint32_t along;
+    return cut_as(cairn_deepspeed_patterns_match(&cuts->patterns, path), cuts->vocabulary, dims, shape, ranks, rank, out);
+}
 
-    for (uint32_t i = 0; i < cuts->pattern_count; i++)
-        if (regexec(&cuts->patterns[i].regex, path, 0, NULL, 0) == 0)
-            is[cuts->patterns[i].category] = cuts->patterns[i].met = true;
-    memset(out, 0, sizeof(*out));
-    memcpy(out->shape, shape, dims * sizeof(*shape));
-    memcpy(box->extent, shape, dims * sizeof(*shape));
-    out->box_count = 1;
-    if (is[UNSUPPORTED])
-        return "DeepSpeed itself says that it cannot be put together";
-    if (is[REPLICATED] || is[AVERAGED]) /* where averaged ones differ, the comparison of replicas says so */
-        return NULL;
-    if (is[SUB_PARAMETERS])
-        return "it is several parameters in one (parameter_with_sub_params), which is not read";
-    along = is[COLUMNS] ? 1 : 0;
-    if (dims <= along)
-        return "it has not the dimension that it is cut along";
-    if (is[HALVES])
-        return is[VOCABULARY] || is[COLUMNS] ? "two of its patterns contradict each other"
-                                             : cut_halves(dims, shape, ranks, rank, out);
-    if (__builtin_mul_overflow(shape[along], ranks, &out->shape[along]))
-        return TOO_LARGE;
-    box->start[along] = shape[along] * rank;
-    if (!is[VOCABULARY])
-        return NULL;
-    if (along != 0 || cuts->vocabulary == 0)
-        return "it is an embedding, and nothing says how many of its rows are no padding";
-    if (cuts->vocabulary >= out->shape[0])
-        return NULL;
-    out->shape[0] = cuts->vocabulary;
-    if (box->start[0] >= cuts->vocabulary)
-        out->box_count = 0;
-    else if (box->start[0] + box->extent[0] > cuts->vocabulary)
-        box->extent[0] = cuts->vocabulary - box->start[0];
-    return NULL;
+const char *
+cairn_deepspeed_cut_whole(struct cairn_deepspeed_cuts *cuts, const char *path, uint32_t dims, const uint64_t *whole,
+                          uint64_t padded_rows, uint32_t ranks, uint32_t rank, uint64_t part[CAIRN_DIMS_MAX],
+                          struct cairn_deepspeed_cut *out)
+{
+    uint32_t categories = cairn_deepspeed_patterns_match(&cuts->patterns, path);
+    uint32_t along = categories & IS(COLUMNS) ? 1 : 0;
+    uint64_t vocabulary = dims > 0 ? whole[0] : 0, total;
+    const char *why;
+
+    memcpy(part, whole, dims * sizeof(*whole));
+    if (!(categories & (IS(REPLICATED) | IS(AVERAGED))) && dims > along) {
+        total = whole[along];
+        if (categories & IS(VOCABULARY) && along == 0 && padded_rows > total)
+            total = padded_rows;
+        if (total % ((uint64_t)ranks * (categories & IS(HALVES) ? 2 : 1)) != 0)
+            return categories & IS(VOCABULARY)
+                       ? "its rows, with the padding that they had, cannot be divided evenly among so many ranks"
+                       : "it cannot be divided evenly among so many ranks";
+        part[along] = total / ranks;
+    }
+    why = cut_as(categories, vocabulary, dims, part, ranks, rank, out);
+    if (!why && memcmp(out->shape, whole, dims * sizeof(*whole)) != 0)
+        why = "its patterns contradict its shape";
+    return why;
+}
+
+/* ---- what the files say of places ---- */
+
+static bool
+read_sizes(const struct cairn_pickle_node *node, uint64_t sizes[CAIRN_DIMS_MAX], uint32_t *count)
+{
+    if (!node || !is_list(node) || node->count > CAIRN_DIMS_MAX)
+        return false;
+    *count = node->count;
+    for (uint32_t i = 0; i < node->count; i++)
+        if (!cairn_pickle_u64(node->items[i], &sizes[i]))
+            return false;
+    return true;
+}
+
+/* Whether [offset, strides] is where a box begins that lies row-major in this shape. */
+static bool
+lies_at(const struct cairn_pickle_node *place, uint32_t dims, const uint64_t *shape, const uint64_t *extent, uint64_t offset)
+{
+    uint64_t strides[CAIRN_DIMS_MAX], said, stride = 1;
+    uint32_t count = 0;
+
+    if (!place || !is_list(place) || place->count != 2 || !cairn_pickle_u64(place->items[0], &said) ||
+        said != offset || !read_sizes(place->items[1], strides, &count) || count != dims)
+        return false;
+    for (uint32_t d = dims; d-- > 0; stride *= shape[d])
+        if (strides[d] != stride && extent[d] > 1)
+            return false;
+    return true;
+}
+
+/* Whether the pieces of a rank are the boxes of its part. */
+static bool
+has_pieces(const struct cairn_pickle_node *pieces, uint32_t dims, const uint64_t *part, const struct cairn_deepspeed_cut *cut)
+{
+    if (!pieces || !is_list(pieces) || pieces->count != cut->box_count)
+        return false;
+    for (uint32_t b = 0; b < cut->box_count; b++) {
+        const struct cairn_deepspeed_cut_box *box = &cut->boxes[b];
+        const struct cairn_pickle_node *piece = pieces->items[b];
+        uint64_t shape[CAIRN_DIMS_MAX], from = 0, to = dims > 0 ? box->row : 0;
+        uint32_t count = 0;
+
+        for (uint32_t d = 0; d < dims; d++) {
+            from = from * cut->shape[d] + box->start[d];
+            to = d > 0 ? to * part[d] : to;
+        }
+        if (!read_sizes(cairn_pickle_get(piece, "shape"), shape, &count) || count != dims ||
+            memcmp(shape, box->extent, dims * sizeof(*shape)) != 0 ||
+            !lies_at(cairn_pickle_get(piece, "source"), dims, cut->shape, shape, from) ||
+            !lies_at(cairn_pickle_get(piece, "dest"), dims, part, shape, to))
+            return false;
+    }
+    return true;
+}
+
+/* "^name$" with escapes as a name; false for other patterns. */
+static bool
+read_literal(const struct cairn_pickle_node *node, char name[CAIRN_NAME_BYTES_MAX])
+{
+    char python[CAIRN_DEEPSPEED_PATTERN_BYTES_MAX];
+    size_t used = 0;
+
+    if (!cairn_pickle_copy_text(node, python, sizeof(python)) || python[0] != '^')
+        return false;
+    for (const char *at = python + 1; *at; at++) {
+        if (*at == '$' && at[1] == '\0') {
+            name[used] = '\0';
+            return true;
+        }
+        at += *at == '\\' && at[1];
+        if (used + 1 == CAIRN_NAME_BYTES_MAX)
+            return false;
+        name[used++] = *at;
+    }
+    return false;
+}
+
+bool
+cairn_deepspeed_cuts_agree(struct cairn_deepspeed_cuts *cuts, const struct cairn_pickle_node *info, uint32_t ranks,
+                           uint32_t rank, char name[CAIRN_NAME_BYTES_MAX])
+{
+    const struct cairn_pickle_node *maps =
+        cairn_pickle_pairs(cairn_pickle_get(cairn_pickle_get(info, "affine_map"), "params"));
+
+    for (uint32_t i = 0; maps && i < maps->count; i++) {
+        const struct cairn_pickle_node *by_rank = cairn_pickle_pairs(cairn_pickle_get(maps->items[2 * i + 1], "ranks"));
+        const struct cairn_pickle_node *own = NULL;
+        struct cairn_deepspeed_cut cut;
+        uint64_t part[CAIRN_DIMS_MAX] = {0}, number;
+        uint32_t dims = 0;
+
+        for (uint32_t r = 0; by_rank && r < by_rank->count; r++)
+            if (cairn_pickle_u64(by_rank->items[2 * r], &number) && number == rank)
+                own = by_rank->items[2 * r + 1];
+        (void)snprintf(name, CAIRN_NAME_BYTES_MAX, "a parameter");
+        if (!read_literal(maps->items[2 * i], name) ||
+            !read_sizes(cairn_pickle_get(own, "shard_shape"), part, &dims))
+            return false;
+        if (cairn_deepspeed_cut(cuts, name, dims, part, ranks, rank, &cut) == NULL &&
+            !has_pieces(cairn_pickle_get(own, "pieces"), dims, part, &cut))
+            return false;
+    }
+    return true;
 }

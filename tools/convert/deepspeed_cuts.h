@@ -7,12 +7,12 @@
 #define CAIRN_TOOLS_CONVERT_DEEPSPEED_CUTS_H
 
 #include "cairn/types.h"
+#include "tools/convert/deepspeed_patterns.h"
 #include "tools/convert/pickle.h"
 
 /* All zero is the empty value. */
 struct cairn_deepspeed_cuts {
-    struct cairn_deepspeed_pattern *patterns; /* owned */
-    uint32_t pattern_count;
+    struct cairn_deepspeed_patterns patterns;
     uint64_t vocabulary; /* rows of the embedding without padding; 0: not said */
 };
 
@@ -27,6 +27,7 @@ struct cairn_deepspeed_cut {
     uint64_t shape[CAIRN_DIMS_MAX]; /* of the whole */
     struct cairn_deepspeed_cut_box boxes[2];
     uint32_t box_count;
+    uint64_t padded_rows; /* of an embedding with padding, in all parts; else 0 */
 };
 
 /* CAIRN_VERSION, with *why (static), for patterns that are not understood; CAIRN_NOMEM. The caller ends *out with
@@ -44,5 +45,18 @@ const char *cairn_deepspeed_cuts_unmet(const struct cairn_deepspeed_cuts *cuts);
 const char *cairn_deepspeed_cut(struct cairn_deepspeed_cuts *cuts, const char *path, uint32_t dims,
                                 const uint64_t *shape, uint32_t ranks, uint32_t rank,
                                 struct cairn_deepspeed_cut *out);
+
+/*
+ * The same the other way around: the part of a rank of what has the shape `whole`, and the part's shape. `padded_rows`: what an
+ * embedding shall have in all parts, 0 for no padding. NULL, or why it cannot be cut so (static).
+ */
+const char *cairn_deepspeed_cut_whole(struct cairn_deepspeed_cuts *cuts, const char *path, uint32_t dims,
+                                      const uint64_t *whole, uint64_t padded_rows, uint32_t ranks, uint32_t rank,
+                                      uint64_t part[CAIRN_DIMS_MAX], struct cairn_deepspeed_cut *out);
+
+/* Newer versions also say place by place where a rank's elements belong (affine_map): whether that is what the patterns make
+ * it; false with the name of a parameter for which it is not. */
+bool cairn_deepspeed_cuts_agree(struct cairn_deepspeed_cuts *cuts, const struct cairn_pickle_node *info, uint32_t ranks,
+                                uint32_t rank, char name[CAIRN_NAME_BYTES_MAX]);
 
 #endif

@@ -10,13 +10,14 @@
 
 enum { RANKS_MAX = 1 << 20, MARKER_BYTES_MAX = 1024 };
 
-enum part { PART_NONE, PART_MODEL, PART_RANK_MODEL, PART_OPTIM, PART_LAYER, PART_EXPERT };
+enum part { PART_NONE, PART_MODEL, PART_RANK_MODEL, PART_OPTIM, PART_LAYER, PART_EXPERT, PART_OTHER_EXPERT };
 
 struct parsed {
     enum part part;
     bool bf16;
     bool cut; /* a layer of tensor parallelism */
-    uint32_t rank; /* of a layer: its number */
+    uint32_t rank; /* of a layer or an expert: its number */
+    uint32_t layer; /* of an expert */
     uint32_t mp_rank;
 };
 
@@ -58,6 +59,15 @@ take_layer(const char *name, struct parsed *parsed)
     return strcmp(name, "-model_states.pt") == 0;
 }
 
+/* "layer_0_expert_3_mp_rank_00_model_states.pt" */
+static bool
+take_expert(const char *name, struct parsed *parsed)
+{
+    return take(&name, "layer_") && take_number(&name, &parsed->layer) && take(&name, "_expert_") &&
+           take_number(&name, &parsed->rank) && take(&name, "_mp_rank_") &&
+           take_number(&name, &parsed->mp_rank) && strcmp(name, "_model_states.pt") == 0;
+}
+
 static struct parsed
 parse(const char *name)
 {
@@ -65,9 +75,11 @@ parse(const char *name)
 
     if (take_layer(name, &parsed))
         parsed.part = PART_LAYER;
-    else if ((strncmp(name, "layer_", 6) == 0 && strstr(name, "_expert_")) ||
-             strncmp(name, "expp_rank_", 10) == 0)
+    else if (take_expert(name, &parsed))
         parsed.part = PART_EXPERT;
+    else if (strncmp(name, "expp_rank_", 10) == 0 ||
+             (strncmp(name, "expert_", 7) == 0 && strstr(name, "_mp_rank_")))
+        parsed.part = PART_OTHER_EXPERT; /* of a job without ZeRO, or of DeepSpeed before 0.5.4 */
     if (parsed.part != PART_NONE)
         return parsed;
     if (take(&name, "mp_rank_")) {
@@ -205,8 +217,8 @@ take_ranks(const struct cairn_place *place, const char *folder, const char *what
 }
 
 struct sorting {
-    struct ranked *models, *rank_models, *optims, *layers;
-    uint32_t model_count, rank_model_count, optim_count, layer_count;
+    struct ranked *models, *rank_models, *optims, *layers, *experts;
+    uint32_t model_count, rank_model_count, optim_count, layer_count, expert_count;
     bool bf16;
 };
 
@@ -218,11 +230,19 @@ sort_name(const struct cairn_place *place, const char *name, struct sorting *sor
 
     if (parsed.part == PART_NONE)
         return CAIRN_OK;
-    if (parsed.cut || parsed.part == PART_EXPERT)
+    if (parsed.cut || (parsed.part == PART_EXPERT && parsed.mp_rank > 0))
         return cairn_complain(complaint, CAIRN_VERSION,
                               "%s: %s is of a job with %s parallelism, which is not read; merge it "
                               "with the framework that wrote it",
-                              place->path, name, parsed.cut ? "tensor" : "expert");
+                              place->path, name,
+                              parsed.cut ? "tensor and pipeline" : "expert and tensor or pipeline");
+    if (parsed.part == PART_OTHER_EXPERT)
+        return cairn_complain(complaint, CAIRN_VERSION,
+                              "%s: %s is of a job with experts and without ZeRO, or of DeepSpeed before 0.5.4, which "
+                              "is not read; load it with DeepSpeed and save it with ZeRO 1 or 2",
+                              place->path, name);
+    if (parsed.part == PART_EXPERT)
+        sorting->experts[sorting->expert_count++] = (struct ranked){parsed.layer, parsed.rank, name};
     if (parsed.part == PART_MODEL)
         sorting->models[sorting->model_count++] = (struct ranked){parsed.mp_rank, 0, name};
     if (parsed.part == PART_RANK_MODEL)
@@ -260,6 +280,37 @@ take_layers(const struct cairn_place *place, const char *folder, struct sorting 
                       &out->layer_count);
 }
 
+/* Experts 0, 1, … of layers 0, 1, …, each once. */
+static cairn_err
+take_experts(const struct cairn_place *place, const char *folder, struct sorting *sorting,
+             struct cairn_deepspeed_files *out, struct cairn_complaint *complaint)
+{
+    const struct ranked *ranked = sorting->experts;
+
+    if (sorting->expert_count == 0)
+        return CAIRN_OK;
+    qsort(sorting->experts, sorting->expert_count, sizeof(*sorting->experts), by_rank);
+    out->expert_layers = calloc(sorting->expert_count, sizeof(*out->expert_layers));
+    if (!out->expert_layers)
+        return CAIRN_NOMEM;
+    for (uint32_t i = 0; i < sorting->expert_count; i++) {
+        bool next = i > 0 && ranked[i].part == ranked[i - 1].part;
+        uint32_t layer = i == 0 ? 0 : ranked[i - 1].part + !next, number = next ? ranked[i - 1].rank + 1 : 0;
+
+        out->expert_layers[i] = ranked[i].part;
+        if (next && ranked[i].rank == ranked[i - 1].rank)
+            return cairn_complain(complaint, CAIRN_CORRUPT,
+                                  "%s: %s and %s are the same expert; remove the one of the other run",
+                                  place->path, ranked[i - 1].name, ranked[i].name);
+        if (ranked[i].part != layer || ranked[i].rank != number)
+            return cairn_complain(complaint, CAIRN_CORRUPT,
+                                  "%s: %s is there, but expert %" PRIu32 " of layer %" PRIu32
+                                  " is missing; copy it from the node that wrote it",
+                                  place->path, ranked[i].name, number, layer);
+    }
+    return take_paths(folder, sorting->experts, sorting->expert_count, &out->experts, &out->expert_count);
+}
+
 static cairn_err
 sort_names(const struct cairn_place *place, const char *folder, char *const *names, size_t count,
            struct cairn_deepspeed_files *out, struct cairn_complaint *complaint)
@@ -271,7 +322,8 @@ sort_names(const struct cairn_place *place, const char *folder, char *const *nam
     sorting.rank_models = calloc(count + 1, sizeof(*sorting.rank_models));
     sorting.optims = calloc(count + 1, sizeof(*sorting.optims));
     sorting.layers = calloc(count + 1, sizeof(*sorting.layers));
-    if (sorting.models && sorting.rank_models && sorting.optims && sorting.layers) {
+    sorting.experts = calloc(count + 1, sizeof(*sorting.experts));
+    if (sorting.models && sorting.rank_models && sorting.optims && sorting.layers && sorting.experts) {
         err = CAIRN_OK;
         for (size_t i = 0; i < count && !err; i++)
             err = sort_name(place, names[i], &sorting, complaint);
@@ -294,12 +346,15 @@ sort_names(const struct cairn_place *place, const char *folder, char *const *nam
                          &out->optims, &out->optim_count, complaint);
     if (!err)
         err = take_layers(place, folder, &sorting, out, complaint);
+    if (!err)
+        err = take_experts(place, folder, &sorting, out, complaint);
     out->part_count = 1;
     for (uint32_t i = 0; !err && i < sorting.model_count; i++)
         out->part_count = sorting.models[i].part + 1;
     for (uint32_t i = 0; !err && i < sorting.rank_model_count; i++)
         out->part_count = sorting.rank_models[i].part + 1;
     free(sorting.layers);
+    free(sorting.experts);
     free(sorting.models);
     free(sorting.rank_models);
     free(sorting.optims);
@@ -336,6 +391,10 @@ cairn_deepspeed_files_fini(struct cairn_deepspeed_files *files)
         free(files->optims[i]);
     for (uint32_t i = 0; files->layers && i < files->layer_count; i++)
         free(files->layers[i]);
+    for (uint32_t i = 0; files->experts && i < files->expert_count; i++)
+        free(files->experts[i]);
+    free(files->experts);
+    free(files->expert_layers);
     free(files->models);
     free(files->optims);
     free(files->layers);

@@ -5,6 +5,7 @@
  *     zero_pp_rank_<rank>_mp_rank_<part>_model_states.pt      the module of a rank, ZeRO 3
  *     [bf16_]zero_pp_rank_<rank>_mp_rank_<part>_optim_states.pt   a rank's part of the optimizer
  *     layer_<number>-model_states.pt                          a layer of a pipeline's module
+ *     layer_<layer>_expert_<number>_mp_rank_00_model_states.pt   one expert of a layer, ZeRO 1 and 2
  *
  * "pp_rank" is the data-parallel rank, a number without leading zeros: names do not sort as ranks do. A
  * part is what model parallelism makes of the module: a stage of a pipeline, or a rank's share of tensor
@@ -26,6 +27,9 @@ struct cairn_deepspeed_files {
     char **layers; /* by number */
     uint32_t *layer_numbers;
     uint32_t layer_count;
+    char **experts; /* by layer and number, as many as each layer has */
+    uint32_t *expert_layers;
+    uint32_t expert_count;
     uint32_t part_count; /* >= 1 */
 };
 
@@ -45,8 +49,8 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_path(const char *folder, const char *
 
 /*
  * Lists a folder. The caller ends *out with cairn_deepspeed_files_fini in any case. CAIRN_CORRUPT where
- * a rank's file is missing or there twice; CAIRN_VERSION for checkpoints of expert parallelism, and of layers cut
- * by tensor parallelism; CAIRN_NOMEM, CAIRN_IO. Complained about.
+ * a rank's file is missing or there twice; CAIRN_VERSION for layers or experts cut by tensor
+ * parallelism, and for forms of experts that are not read; CAIRN_NOMEM, CAIRN_IO. Complained about.
  */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_files_list(const struct cairn_place *place,
                                                       const char *folder,

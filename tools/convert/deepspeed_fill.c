@@ -45,7 +45,8 @@ fill_tensor(const struct cairn_deepspeed_target *target, const char *name,
         index = of;
     out->dtype = cairn_torch_dtype_of(dtype);
     out->dims = tensor->dims;
-    memcpy(out->shape, tensor->shape, sizeof(out->shape));
+    memcpy(out->shape, target->cut_at && target->cut_at[index] ? target->pieces[target->cut_at[index] - 1].shape : tensor->shape,
+           sizeof(out->shape));
     out->identity = index;
     return out->dtype ? CAIRN_OK : CAIRN_INTERNAL;
 }
@@ -229,6 +230,18 @@ add_cut(struct cairn_deepspeed_target *target, const char *parameter, uint32_t t
     return err;
 }
 
+/* Whether a tensor has the shape that the files are made for. */
+static bool
+has_shape(const struct cairn_deepspeed_target *target, uint32_t parameter, const struct cairn_tensor *tensor)
+{
+    const struct cairn_deepspeed_parameter *known = &target->groups.parameters[parameter];
+
+    if (target->tensor_ranks == 1)
+        return same_shape(tensor, known);
+    return tensor->dims == known->dims &&
+           memcmp(tensor->shape, target->cut_of[parameter].shape, known->dims * sizeof(uint64_t)) == 0;
+}
+
 /* All parameters of a group in a rank's buffer at `at`. */
 static cairn_err
 add_buffer(struct cairn_deepspeed_target *target, uint32_t key, uint32_t group, uint32_t file,
@@ -237,6 +250,8 @@ add_buffer(struct cairn_deepspeed_target *target, uint32_t key, uint32_t group, 
     const struct cairn_deepspeed_group *known = &target->groups.groups[group];
     uint64_t partition =
         cairn_deepspeed_partition(&target->groups, group, target->stage3, target->ranks);
+    struct cairn_deepspeed_share share =
+        cairn_deepspeed_share(&target->groups, group, target->ranks, target->rank);
     enum cairn_dtype dtype = 0;
     uint64_t walked = 0;
     cairn_err err = CAIRN_OK;
@@ -246,30 +261,33 @@ add_buffer(struct cairn_deepspeed_target *target, uint32_t key, uint32_t group, 
             &target->groups.parameters[known->first + i];
         const struct cairn_tensor *tensor;
         char name[CAIRN_NAME_BYTES_MAX];
-        uint64_t begin, end, offset;
+        uint64_t begin, end, offset, at_part;
         uint32_t index;
 
-        cairn_deepspeed_part(parameter, target->stage3, target->ranks, target->rank, partition,
-                             &begin, &end, &offset);
+        cairn_deepspeed_part(parameter, target->stage3, share.ranks, share.rank, partition, &begin, &end,
+                             &offset);
         if (target->stage3)
             offset = walked;
-        walked += parameter->elements / target->ranks + (parameter->elements % target->ranks != 0);
-        if (begin == end && target->rank > 0)
+        walked += parameter->elements / share.ranks + (parameter->elements % share.ranks != 0);
+        if (begin == end && share.rank > 0)
             continue;
-        (void)snprintf(name, sizeof(name), "%s.%s", target->keys[key], parameter->name);
+        if (cairn_deepspeed_state_name(target->keys[key], parameter, share.expert_rank, name) != CAIRN_OK)
+            return unknown(target, parameter->name);
         index = cairn_deepspeed_target_find(target, name);
         if (index == UINT32_MAX)
             return unknown(target, name);
         tensor = cairn_layout_tensor(target->checkpoint->layout, index);
-        if (!same_shape(tensor, parameter) ||
+        if (!has_shape(target, known->first + i, tensor) ||
             (i > 0 && dtype && dtype != tensor->dtype))
             return cairn_complain(target->complaint, CAIRN_INVAL,
                                   "%s: %s has not the shape that DeepSpeed's param_shapes has, or "
                                   "not the dtype of its group",
                                   target->checkpoint->place.path, name);
         dtype = tensor->dtype;
-        err = add_cut(target, parameter->name, index, file, begin, end,
-                      at + offset * cairn_dtype_bytes(dtype));
+        at_part = at + offset * cairn_dtype_bytes(dtype);
+        err = target->tensor_ranks > 1
+                  ? cairn_deepspeed_tensor_add_flat(target, known->first + i, index, file, begin, end, at_part)
+                  : add_cut(target, parameter->name, index, file, begin, end, at_part);
     }
     return err;
 }
@@ -298,6 +316,8 @@ add_storage(struct cairn_deepspeed_target *target, uint32_t identity, uint32_t f
         cairn_deepspeed_part(&frozen, true, target->ranks, target->rank, 0, &begin, &end, &offset);
         return add_flat(target, identity - tensors, file, begin, end, at);
     }
+    if (target->cut_at && target->cut_at[identity])
+        return cairn_deepspeed_tensor_add(target, identity, file, at);
     err = cairn_output_add_tensor(target->output, target->options, tensor, &index);
     return err ? err : cairn_output_add_box(target->output, index, file, NULL, NULL, at, NULL);
 }

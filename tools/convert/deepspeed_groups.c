@@ -65,6 +65,7 @@ read_group(const struct cairn_pickle_node *shapes, struct cairn_deepspeed_groups
     const struct cairn_pickle_node *pairs = cairn_pickle_pairs(shapes);
 
     group->first = out->parameter_count;
+    group->spread = 1;
     for (uint32_t i = 0; pairs && i < pairs->count; i++) {
         struct cairn_deepspeed_parameter *parameter = &out->parameters[out->parameter_count++];
         cairn_err err =
@@ -162,6 +163,7 @@ cairn_deepspeed_partition(const struct cairn_deepspeed_groups *groups, uint32_t 
     const struct cairn_deepspeed_group *known = &groups->groups[group];
     uint64_t elements = 0;
 
+    ranks /= known->spread;
     if (!stage3)
         return ceil_div(known->elements, (uint64_t)ALIGN_ELEMENTS * ranks) * ALIGN_ELEMENTS;
     for (uint32_t i = 0; i < known->count; i++)

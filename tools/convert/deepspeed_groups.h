@@ -20,11 +20,13 @@ struct cairn_deepspeed_parameter {
     uint64_t shape[CAIRN_DIMS_MAX];
     uint64_t elements;
     uint64_t begin; /* in the group's flat buffer, ZeRO 1 and 2 */
+    uint32_t own_experts; /* of its layer on a rank, where it is of one; else 0 (deepspeed_experts.h) */
 };
 
 struct cairn_deepspeed_group {
     uint32_t first, count; /* of the parameters */
     uint64_t elements;     /* with gaps, without the padding at the end */
+    uint32_t spread;       /* ranks that hold different experts; 1 for all other groups */
 };
 
 /* All zero is the empty value. */
@@ -33,6 +35,7 @@ struct cairn_deepspeed_groups {
     uint32_t parameter_count;
     struct cairn_deepspeed_group *groups;
     uint32_t group_count;
+    bool data_first; /* use_data_before_expert_parallelism */
 };
 
 /* A name without what wrappers of modules put in front of it; points into `path`. */
@@ -49,13 +52,13 @@ bool cairn_deepspeed_groups_set_gaps(struct cairn_deepspeed_groups *groups, uint
                                      const struct cairn_pickle_node *gaps);
 void cairn_deepspeed_groups_fini(struct cairn_deepspeed_groups *groups);
 
-/* Elements of one rank's part of a group's buffer. */
+/* Elements of one rank's part of a group's buffer; `ranks` are those of the job. */
 uint64_t cairn_deepspeed_partition(const struct cairn_deepspeed_groups *groups, uint32_t group,
                                    bool stage3, uint32_t ranks);
 
 /*
- * The part of a parameter that a rank holds: its elements [*begin, *end), and where the first of them is in
- * the rank's buffer (ZeRO 1 and 2; in ZeRO 3 the caller adds up parts of ceil(elements / ranks)).
+ * The part of a parameter that a rank, of those that cut its group, holds: its elements [*begin, *end), and where the first
+ * of them is in the rank's buffer (ZeRO 1 and 2; in ZeRO 3 the caller adds up parts of ceil(elements / ranks)).
  * Empty: *begin = *end.
  */
 void cairn_deepspeed_part(const struct cairn_deepspeed_parameter *parameter, bool stage3,

@@ -41,8 +41,8 @@ is_names(const struct cairn_pickle_node *node)
 static const char *
 find_fault(const struct cairn_pickle_node *root)
 {
-    static const char *const known[] = {"param_groups", "frozen",       "buffers",
-                                        "shared",       "lr_scheduler", "global_steps"};
+    static const char *const known[] = {"param_groups", "frozen",       "buffers", "shared",
+                                        "lr_scheduler", "global_steps", "universal_checkpoint_info"};
     const struct cairn_pickle_node *groups = cairn_pickle_get(root, "param_groups");
     const struct cairn_pickle_node *shared = cairn_pickle_get(root, "shared");
     uint64_t step;
@@ -55,8 +55,8 @@ find_fault(const struct cairn_pickle_node *root)
         for (size_t k = 0; k < sizeof(known) / sizeof(*known); k++)
             found = found || cairn_pickle_is_text(root->items[2 * i], known[k]);
         if (!found)
-            return "it has a key that is none of param_groups, frozen, buffers, shared, lr_scheduler "
-                   "and global_steps";
+            return "it has a key that is none of param_groups, frozen, buffers, shared, lr_scheduler, "
+                   "global_steps and universal_checkpoint_info";
     }
     if (groups && groups->kind != CAIRN_PICKLE_LIST)
         return "param_groups is no list";
@@ -75,6 +75,9 @@ find_fault(const struct cairn_pickle_node *root)
     if (cairn_pickle_get(root, "lr_scheduler") &&
         cairn_pickle_get(root, "lr_scheduler")->kind != CAIRN_PICKLE_DICT)
         return "lr_scheduler is no object";
+    if (cairn_pickle_get(root, "universal_checkpoint_info") &&
+        cairn_pickle_get(root, "universal_checkpoint_info")->kind != CAIRN_PICKLE_DICT)
+        return "universal_checkpoint_info is no object";
     if (cairn_pickle_get(root, "global_steps") &&
         !cairn_pickle_u64(cairn_pickle_get(root, "global_steps"), &step))
         return "global_steps is no number of steps";
@@ -103,6 +106,7 @@ read_file(const char *path, struct cairn_deepspeed_job *job, struct cairn_compla
     job->buffers = cairn_pickle_get(root, "buffers");
     job->shared = cairn_pickle_get(root, "shared");
     job->lr_scheduler = cairn_pickle_get(root, "lr_scheduler");
+    job->cuts = cairn_pickle_get(root, "universal_checkpoint_info");
     job->step_known = cairn_pickle_u64(cairn_pickle_get(root, "global_steps"), &job->step);
     return CAIRN_OK;
 }

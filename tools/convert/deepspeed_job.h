@@ -5,7 +5,8 @@
  *     {"param_groups": [{"params": ["up.weight", …], "lr": 0.001, …}, …],   as the optimizer has them, by name
  *      "frozen": ["…"], "buffers": ["…"],      which of the others are parameters and which buffers
  *      "shared": {"head.weight": "embed.weight"},   tied parameters and the name that the first has
- *      "lr_scheduler": {…}, "global_steps": 1000}
+ *      "lr_scheduler": {…}, "global_steps": 1000,
+ *      "universal_checkpoint_info": {…}}      how tensor parallelism cuts parameters, as DeepSpeed has it: lists of patterns
  *
  * All keys may be left out where the source says the same. A group without hyperparameters has those of the
  * source's group that its first parameter is in.
@@ -24,7 +25,7 @@ struct cairn_deepspeed_job {
     uint8_t *text, *groups_bytes; /* what the tree borrows from */
     const struct cairn_pickle_node *own;    /* groups of the source, a list of dicts; NULL: it has none */
     const struct cairn_pickle_node *groups; /* list of dicts; "params" are lists of names */
-    const struct cairn_pickle_node *frozen, *buffers, *shared, *lr_scheduler; /* NULL: not said */
+    const struct cairn_pickle_node *frozen, *buffers, *shared, *lr_scheduler, *cuts; /* NULL: not said */
     bool step_known;
     uint64_t step;
 };

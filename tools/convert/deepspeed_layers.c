@@ -1,9 +1,10 @@
 /*
- * tools/convert/deepspeed_layers.c - the layers of a pipeline's module, a file each.
+ * tools/convert/deepspeed_layers.c - the layers of a pipeline's module, or the experts of a module, a file each.
  *
  * A file holds what the layer's own state_dict has, so its names are without the layer's: tensor "up.weight"
  * of layer 3 is "3.up.weight" in the module. A layer that shares its weights is "tied_modules.<key>" there,
- * and which key is not in the file: it is the tied parameter of the same ending and shape.
+ * and which key is not in the file: it is the tied parameter of the same ending and shape. An expert's tensors have
+ * the names that they have in the module, with the number of the expert over all ranks.
  */
 #include "tools/convert/deepspeed_state.h"
 
@@ -16,6 +17,8 @@
 
 #define MASTER "fp32."
 #define TIED "tied_modules."
+
+static const uint32_t EXPERT = UINT32_MAX; /* in place of a layer's number */
 
 /* The names that the stages' model_states have in `buffer_names`, sorted. */
 struct names {
@@ -126,11 +129,14 @@ add_tensor(struct cairn_checkpoint *checkpoint, struct cairn_torch_source *sourc
     bool buffer;
     cairn_err err = CAIRN_OK;
 
-    (void)snprintf(own, sizeof(own), "%" PRIu32 ".%s", number, key);
+    if (number == EXPERT)
+        (void)snprintf(own, sizeof(own), "%s", cairn_deepspeed_canonical(key));
+    else
+        (void)snprintf(own, sizeof(own), "%" PRIu32 ".%s", number, key);
     (void)snprintf(master, sizeof(master), MASTER "%s", own);
     buffer = buffers->count > 0 && bsearch(&wanted, buffers->names, buffers->count,
                                            sizeof(*buffers->names), by_bytes) != NULL;
-    if (!buffer && cairn_layout_tensor_find(checkpoint->layout, master) == UINT32_MAX &&
+    if (!buffer && number != EXPERT && cairn_layout_tensor_find(checkpoint->layout, master) == UINT32_MAX &&
         cairn_layout_tensor_find(checkpoint->layout, own) == UINT32_MAX) /* else it is frozen */
         err = find_tied(checkpoint, source, key, tensor, &tied, complaint);
     if (err)
@@ -187,7 +193,7 @@ check_whole(const struct cairn_checkpoint *checkpoint, const char *path,
             cairn_layout_tensor_find(checkpoint->layout, name + strlen(MASTER)) == UINT32_MAX)
             return cairn_complain(complaint, CAIRN_CORRUPT,
                                   "%s: the optimizer has state of %s, which is in no layer's file beside "
-                                  "%s; copy the layer_…-model_states.pt that is missing from the node "
+                                  "%s; copy the layer_… file that is missing from the node "
                                   "that wrote it",
                                   checkpoint->place.path, name + strlen(MASTER), path);
     }
@@ -207,7 +213,7 @@ cairn_deepspeed_layers_read(struct cairn_checkpoint *checkpoint, char *const *pa
     if (buffers.count > 1)
         qsort(buffers.names, buffers.count, sizeof(*buffers.names), by_bytes);
     for (uint32_t i = 0; i < count && !err; i++)
-        err = read_layer(checkpoint, paths[i], numbers[i], &buffers, complaint);
+        err = read_layer(checkpoint, paths[i], numbers ? numbers[i] : EXPERT, &buffers, complaint);
     names_fini(&buffers);
     return err || count == 0 ? err : check_whole(checkpoint, paths[0], complaint);
 }

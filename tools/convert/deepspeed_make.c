@@ -254,9 +254,9 @@ check_request(struct cairn_deepspeed_make *make)
                               "%s did not come from DeepSpeed: say with --zero which optimizer shall load "
                               "it: 1, 2 or 3, or bf16 for BF16_Optimizer",
                               make->checkpoint->place.path);
-    if (wanted->tp > 1 || wanted->pp > 1 || wanted->ep > 1)
+    if (wanted->pp > 1 || wanted->ep > 1)
         return cairn_complain(make->complaint, CAIRN_INVAL,
-                              "DeepSpeed's files are made for data parallelism alone: leave out --tp, --pp "
+                              "DeepSpeed's files are made for data and tensor parallelism alone: leave out --pp "
                               "and --ep");
     make->bf16_optimizer = make->options->zero == CAIRN_ZERO_BF16;
     make->stage = make->bf16_optimizer ? 1 : (uint32_t)make->options->zero;
@@ -286,6 +286,36 @@ check_left(const struct cairn_checkpoint *checkpoint, struct cairn_complaint *co
     return CAIRN_OK;
 }
 
+/* Experts have files and groups of their own, of which nothing here says how they shall be. */
+static cairn_err
+check_experts(const struct cairn_deepspeed_make *make)
+{
+    for (uint32_t i = 0; i < make->tensor_count; i++) {
+        const struct cairn_tensor *tensor = tensor_at(make, i);
+        size_t begin, end;
+        uint32_t number;
+
+        if (tensor->kind == CAIRN_PARAM && cairn_deepspeed_expert_in(tensor->name, &begin, &end, &number))
+            return cairn_complain(make->complaint, CAIRN_VERSION,
+                                  "%s: %s is of an expert of DeepSpeed's MoE layers, whose files are made of what DeepSpeed "
+                                  "itself said of them alone: convert without dropping deepspeed/*",
+                                  make->checkpoint->place.path, tensor->name);
+    }
+    return CAIRN_OK;
+}
+
+/* Ranks have parts of parameters where ZeRO 3 begins a new buffer, and which of them are whole is not known here. */
+static cairn_err
+check_slabs(const struct cairn_deepspeed_make *make)
+{
+    if (make->options->parallelism.tp <= 1 || make->slab_count == make->job.groups->count)
+        return CAIRN_OK;
+    return cairn_complain(make->complaint, CAIRN_INVAL,
+                          "%s has a group of more than %" PRIu64 " elements per data-parallel rank, which ZeRO 3 splits, and that "
+                          "is not made with --tp: say a larger --dp, or --zero 1 or 2",
+                          make->checkpoint->place.path, SUB_GROUP_ELEMENTS);
+}
+
 static cairn_err
 prepare(struct cairn_deepspeed_make *make)
 {
@@ -296,10 +326,14 @@ prepare(struct cairn_deepspeed_make *make)
     if (!err && !make->roles)
         err = CAIRN_NOMEM;
     if (!err)
+        err = check_experts(make);
+    if (!err)
         err = cairn_deepspeed_job_open(make->checkpoint, make->options->job, &make->job,
                                        make->complaint);
     if (!err)
         err = read_groups(make);
+    if (!err)
+        err = check_slabs(make);
     if (!err && make->options->job)
         err = cairn_deepspeed_make_names(make);
     if (!err)

@@ -39,6 +39,7 @@ read_cuts(struct reading *reading, const struct cairn_pickle_node *root, uint64_
 {
     const struct cairn_pickle_node *info = cairn_pickle_get(root, "universal_checkpoint_info");
     struct cairn_deepspeed_state *state = reading->state;
+    char name[CAIRN_NAME_BYTES_MAX];
     const char *why = NULL;
     cairn_err err;
 
@@ -49,7 +50,14 @@ read_cuts(struct reading *reading, const struct cairn_pickle_node *root, uint64_
         return refuse_tensor(reading, "with pipeline parallelism too, which is not read together");
     state->cut = true;
     err = cairn_deepspeed_cuts_read(info, &state->cuts, &why);
-    return err == CAIRN_VERSION ? refuse_tensor(reading, why) : err;
+    if (err)
+        return err == CAIRN_VERSION ? refuse_tensor(reading, why) : err;
+    if (!cairn_deepspeed_cuts_agree(&state->cuts, info, state->part_count, state->part, name))
+        return cairn_complain(reading->complaint, CAIRN_VERSION,
+                              "%s/%s: affine_map in universal_checkpoint_info says of %s that it is cut otherwise than in equal "
+                              "parts along one dimension, which is not read; merge it with the framework that wrote it",
+                              reading->checkpoint->place.path, reading->where, name);
+    return CAIRN_OK;
 }
 
 /* As many parts as the job had, and how they were made. */
@@ -155,7 +163,8 @@ read_facts(struct reading *reading, const struct cairn_pickle_node *root)
     err = cairn_deepspeed_groups_read(shapes, &state->groups, &why);
     if (err)
         return err == CAIRN_CORRUPT ? refuse(reading, why) : err;
-    return state->cut ? cut_parameters(reading) : CAIRN_OK;
+    err = cairn_deepspeed_experts_in_model(reading->checkpoint, state, root, reading->where, reading->complaint);
+    return !err && state->cut ? cut_parameters(reading) : err;
 }
 
 /* Ranks whose files are of another checkpoint are told by the step. */
@@ -267,6 +276,21 @@ add_twin(struct reading *reading, const struct cairn_pickle_node *node, const ch
     return cairn_checkpoint_add_alias(reading->checkpoint, name, of, reading->complaint);
 }
 
+/* Whether the first part, which alone says so, has this name as another one of a parameter. */
+static bool
+is_tied(const struct reading *reading, const char *name)
+{
+    const struct cairn_checkpoint *checkpoint = reading->checkpoint;
+    uint32_t tensor = reading->state->cut && reading->state->first
+                          ? cairn_layout_tensor_find(checkpoint->layout, name)
+                          : UINT32_MAX;
+
+    for (uint32_t i = 0; tensor != UINT32_MAX && i < checkpoint->alias_count; i++)
+        if (checkpoint->aliases[i].tensor == tensor)
+            return true;
+    return false;
+}
+
 /* A tensor of the module, whole or a part of it. */
 static cairn_err
 add_tensor(struct reading *reading, const struct cairn_torch_tensor *tensor, const char *path,
@@ -279,6 +303,11 @@ add_tensor(struct reading *reading, const struct cairn_torch_tensor *tensor, con
     uint32_t index = 0;
     cairn_err err;
 
+    if (is_tied(reading, name)) {
+        /* the tree is this source's own to change, as below */
+        cairn_torch_carry_out(&reading->source.torch.tree, (struct cairn_pickle_node *)tensor->node, "tensor", name);
+        return CAIRN_OK;
+    }
     if (!reading->state->cut || kind == CAIRN_BUFFER || view->dtype->dtype == 0 || view->conjugate ||
         view->negate)
         return cairn_torch_source_add(reading->checkpoint, &reading->source, tensor, name, kind,
@@ -356,7 +385,8 @@ add_fragment(struct reading *reading, struct cairn_pickle_node *node, const char
 {
     struct cairn_deepspeed_parameter frozen = {.elements = 1};
     const struct cairn_torch_tensor *tensor = cairn_torch_source_tensor(&reading->source, node);
-    const char *name = cairn_deepspeed_canonical(path);
+    const char *name = cairn_deepspeed_canonical(path), *why;
+    struct cairn_deepspeed_cut cut;
     uint64_t begin, end, at, part;
     uint32_t index = 0;
     cairn_err err;
@@ -377,6 +407,14 @@ add_fragment(struct reading *reading, struct cairn_pickle_node *node, const char
                               reading->checkpoint->place.path, reading->where, path,
                               tensor->view.shape[0], reading->state->ranks, part);
     cairn_deepspeed_part(&frozen, true, reading->state->ranks, reading->rank, 0, &begin, &end, &at);
+    if (reading->state->cut) {
+        why = cairn_deepspeed_cut(&reading->state->cuts, path, frozen.dims, frozen.shape, reading->state->part_count,
+                                  reading->state->part, &cut);
+        if (!why && memcmp(cut.shape, frozen.shape, frozen.dims * sizeof(*frozen.shape)) != 0)
+            why = "it is frozen, and with ZeRO 3 only its first part would be read";
+        if (why)
+            return refuse_cut(reading, path, why);
+    }
     err = cairn_checkpoint_add_tensor(reading->checkpoint, name, tensor->view.dtype->dtype,
                                       CAIRN_PARAM, frozen.dims, frozen.shape, &index,
                                       reading->complaint);
@@ -396,6 +434,8 @@ read_frozen(struct reading *reading, struct cairn_pickle_node *root)
     const struct cairn_pickle_node *pairs =
         cairn_pickle_pairs(cairn_pickle_get(root, "frozen_param_fragments"));
     const struct cairn_pickle_node *sizes = cairn_pickle_pairs(shapes);
+    size_t begin, end;
+    uint32_t number;
     cairn_err err = CAIRN_OK;
 
     for (uint32_t i = 0; pairs && i < pairs->count && !err; i++) {
@@ -407,6 +447,11 @@ read_frozen(struct reading *reading, struct cairn_pickle_node *root)
         if (!cairn_pickle_copy_text(pairs->items[2 * i], path, sizeof(path)) || !sizes ||
             i >= sizes->count || !cairn_pickle_is_text(sizes->items[2 * i], path))
             return refuse(reading, "frozen_param_fragments does not fit frozen_param_shapes");
+        if (cairn_deepspeed_expert_in(cairn_deepspeed_canonical(path), &begin, &end, &number))
+            return cairn_complain(reading->complaint, CAIRN_VERSION,
+                                  "%s/%s: %s is a frozen parameter of an expert, of which ZeRO 2 saves the first "
+                                  "rank's alone; save with exclude_frozen_parameters, or with ZeRO 1",
+                                  reading->checkpoint->place.path, reading->where, path);
         if (reading->state->stage3)
             err = add_fragment(reading, node, path, sizes->items[2 * i + 1]);
         else if (tensor)
@@ -455,6 +500,12 @@ cairn_deepspeed_model_read(struct cairn_checkpoint *checkpoint, struct cairn_dee
         err = cairn_deepspeed_carried_take(checkpoint, &reading.source, complaint);
     if (!err && rank > 0)
         cairn_deepspeed_carried_remove(root);
+    if (!err && state->layers.count > 0 && state->has_groups)
+        err = cairn_deepspeed_experts_gather(checkpoint, state, &reading.source.torch.tree, root, path, complaint);
+    if (!err && state->cut && rank == 0 && state->part == 0)
+        err = cairn_deepspeed_tensor_rows(checkpoint, state, complaint);
+    if (!err && state->cut)
+        cairn_deepspeed_tensor_gather(state, &reading.source.torch.tree, root);
     if (!err)
         cairn_deepspeed_set_ranks(&reading.source.torch.tree, root, "dp_world_size", 1);
     if (!err)

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
+#include "tools/convert/steps.h"
 
 #define MASTER "fp32."
 
@@ -227,44 +227,6 @@ cairn_deepspeed_make_master(struct cairn_deepspeed_make *make, uint32_t member)
 
 /* ---- the step ---- */
 
-/* The one number that a tensor is; false where it does not lie in one piece, or is no count. */
-static bool
-load_count(const struct cairn_deepspeed_make *make, uint32_t tensor, uint64_t *count)
-{
-    const struct cairn_layout *layout = make->checkpoint->layout;
-    enum cairn_dtype dtype = cairn_layout_tensor(layout, tensor)->dtype;
-    size_t wanted = cairn_dtype_bytes(dtype), got = 0;
-    uint8_t bytes[16];
-    float real = -1;
-    int64_t whole = -1;
-
-    for (size_t i = 0; i < cairn_layout_piece_count(layout) && got == 0; i++) {
-        const struct cairn_piece *piece = cairn_layout_piece(layout, i);
-        const struct cairn_container *container;
-        int fd = -1;
-
-        if (piece->tensor != tensor || wanted > sizeof(bytes))
-            continue;
-        container = &make->checkpoint->containers[piece->container];
-        if (!container->path ||
-            cairn_place_open_file(&make->checkpoint->place, container->path, &fd, NULL) != CAIRN_OK)
-            return false;
-        if (cairn_file_read_at(fd, piece->offset_bytes, bytes, wanted, &got) != CAIRN_OK)
-            got = 0;
-        (void)cairn_file_close(fd); /* only read */
-    }
-    if (got != wanted || got == 0)
-        return false;
-    if (dtype == CAIRN_F32)
-        memcpy(&real, bytes, sizeof(real));
-    if (dtype == CAIRN_I64)
-        memcpy(&whole, bytes, sizeof(whole));
-    if (real >= 0 && real < 16777216.0f)
-        whole = (int64_t)real;
-    *count = (uint64_t)whole;
-    return whole >= 0;
-}
-
 /* Steps of the job: as it is said, or else those of the optimizer. */
 cairn_err
 cairn_deepspeed_make_step(struct cairn_deepspeed_make *make)
@@ -275,7 +237,7 @@ cairn_deepspeed_make_step(struct cairn_deepspeed_make *make)
     if (make->job.step_known && make->job.step > 0)
         return CAIRN_OK;
     step = step == UINT32_MAX ? step : make->alias_of[step];
-    if (step != UINT32_MAX && load_count(make, step, &make->job.step))
+    if (step != UINT32_MAX && cairn_steps_load(make->checkpoint, step, &make->job.step))
         return CAIRN_OK;
     if (make->job.step_known)
         return CAIRN_OK;

@@ -307,7 +307,7 @@ static cairn_err
 build_model(struct objects *objects, struct cairn_pickle_node **root)
 {
     struct cairn_pickle *tree = &objects->tree;
-    struct cairn_pickle_node *dict = *root = cairn_pickle_dict(tree), *scheduler, *carried;
+    struct cairn_pickle_node *dict = *root = cairn_pickle_dict(tree), *scheduler, *carried, *cuts = NULL;
     cairn_err err = build_scheduler(objects, &scheduler);
 
     if (err)
@@ -329,6 +329,13 @@ build_model(struct objects *objects, struct cairn_pickle_node **root)
     put(objects, dict, "checkpoint_parallel_dimensions", build_degrees(objects));
     put(objects, dict, "ds_config", cairn_pickle_dict(tree));
     put(objects, dict, "ds_version", cairn_pickle_text(tree, FORM_VERSION));
+    if (objects->make->job.cuts) {
+        err = copy_node(objects, &objects->make->job.tree, objects->make->job.cuts, &cuts);
+        if (err)
+            return err;
+        cairn_deepspeed_remove(cuts, "affine_map"); /* of the job that it was taken from */
+        put(objects, dict, "universal_checkpoint_info", cuts);
+    }
     carried = build_carried(objects);
     if (carried)
         put(objects, dict, CAIRN_DEEPSPEED_CARRIED, carried);

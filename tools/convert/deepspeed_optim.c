@@ -26,12 +26,18 @@ refuse(const struct reading *reading, const char *why)
                           reading->checkpoint->place.path, reading->path, why);
 }
 
+static struct cairn_deepspeed_share
+share_of(const struct reading *reading, uint32_t group)
+{
+    return cairn_deepspeed_share(&reading->state->groups, group, reading->state->ranks, reading->rank);
+}
+
 /* Elements of the rank's part that are no padding at the end (ZeRO 1 and 2). */
 static uint64_t
 lean_elements(const struct reading *reading, uint32_t group, uint64_t partition)
 {
     uint64_t all = reading->state->groups.groups[group].elements;
-    uint64_t begin = partition * reading->rank;
+    uint64_t begin = partition * share_of(reading, group).rank;
 
     if (begin >= all)
         return 0;
@@ -40,15 +46,13 @@ lean_elements(const struct reading *reading, uint32_t group, uint64_t partition)
 
 /* The name of a parameter's state. */
 static cairn_err
-name_state(const struct reading *reading, const char *key, const char *parameter,
-           char name[CAIRN_NAME_BYTES_MAX])
+name_state(const struct reading *reading, const char *key, const struct cairn_deepspeed_parameter *parameter,
+           uint32_t expert_rank, char name[CAIRN_NAME_BYTES_MAX])
 {
-    int bytes = snprintf(name, CAIRN_NAME_BYTES_MAX, "%s.%s", key, parameter);
-
-    if (bytes < 0 || bytes >= CAIRN_NAME_BYTES_MAX)
+    if (cairn_deepspeed_state_name(key, parameter, expert_rank, name) != CAIRN_OK)
         return cairn_complain(reading->complaint, CAIRN_VERSION,
                               "%s/%s: the name %s of parameter %s is longer than %d bytes",
-                              reading->checkpoint->place.path, reading->path, key, parameter,
+                              reading->checkpoint->place.path, reading->path, key, parameter->name,
                               CAIRN_NAME_BYTES_MAX - 1);
     return CAIRN_OK;
 }
@@ -112,6 +116,7 @@ cut_buffer(struct reading *reading, const char *key, uint32_t group,
 {
     const struct cairn_deepspeed_group *known = &reading->state->groups.groups[group];
     size_t element_bytes = buffer->view.dtype->element_bytes;
+    struct cairn_deepspeed_share share = share_of(reading, group);
     bool stage3 = reading->state->stage3;
     uint64_t walked = 0;
     cairn_err err = CAIRN_OK;
@@ -119,19 +124,18 @@ cut_buffer(struct reading *reading, const char *key, uint32_t group,
     for (uint32_t i = 0; i < known->count && !err; i++) {
         const struct cairn_deepspeed_parameter *parameter =
             &reading->state->groups.parameters[known->first + i];
-        uint64_t begin, end, at, part = parameter->elements / reading->state->ranks +
-                                        (parameter->elements % reading->state->ranks != 0);
+        uint64_t begin, end, at,
+            part = parameter->elements / share.ranks + (parameter->elements % share.ranks != 0);
         char name[CAIRN_NAME_BYTES_MAX];
         uint32_t index = 0;
 
-        cairn_deepspeed_part(parameter, stage3, reading->state->ranks, reading->rank, partition,
-                             &begin, &end, &at);
+        cairn_deepspeed_part(parameter, stage3, share.ranks, share.rank, partition, &begin, &end, &at);
         if (stage3)
             at = walked;
         walked += part;
-        if (begin == end && reading->rank > 0)
+        if (begin == end && share.rank > 0)
             continue;
-        err = name_state(reading, key, parameter->name, name);
+        err = name_state(reading, key, parameter, share.expert_rank, name);
         if (!err && is_of_another_part(reading, name)) {
             err = check_tied(reading, name, buffer->view.dtype->dtype, parameter);
             continue;
@@ -206,6 +210,7 @@ read_scalar(struct reading *reading, const char *key, uint32_t group,
 {
     const struct cairn_deepspeed_group *known = &reading->state->groups.groups[group];
     struct cairn_deepspeed_scalar scalar = {.group = group};
+    struct cairn_deepspeed_share share = share_of(reading, group);
     char name[CAIRN_NAME_BYTES_MAX];
     uint32_t first = UINT32_MAX;
     cairn_err err;
@@ -217,9 +222,13 @@ read_scalar(struct reading *reading, const char *key, uint32_t group,
     if (!err)
         err = cairn_deepspeed_agree(reading->state, reading->path, reading->rank, &scalar,
                                     reading->complaint);
-    for (uint32_t i = 0; i < known->count && !err && reading->rank == 0; i++) {
-        err = name_state(reading, key, reading->state->groups.parameters[known->first + i].name,
-                         name);
+    if (!err && share.expert_rank > 0 && share.rank == 0) { /* the first experts' is there */
+        err = name_state(reading, key, &reading->state->groups.parameters[known->first], 0, name);
+        first = err ? UINT32_MAX : cairn_layout_tensor_find(reading->checkpoint->layout, name);
+    }
+    for (uint32_t i = 0; i < known->count && !err && share.rank == 0; i++) {
+        err = name_state(reading, key, &reading->state->groups.parameters[known->first + i],
+                         share.expert_rank, name);
         if (err)
             break;
         if (is_of_another_part(reading, name))
@@ -291,14 +300,17 @@ read_group_state(struct reading *reading, uint32_t group, const struct cairn_pic
 
 /* partition_count: a number, or one per group. */
 static bool
-counts_ranks(const struct cairn_pickle_node *count, uint32_t ranks)
+counts_ranks(const struct reading *reading, const struct cairn_pickle_node *count)
 {
+    const struct cairn_deepspeed_groups *groups = &reading->state->groups;
+    uint32_t ranks = reading->state->ranks;
     uint64_t number;
 
     if (!count)
         return true;
     for (uint32_t i = 0; count->kind == CAIRN_PICKLE_LIST && i < count->count; i++)
-        if (!cairn_pickle_u64(count->items[i], &number) || number != ranks)
+        if (!cairn_pickle_u64(count->items[i], &number) ||
+            number != (i < groups->group_count ? share_of(reading, i).ranks : ranks))
             return false;
     return count->kind == CAIRN_PICKLE_LIST || (cairn_pickle_u64(count, &number) && number == ranks);
 }
@@ -391,10 +403,33 @@ read_layout(struct reading *reading)
         return CAIRN_OK;
     if (gaps->count != groups->group_count)
         return refuse(reading, "param_alignment_paddings does not fit param_shapes");
-    for (uint32_t i = 0; i < gaps->count; i++)
+    for (uint32_t i = 0; i < gaps->count; i++) {
+        uint64_t lean = groups->groups[i].elements;
+
         if (!cairn_deepspeed_groups_set_gaps(groups, i, gaps->items[i]))
             return refuse(reading, "param_alignment_paddings does not fit param_shapes");
+        if (groups->groups[i].count > 0 && groups->parameters[groups->groups[i].first].own_experts > 0 &&
+            groups->groups[i].elements != lean)
+            return cairn_complain(reading->complaint, CAIRN_VERSION,
+                                  "%s/%s was saved with parameter_alignment, which is not read of experts; load it with "
+                                  "DeepSpeed and save it without",
+                                  reading->checkpoint->place.path, reading->path);
+    }
     return CAIRN_OK;
+}
+
+/* The object as that of a job whose experts are not spread. */
+static cairn_err
+gather_experts(struct reading *reading)
+{
+    struct cairn_deepspeed_groups whole = {0};
+    const char *why = NULL;
+    cairn_err err = cairn_deepspeed_experts_spread(&reading->state->groups, &reading->state->layers, 1, &whole, &why);
+
+    if (!err)
+        cairn_deepspeed_optim_spread(&reading->source.torch.tree, reading->optimizer, &whole);
+    cairn_deepspeed_groups_fini(&whole);
+    return err;
 }
 
 cairn_err
@@ -414,9 +449,9 @@ cairn_deepspeed_optim_read(struct cairn_checkpoint *checkpoint, struct cairn_dee
         err = refuse(&reading, "it holds no optimizer_state_dict");
     if (!err)
         err = read_layout(&reading);
-    if (!err && !counts_ranks(cairn_pickle_get(reading.optimizer, "partition_count"), state->ranks))
-        err = refuse(&reading, "its partition_count is not dp_world_size: the file is of a job with "
-                               "another number of ranks");
+    if (!err && !counts_ranks(&reading, cairn_pickle_get(reading.optimizer, "partition_count")))
+        err = refuse(&reading, "its partition_count is not dp_world_size, or for experts the ranks that have the same "
+                               "ones: the file is of a job with another number of ranks");
     if (!err)
         err = check_paddings(&reading);
     if (!err)
@@ -427,8 +462,12 @@ cairn_deepspeed_optim_read(struct cairn_checkpoint *checkpoint, struct cairn_dee
         cairn_deepspeed_forget(tree, reading.optimizer, "group_paddings");
         cairn_deepspeed_forget(tree, reading.optimizer, "param_slice_mappings");
         cairn_deepspeed_set_ranks(tree, reading.optimizer, "partition_count", 1);
-        err = cairn_deepspeed_carry(checkpoint, state, &reading.source, 1, rank, complaint);
+        cairn_deepspeed_tensor_forget(reading.optimizer);
+        if (state->layers.count > 0)
+            err = gather_experts(&reading);
     }
+    if (!err)
+        err = cairn_deepspeed_carry(checkpoint, state, &reading.source, 1, rank, complaint);
     cairn_torch_source_close(&reading.source);
     return err;
 }

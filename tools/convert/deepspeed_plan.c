@@ -15,10 +15,12 @@ padding_of(const struct cairn_deepspeed_target *target, uint32_t group)
     uint64_t all = target->groups.groups[group].elements;
     uint64_t partition =
         cairn_deepspeed_partition(&target->groups, group, false, target->ranks);
-    uint64_t begin = partition * target->rank;
+    struct cairn_deepspeed_share share =
+        cairn_deepspeed_share(&target->groups, group, target->ranks, target->rank);
+    uint64_t begin = partition * share.rank;
 
     if (!target->stage_known)
-        return target->rank + 1 == target->ranks ? partition * target->ranks - all : 0;
+        return share.rank + 1 == share.ranks ? partition * share.ranks - all : 0;
     if (begin >= all)
         return partition;
     return all - begin < partition ? partition - (all - begin) : 0;
@@ -58,6 +60,8 @@ set_mappings(const struct cairn_deepspeed_target *target, struct cairn_pickle *t
         const struct cairn_deepspeed_group *group = &target->groups.groups[g];
         uint64_t partition =
             cairn_deepspeed_partition(&target->groups, g, false, target->ranks);
+        struct cairn_deepspeed_share share =
+            cairn_deepspeed_share(&target->groups, g, target->ranks, target->rank);
         struct cairn_pickle_node *mapping = cairn_torch_ordered_dict(&builder);
 
         for (uint32_t i = 0; i < group->count; i++) {
@@ -66,8 +70,7 @@ set_mappings(const struct cairn_deepspeed_target *target, struct cairn_pickle *t
             struct cairn_pickle_node *address, *state;
             uint64_t begin, end, at;
 
-            cairn_deepspeed_part(parameter, false, target->ranks, target->rank, partition, &begin,
-                                 &end, &at);
+            cairn_deepspeed_part(parameter, false, share.ranks, share.rank, partition, &begin, &end, &at);
             if (begin == end)
                 continue;
             state = cairn_pickle_dict(tree);
@@ -81,6 +84,42 @@ set_mappings(const struct cairn_deepspeed_target *target, struct cairn_pickle *t
         cairn_pickle_append(tree, list, mapping);
     }
     cairn_torch_carry_replace(optimizer, "param_slice_mappings", list);
+}
+
+/* The ranks that cut each group's buffer. */
+static void
+set_counts(const struct cairn_deepspeed_target *target, struct cairn_pickle *tree,
+           struct cairn_pickle_node *optimizer)
+{
+    const struct cairn_pickle_node *known = cairn_pickle_get(optimizer, "partition_count");
+    struct cairn_pickle_node *list;
+
+    if (target->layers.count == 0 || !known || known->kind != CAIRN_PICKLE_LIST) {
+        cairn_deepspeed_set_ranks(tree, optimizer, "partition_count", target->ranks);
+        return;
+    }
+    list = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
+    for (uint32_t i = 0; i < target->groups.group_count; i++)
+        cairn_pickle_append(
+            tree, list,
+            cairn_pickle_int(tree, cairn_deepspeed_share(&target->groups, i, target->ranks, target->rank).ranks));
+    cairn_torch_carry_replace(optimizer, "partition_count", list);
+}
+
+/* What the object says of experts, for a rank that has its own alone. */
+static cairn_err
+set_experts(const struct cairn_deepspeed_target *target, struct cairn_deepspeed_object *object)
+{
+    const char *why = NULL;
+    cairn_err err;
+
+    if (target->layers.count == 0)
+        return CAIRN_OK;
+    cairn_torch_carry_replace(object->root, "param_shapes", cairn_deepspeed_shapes_node(&target->groups, &object->tree));
+    err = cairn_deepspeed_names_spread(&object->tree, object->root, "buffer_names", &target->layers, target->spread, &why);
+    return err == CAIRN_VERSION ? cairn_complain(target->complaint, CAIRN_INVAL, "%s: buffer_names: %s",
+                                                 target->checkpoint->place.path, why)
+                                : err;
 }
 
 cairn_err
@@ -99,6 +138,9 @@ cairn_deepspeed_plan_model(struct cairn_deepspeed_target *target, const char *fo
                        target->part);
     if (!err) {
         cairn_deepspeed_set_ranks(&object.tree, object.root, "dp_world_size", target->ranks);
+        err = target->tensor_ranks > 1 ? cairn_deepspeed_tensor_object(target, &object) : set_experts(target, &object);
+    }
+    if (!err) {
         if (target->rank == 0 && target->part == 0)
             err = cairn_deepspeed_carried_put(target->checkpoint, &object.tree, object.root);
         else
@@ -123,7 +165,9 @@ plan_optim(struct cairn_deepspeed_target *target, const char *folder, const char
                    prefix, target->rank, target->part);
     if (!err) {
         optimizer = cairn_pickle_get(object.root, "optimizer_state_dict");
-        cairn_deepspeed_set_ranks(&object.tree, optimizer, "partition_count", target->ranks);
+        set_counts(target, &object.tree, optimizer);
+        if (target->layers.count > 0)
+            cairn_deepspeed_optim_spread(&object.tree, optimizer, &target->groups);
         set_paddings(target, &object.tree, optimizer);
         set_mappings(target, &object.tree, optimizer);
         err = cairn_deepspeed_target_add(target, path, &object.tree, object.root);
@@ -132,7 +176,7 @@ plan_optim(struct cairn_deepspeed_target *target, const char *folder, const char
     return err;
 }
 
-/* The layers of a pipeline, from what is carried of them. */
+/* The layers of a pipeline, or the experts, from what is carried of them. */
 static cairn_err
 plan_layers(struct cairn_deepspeed_target *target, const char *folder)
 {

@@ -9,6 +9,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* The distinct keys of optimizer state of one element: "step". */
@@ -60,18 +61,18 @@ static cairn_err
 leave_out_scalars(struct cairn_deepspeed_target *target, const struct keys *keys,
                   const struct cairn_deepspeed_group *group)
 {
-    char name[CAIRN_NAME_BYTES_MAX + CAIRN_DEEPSPEED_KEY_BYTES_MAX];
-    char first[CAIRN_NAME_BYTES_MAX + CAIRN_DEEPSPEED_KEY_BYTES_MAX];
+    const struct cairn_deepspeed_parameter *parameters = &target->groups.parameters[group->first];
+    char name[CAIRN_NAME_BYTES_MAX], first[CAIRN_NAME_BYTES_MAX];
     cairn_err err = CAIRN_OK;
 
-    for (uint32_t k = 0; k < keys->count && !err; k++)
-        for (uint32_t i = 1; i < group->count && !err; i++) {
-            (void)snprintf(first, sizeof(first), "%s.%s", keys->keys[k],
-                           target->groups.parameters[group->first].name);
-            (void)snprintf(name, sizeof(name), "%s.%s", keys->keys[k],
-                           target->groups.parameters[group->first + i].name);
-            err = leave_out(target, name, first);
-        }
+    for (uint32_t k = 0; k < keys->count && group->count > 0 && !err; k++) {
+        if (cairn_deepspeed_state_name(keys->keys[k], parameters, 0, first) != CAIRN_OK)
+            continue; /* no tensor is called so */
+        for (uint64_t i = 1; i < (uint64_t)group->count * group->spread && !err; i++)
+            if (cairn_deepspeed_state_name(keys->keys[k], &parameters[i % group->count], (uint32_t)(i / group->count),
+                                           name) == CAIRN_OK)
+                err = leave_out(target, name, first);
+    }
     return err;
 }
 
@@ -104,6 +105,17 @@ is_carried(const struct cairn_output *output, uint32_t tensor)
     return false;
 }
 
+/* Whether a name is of a part of the module that is not written: there are fewer tensor-parallel ranks now. */
+static bool
+is_of_no_part(const struct cairn_deepspeed_target *target, const char *name)
+{
+    char *end = NULL;
+
+    if (strncmp(name, "part", 4) != 0 || name[4] < '0' || name[4] > '9')
+        return false;
+    return strtoul(name + 4, &end, 10) >= target->part_count && *end == '/';
+}
+
 /* An object of a rank's own that no file was made of: there are fewer ranks now. */
 static cairn_err
 refuse_own_objects(const struct cairn_deepspeed_target *target)
@@ -116,7 +128,7 @@ refuse_own_objects(const struct cairn_deepspeed_target *target)
     for (uint32_t i = 0; i < cairn_layout_tensor_count(layout); i++) {
         const char *name = cairn_layout_tensor(layout, i)->name;
 
-        if (strncmp(name, scope, strlen(scope)) == 0 &&
+        if ((strncmp(name, scope, strlen(scope)) == 0 || is_of_no_part(target, name)) &&
             (strstr(name, "/" CAIRN_DEEPSPEED_MODEL) || strstr(name, "/" CAIRN_DEEPSPEED_OPTIM)) &&
             !is_carried(target->output, i))
             return cairn_complain(target->complaint, CAIRN_INVAL,

@@ -134,6 +134,19 @@ keep_common(struct cairn_deepspeed_state *state, struct cairn_torch_source *sour
                               &state->carried_bytes[which]);
 }
 
+/* A later part's first rank's object, which is carried where it differs from the first part's. */
+static cairn_err
+carry_part(struct cairn_checkpoint *checkpoint, struct cairn_deepspeed_state *state,
+           struct cairn_torch_source *source, int which, const char *own, struct cairn_complaint *complaint)
+{
+    cairn_err err = keep_common(state, source, which);
+
+    if (err || (state->carried_bytes[which] == state->first->carried_bytes[which] &&
+                memcmp(state->carried[which], state->first->carried[which], state->carried_bytes[which]) == 0))
+        return err;
+    return cairn_checkpoint_add_opaque(checkpoint, own, state->carried[which], state->carried_bytes[which], complaint);
+}
+
 cairn_err
 cairn_deepspeed_carry(struct cairn_checkpoint *checkpoint, struct cairn_deepspeed_state *state,
                       struct cairn_torch_source *source, int which, uint32_t rank,
@@ -152,6 +165,10 @@ cairn_deepspeed_carry(struct cairn_checkpoint *checkpoint, struct cairn_deepspee
     err = cairn_torch_source_carry(checkpoint, source, scope, &bytes, &bytes_len, complaint);
     if (err)
         return err;
+    if (rank == 0 && state->first && state->cut) {
+        free(bytes);
+        return carry_part(checkpoint, state, source, which, own, complaint);
+    }
     if (rank == 0) {
         err = cairn_checkpoint_add_opaque(checkpoint, own, bytes, bytes_len, complaint);
         free(bytes);
@@ -242,8 +259,11 @@ cairn_deepspeed_state_end(struct cairn_checkpoint *checkpoint, struct cairn_deep
     char name[CAIRN_NAME_BYTES_MAX];
     uint8_t *bytes = NULL;
     size_t bytes_len = 0, taken = 0;
+    bool mixed;
     cairn_err err;
 
+    if (state->cut && state->first)
+        return CAIRN_OK; /* all is said by the first part */
     cairn_deepspeed_scoped(state->part, 0, CAIRN_DEEPSPEED_MODEL, name);
     cairn_pickle_init(&tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
     err = cairn_checkpoint_load_opaque(checkpoint, name,
@@ -260,7 +280,8 @@ cairn_deepspeed_state_end(struct cairn_checkpoint *checkpoint, struct cairn_deep
     checkpoint->parallelism =
         (struct cairn_parallelism){.tp = state->cut ? state->part_count : 1,
                                    .pp = state->cut ? 1 : state->part_count,
-                                   .dp = state->ranks};
+                                   .dp = state->ranks,
+                                   .ep = cairn_deepspeed_spread(&state->groups, &mixed)};
     (void)snprintf(checkpoint->framework, sizeof(checkpoint->framework), "DeepSpeed%s%s",
                    state->version[0] ? " " : "", state->version);
     if (state->stage_known) {

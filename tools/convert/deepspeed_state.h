@@ -8,25 +8,31 @@
  *
  * Carried, as torch_carry.h has it: deepspeed/model_states.pickle and deepspeed/optim_states.pickle, the
  * objects of rank 0's files, and rank<N>/… of those ranks whose objects differ; with part<N>/ in front those
- * of the later stages of a pipeline, and deepspeed/layer_<number>-model_states.pickle of its layers. Words besides
- * "tensor":
+ * of the later stages of a pipeline, and deepspeed/layer_<number>-model_states.pickle of its layers, or
+ * deepspeed/layer_<layer>_expert_<number>_mp_rank_00_model_states.pickle of experts. Words besides "tensor":
  *   ("flat", "<key>/<group>")    a rank's buffer of a group
  *   ("scalar", "<key>/<group>")  a tensor of one element that all ranks have
  *   ("fragment", parameter)      a rank's part of a frozen parameter, ZeRO 3
  *   ("empty", dtype)             a parameter's place in a module of ZeRO 3
  *   ("line", name)               a tensor without its shape (never carried, only written)
- * What depends on the number of ranks is as good as left out, so that the same state is the same bytes:
- * group_paddings and param_slice_mappings are None, dp_world_size and partition_count 1.
+ * What depends on the number of ranks is as good as left out, so that the same state is the same bytes: parts of tensor
+ * parallelism carry what those of a job without would, and nothing where it is what the first part has;
+ * group_paddings and param_slice_mappings are None, dp_world_size and partition_count 1, and experts are
+ * those of a job that spreads them over one rank.
  */
 #ifndef CAIRN_TOOLS_CONVERT_DEEPSPEED_STATE_H
 #define CAIRN_TOOLS_CONVERT_DEEPSPEED_STATE_H
 
 #include "tools/convert/deepspeed_cuts.h"
-#include "tools/convert/deepspeed_groups.h"
+#include "tools/convert/deepspeed_experts.h"
 #include "tools/convert/torch_source.h"
 
 #define CAIRN_DEEPSPEED_MODEL "deepspeed/model_states.pickle"
 #define CAIRN_DEEPSPEED_OPTIM "deepspeed/optim_states.pickle"
+/* The rows of an embedding with the padding that it had in all tensor-parallel parts, text; not there without padding. */
+#define CAIRN_DEEPSPEED_VOCABULARY_ROWS "deepspeed/vocabulary_rows"
+/* The ranks that experts are spread over, where the groups hold for this number alone: text, "0" for several numbers. */
+#define CAIRN_DEEPSPEED_EXPERT_RANKS "deepspeed/expert_ranks"
 #define CAIRN_DEEPSPEED_SCOPE "deepspeed/"
 
 enum { CAIRN_DEEPSPEED_KEY_BYTES_MAX = 64 };
@@ -43,6 +49,7 @@ struct cairn_deepspeed_state {
     uint32_t part, part_count; /* which part of the module this is of */
     uint32_t first_tensor;     /* of this part in the layout: tied parameters are in several parts */
     bool has_layers;           /* a pipeline's files */
+    struct cairn_deepspeed_layers layers; /* of experts; borrowed */
     bool cut;                  /* parts are those of tensor parallelism, else stages of a pipeline */
     struct cairn_deepspeed_cuts cuts;
     struct cairn_deepspeed_cut *cut_of; /* [groups.parameter_count] where `cut` */
@@ -54,6 +61,7 @@ struct cairn_deepspeed_state {
     uint32_t ranks;
     uint8_t *carried[2]; /* rank 0's pickles: model, optim; as other ranks would have them */
     size_t carried_bytes[2];
+    const struct cairn_deepspeed_state *first; /* the first part's, where this is a later one; borrowed */
     struct cairn_deepspeed_scalar *scalars;
     uint32_t scalar_count;
     char version[32];
@@ -65,12 +73,43 @@ void cairn_deepspeed_state_fini(struct cairn_deepspeed_state *state);
 void cairn_deepspeed_scoped(uint32_t part, uint32_t rank, const char *what,
                             char name[CAIRN_NAME_BYTES_MAX]);
 
-/* Reads the layers of a pipeline, after all of its parts: each tensor under the name that it has in the
- * module. */
+/* Reads the layers of a pipeline, or the experts of a module (`numbers` NULL), after all parts: each tensor under the name
+ * that it has in the module. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_layers_read(struct cairn_checkpoint *checkpoint,
                                                        char *const *paths, const uint32_t *numbers,
                                                        uint32_t count, uint32_t part_count,
                                                        struct cairn_complaint *complaint);
+
+struct cairn_deepspeed_files;
+
+/* deepspeed_expert_read.c: the layers of which there are files of experts. CAIRN_CORRUPT, CAIRN_VERSION; complained about. The
+ * caller ends *layers in any case. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_experts_in_files(struct cairn_checkpoint *checkpoint,
+                                                            const struct cairn_deepspeed_files *files,
+                                                            struct cairn_deepspeed_layers *layers,
+                                                            struct cairn_complaint *complaint);
+/* Which groups of the state are of experts, as a model_states object tells it, which must say as many as there are. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_experts_in_model(const struct cairn_checkpoint *checkpoint,
+                                                            struct cairn_deepspeed_state *state,
+                                                            const struct cairn_pickle_node *root, const char *where,
+                                                            struct cairn_complaint *complaint);
+/* The model_states object becomes that of a job whose experts are not spread. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_experts_gather(struct cairn_checkpoint *checkpoint,
+                                                          struct cairn_deepspeed_state *state,
+                                                          struct cairn_pickle *tree, struct cairn_pickle_node *root,
+                                                          const char *where, struct cairn_complaint *complaint);
+
+/* deepspeed_tensor_read.c: a model_states object becomes that of a job without tensor parallelism. Failures are the tree's. */
+void cairn_deepspeed_tensor_gather(struct cairn_deepspeed_state *state, struct cairn_pickle *tree,
+                                   struct cairn_pickle_node *root);
+/* Leaves out where each rank's elements belong, which the patterns in universal_checkpoint_info say too. */
+void cairn_deepspeed_tensor_forget(struct cairn_pickle_node *dict);
+/* Carries CAIRN_DEEPSPEED_VOCABULARY_ROWS where there is padding. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_tensor_rows(struct cairn_checkpoint *checkpoint,
+                                                       const struct cairn_deepspeed_state *state,
+                                                       struct cairn_complaint *complaint);
+/* What a dict has under a key is not there any more. */
+void cairn_deepspeed_remove(struct cairn_pickle_node *dict, const char *key);
 
 /* Reads a model_states file of a rank; rank 0 first. Complained about, as all here. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_model_read(struct cairn_checkpoint *checkpoint,

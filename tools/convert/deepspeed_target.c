@@ -18,6 +18,8 @@ load_carried(struct cairn_deepspeed_target *target, int which, const char *what)
     cairn_err err;
 
     cairn_deepspeed_scoped(target->part, 0, what, name);
+    if (cairn_layout_tensor_find(target->checkpoint->layout, name) == UINT32_MAX)
+        cairn_deepspeed_scoped(0, 0, what, name); /* a tensor-parallel rank that says what the first says */
     err = cairn_checkpoint_load_opaque(
         target->checkpoint, name, CAIRN_CONVERT_METADATA_BYTES_MAX, &target->carried[which],
         &target->carried_bytes[which], target->complaint);
@@ -152,6 +154,83 @@ read_optimizer(struct cairn_deepspeed_target *target)
     return err;
 }
 
+/* Over how many ranks experts shall be spread: as said, or as the source had it. */
+static cairn_err
+choose_spread(struct cairn_deepspeed_target *target, uint32_t wanted)
+{
+    const char *path = target->checkpoint->place.path;
+    uint8_t *text = NULL;
+    size_t text_bytes = 0;
+    unsigned long bound;
+    cairn_err err = cairn_checkpoint_load_opaque(target->checkpoint, CAIRN_DEEPSPEED_EXPERT_RANKS, 15, &text,
+                                                 &text_bytes, target->complaint);
+
+    if (err && err != CAIRN_NOT_FOUND)
+        return err;
+    target->spread = wanted ? wanted : target->checkpoint->parallelism.ep;
+    target->spread = target->spread ? target->spread : 1;
+    if (err == CAIRN_NOT_FOUND)
+        return CAIRN_OK;
+    bound = strtoul((const char *)text, NULL, 10);
+    free(text);
+    if (bound == 0)
+        return cairn_complain(target->complaint, CAIRN_INVAL,
+                              "%s has layers whose experts were spread over different numbers of ranks, which are read "
+                              "and not written",
+                              path);
+    target->spread = wanted ? wanted : (uint32_t)bound;
+    if (target->spread != bound)
+        return cairn_complain(target->complaint, CAIRN_INVAL,
+                              "%s has groups of experts so large that DeepSpeed splits them by the number of ranks that "
+                              "they are spread over, which was %lu and stays so: say --ep %lu",
+                              path, bound, bound);
+    return cairn_deepspeed_target_carried(target, CAIRN_DEEPSPEED_EXPERT_RANKS);
+}
+
+/* The groups as a rank of the target has them. */
+static cairn_err
+spread_experts(struct cairn_deepspeed_target *target, const struct cairn_pickle_node *model, uint32_t wanted, bool flat)
+{
+    const struct cairn_pickle_node *first =
+        cairn_pickle_get(cairn_pickle_get(model, "ds_config"), "use_data_before_expert_parallelism");
+    struct cairn_deepspeed_groups local = {0};
+    const char *why = NULL;
+    cairn_err err = cairn_deepspeed_layers_of(&target->groups, &target->layers);
+
+    target->spread = 1;
+    if (!err && target->layers.count == 0)
+        return wanted <= 1 ? CAIRN_OK
+                           : cairn_complain(target->complaint, CAIRN_INVAL,
+                                            "%s has no layers of experts that DeepSpeed spread over ranks: leave out --ep",
+                                            target->checkpoint->place.path);
+    if (!err && !flat)
+        return cairn_complain(target->complaint, CAIRN_INVAL,
+                              "%s has experts, which DeepSpeed does not load from its universal form; write deepspeed, "
+                              "with the --dp and --ep of the job that shall load it",
+                              target->checkpoint->place.path);
+    if (!err)
+        err = choose_spread(target, wanted);
+    if (!err && target->ranks % target->spread != 0)
+        return cairn_complain(target->complaint, CAIRN_INVAL,
+                              "experts cannot be spread over %" PRIu32 " of %" PRIu32
+                              " ranks: say a --dp that is a multiple of --ep",
+                              target->spread, target->ranks);
+    target->groups.data_first = first && first->kind == CAIRN_PICKLE_BOOL && first->truth;
+    if (!err)
+        err = cairn_deepspeed_experts_spread(&target->groups, &target->layers, target->spread, &local, &why);
+    if (err == CAIRN_VERSION)
+        err = cairn_complain(target->complaint, CAIRN_INVAL, "%s, for --ep %" PRIu32 ": %s",
+                             target->checkpoint->place.path, target->spread, why);
+    if (!err) {
+        struct cairn_deepspeed_groups whole = target->groups;
+
+        target->groups = local;
+        local = whole;
+    }
+    cairn_deepspeed_groups_fini(&local);
+    return err;
+}
+
 /*
  * With round_robin_gradients the order in the buffers of ZeRO 1 and 2 depends on the number of ranks, and
  * DeepSpeed's loader does not look at the order that the files tell.
@@ -164,11 +243,12 @@ check_order(const struct cairn_deepspeed_target *target, const struct cairn_pick
     const struct cairn_pickle_node *turns = cairn_pickle_get(zero, "round_robin_gradients");
 
     if (!turns || turns->kind != CAIRN_PICKLE_BOOL || !turns->truth ||
-        target->ranks == target->checkpoint->parallelism.dp)
+        (target->ranks == target->checkpoint->parallelism.dp &&
+         (target->layers.count == 0 || target->spread == target->checkpoint->parallelism.ep)))
         return CAIRN_OK;
     return cairn_complain(target->complaint, CAIRN_INVAL,
                           "%s was saved with round_robin_gradients, so the order of its parameters "
-                          "holds for %" PRIu32 " ranks and not for %" PRIu32
+                          "holds for its %" PRIu32 " ranks and not for these %" PRIu32
                           "; convert it to deepspeed-universal, and load that without the option",
                           target->checkpoint->place.path, target->checkpoint->parallelism.dp,
                           target->ranks);
@@ -220,24 +300,31 @@ note_aliases(struct cairn_deepspeed_target *target)
     return CAIRN_OK;
 }
 
-/* Whether the parts are those of tensor parallelism: as the files say, or because a pipeline would have layers. */
-static bool
-is_cut(const struct cairn_deepspeed_target *target, const struct cairn_pickle_node *model)
+/* How many parts a pipeline has: objects of later tensor-parallel ranks are there only where they say something else. */
+static uint32_t
+count_stages(const struct cairn_deepspeed_target *target, const struct cairn_pickle_node *model)
 {
     static const char layer[] = CAIRN_DEEPSPEED_SCOPE "layer_";
     const struct cairn_layout *layout = target->checkpoint->layout;
     uint64_t degree;
 
-    if (cairn_pickle_u64(
-            cairn_pickle_get(cairn_pickle_get(model, "checkpoint_parallel_dimensions"), "tp_degree"),
-            &degree))
-        return degree > 1;
-    if (target->part_count == 1)
-        return false;
+    if (cairn_pickle_u64(cairn_pickle_get(cairn_pickle_get(model, "checkpoint_parallel_dimensions"), "pp_degree"),
+                         &degree))
+        return degree > 1 ? target->part_count : 1;
     for (uint32_t i = 0; i < cairn_layout_tensor_count(layout); i++)
         if (strncmp(cairn_layout_tensor(layout, i)->name, layer, strlen(layer)) == 0)
-            return false;
-    return true;
+            return target->part_count;
+    return 1;
+}
+
+/* Whether shapes in the object are those of parts. */
+static bool
+is_old(const struct cairn_pickle_node *model)
+{
+    const struct cairn_pickle_node *degrees = cairn_pickle_get(model, "checkpoint_parallel_dimensions");
+    uint64_t degree;
+
+    return cairn_pickle_u64(cairn_pickle_get(degrees, "tp_degree"), &degree) && degree > 1;
 }
 
 cairn_err
@@ -261,11 +348,6 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
     target->ranks = wanted->dp ? wanted->dp : checkpoint->parallelism.dp;
     if (target->ranks == 0)
         target->ranks = 1;
-    if (wanted->tp > 1 || wanted->ep > 1 || (wanted->pp > 0 && wanted->pp != target->part_count))
-        return cairn_complain(complaint, CAIRN_INVAL,
-                              "DeepSpeed's files are written for another number of data-parallel ranks "
-                              "alone, here with a pipeline of %" PRIu32 ": leave out --tp, --pp and --ep",
-                              target->part_count);
     err = load_carried(target, 0, CAIRN_DEEPSPEED_MODEL);
     if (!err)
         err = load_carried(target, 1, CAIRN_DEEPSPEED_OPTIM);
@@ -277,12 +359,22 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
                              checkpoint->place.path);
     if (!err)
         err = cairn_deepspeed_object_load(target, 0, 0, &object);
-    if (!err && is_cut(target, object.root))
+    if (!err)
+        target->part_count = count_stages(target, object.root);
+    if (!err && wanted->pp > 0 && wanted->pp != target->part_count)
         err = cairn_complain(complaint, CAIRN_INVAL,
-                             "%s was saved with tensor parallelism, with which no files are written; make "
-                             "%s anew without it: --drop '*deepspeed/*' with --zero and --job",
-                             checkpoint->place.path,
-                             flat ? "them" : "DeepSpeed's own (--to deepspeed), and these of them,");
+                             "DeepSpeed's files are written with the pipeline that they had, here of %" PRIu32
+                             ": leave out --pp",
+                             target->part_count);
+    if (!err && target->part_count > 1 && wanted->tp > 1)
+        err = cairn_complain(complaint, CAIRN_INVAL,
+                             "%s has a pipeline, which is not written with tensor parallelism: leave out --tp",
+                             checkpoint->place.path);
+    if (!err && is_old(object.root))
+        err = cairn_complain(complaint, CAIRN_INVAL,
+                             "%s says of tensor parallelism what cannot be used any more: convert what DeepSpeed saved once "
+                             "more, or make its files anew: --drop '*deepspeed/*' with --zero and --job",
+                             checkpoint->place.path);
     shapes = err ? NULL : cairn_pickle_get(object.root, "param_shapes");
     if (checkpoint->step_known ||
         !cairn_pickle_u64(cairn_pickle_get(object.root, "global_steps"), &target->step))
@@ -291,6 +383,10 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
         err = read_groups(target, shapes);
     if (!err && target->carried[1])
         err = read_optimizer(target);
+    if (!err)
+        err = spread_experts(target, object.root, wanted->ep, flat);
+    if (!err)
+        err = cairn_deepspeed_tensor_plan(target, object.root, target->part_count > 1 ? 1 : wanted->tp, flat);
     if (!err)
         err = note_aliases(target);
     if (!err && !target->stage3 && flat)
@@ -303,6 +399,11 @@ void
 cairn_deepspeed_target_fini(struct cairn_deepspeed_target *target)
 {
     cairn_deepspeed_groups_fini(&target->groups);
+    cairn_deepspeed_layers_fini(&target->layers);
+    cairn_deepspeed_cuts_fini(&target->cuts);
+    free(target->cut_of);
+    free(target->cut_at);
+    free(target->pieces);
     free(target->carried[0]);
     free(target->carried[1]);
     free(target->alias_of);
@@ -331,7 +432,7 @@ cairn_deepspeed_target_saved(const struct cairn_deepspeed_target *target, uint32
         cairn_deepspeed_partition(&target->groups, group, target->stage3, target->ranks);
     if (target->stage3 || padded)
         return *partition;
-    begin = *partition * target->rank;
+    begin = *partition * cairn_deepspeed_share(&target->groups, group, target->ranks, target->rank).rank;
     if (begin >= all)
         return 0;
     return all - begin < *partition ? all - begin : *partition;

@@ -10,18 +10,32 @@
 
 enum { CAIRN_DEEPSPEED_KEYS_MAX = 32 };
 
+/* What a tensor-parallel rank has of a tensor. */
+struct cairn_deepspeed_piece {
+    uint64_t shape[CAIRN_DIMS_MAX];
+    struct cairn_deepspeed_cut cut;
+};
+
 /* All zero is the empty value. */
 struct cairn_deepspeed_target {
     const struct cairn_checkpoint *checkpoint;
     const struct cairn_output_options *options;
     struct cairn_output *output;
     struct cairn_complaint *complaint;
-    struct cairn_deepspeed_groups groups;
+    struct cairn_deepspeed_groups groups; /* as a rank of the target has them */
+    struct cairn_deepspeed_layers layers; /* of experts */
+    uint32_t spread; /* ranks that they are spread over */
     bool has_groups, stage_known, stage3;
     bool elastic; /* the optimizer's state is saved without padding */
     uint32_t ranks, rank; /* of the target; whose file is being made */
     uint64_t step; /* of the checkpoint, or as it is carried */
-    uint32_t part, part_count; /* of the module, as the source had them: stages of a pipeline */
+    uint32_t part, part_count; /* of the module: stages of a pipeline, as the source had them, or tensor-parallel ranks */
+    uint32_t tensor_ranks;     /* 1: no tensor parallelism, and the next five are not used */
+    struct cairn_deepspeed_cuts cuts;
+    uint64_t padded_rows;               /* of embeddings, in all parts; 0: no padding */
+    struct cairn_deepspeed_cut *cut_of; /* [groups.parameter_count] */
+    uint32_t *cut_at;                   /* [tensors]: 0, or 1 + which of the next ones a tensor of the module is written as */
+    struct cairn_deepspeed_piece *pieces;
     const struct cairn_deepspeed_target *parts; /* [part_count], this one among them; NULL: one */
     char keys[CAIRN_DEEPSPEED_KEYS_MAX][CAIRN_DEEPSPEED_KEY_BYTES_MAX]; /* of flat buffers */
     uint32_t key_count;
@@ -59,6 +73,24 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_object_named(struct cairn_deepspeed_t
                                                         const char *name,
                                                         struct cairn_deepspeed_object *object);
 void cairn_deepspeed_object_fini(struct cairn_deepspeed_object *object);
+
+/*
+ * deepspeed_tensor_write.c. How many tensor-parallel ranks there shall be (`wanted`, 0: as the source), and the groups as one of them
+ * has them. CAIRN_INVAL where that is not said, or does not go.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_tensor_plan(struct cairn_deepspeed_target *target,
+                                                       const struct cairn_pickle_node *model, uint32_t wanted,
+                                                       bool flat);
+/* A model_states object becomes that of a tensor-parallel rank, and the tensors of its module are noted. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_tensor_object(struct cairn_deepspeed_target *target,
+                                                         struct cairn_deepspeed_object *object);
+/* Elements [begin, end) of the rank's part of a parameter of a group, which lie at `at` of a file. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_tensor_add_flat(struct cairn_deepspeed_target *target, uint32_t parameter,
+                                                           uint32_t tensor, uint32_t file, uint64_t begin, uint64_t end,
+                                                           uint64_t at);
+/* The rank's part of a tensor that is noted, at `at` of a file. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_tensor_add(struct cairn_deepspeed_target *target, uint32_t tensor, uint32_t file,
+                                                      uint64_t at);
 
 /* Adds a file with a tree (target->rank says whose), and the pieces of the tensors in it. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_add(struct cairn_deepspeed_target *target,

@@ -344,6 +344,7 @@ struct cairn_output {
     uint32_t sum_count, sum_room;
     struct cairn_output_small *smalls; /* in the order in which they are written; the last is the marker */
     uint32_t small_count, small_room;
+    uint64_t small_bytes; /* about what `finish` will add to them, for the room on the disk */
     uint32_t *carried; /* source tensors that are in literals or small files, not in the layout */
     uint32_t carried_count, carried_room;
     struct cairn_output_equal *equals;

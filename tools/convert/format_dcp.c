@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "tools/convert/dcp.h"
 #include "tools/convert/dcp_index.h"
 #include "tools/convert/param_groups.h"
@@ -205,9 +204,25 @@ pack_groups(struct reading *reading, bool *packed)
 /* ---- items ---- */
 
 static cairn_err
-read_item(struct reading *reading, struct cairn_dcp_source *source,
-          const struct cairn_dcp_wanted *wanted, bool groups_again)
+add_chunk(struct reading *reading, struct cairn_dcp_chunks *chunks, size_t index,
+          const struct cairn_dcp_source *source)
 {
+    uint32_t entry = reading->wants.items[index].entry;
+    const struct cairn_dcp_chunk *chunk;
+    cairn_err err = cairn_dcp_chunks_take(chunks, index, reading->checkpoint, source, &chunk,
+                                          reading->complaint);
+
+    return err ? err
+               : cairn_checkpoint_add_box(reading->checkpoint, reading->named[entry].tensor,
+                                          source->container, chunk->start, chunk->extent,
+                                          chunk->at, chunk->stride_bytes, reading->complaint);
+}
+
+static cairn_err
+read_item(struct reading *reading, struct cairn_dcp_source *source,
+          struct cairn_dcp_chunks *chunks, size_t index, bool groups_again)
+{
+    const struct cairn_dcp_wanted *wanted = &reading->wants.items[index];
     const struct cairn_dcp_entry *entry = &reading->metadata.entries[wanted->entry];
     struct cairn_group_value *value = &reading->values[wanted->entry];
     char name[CAIRN_STATE_NAME_BYTES_MAX], final_name[CAIRN_NAME_BYTES_MAX];
@@ -220,8 +235,7 @@ read_item(struct reading *reading, struct cairn_dcp_source *source,
     if (err)
         return err;
     if (entry->tensor)
-        return cairn_dcp_add_chunk(reading->checkpoint, source, entry, wanted,
-                                   reading->named[wanted->entry].tensor, reading->complaint);
+        return add_chunk(reading, chunks, index, source);
     if (reading->grouped[wanted->entry] && !groups_again) {
         if (!reading->groups_plain)
             return CAIRN_OK;
@@ -244,15 +258,18 @@ static cairn_err
 read_items(struct reading *reading, bool groups_again)
 {
     struct cairn_dcp_source source = {.fd = -1};
-    cairn_err err = CAIRN_OK;
+    struct cairn_dcp_chunks *chunks = NULL;
+    cairn_err err = cairn_dcp_chunks_open(reading->checkpoint, &reading->metadata,
+                                          &reading->wants, &chunks);
 
     for (size_t i = 0; i < reading->wants.count && !err; i++) {
         uint32_t entry = reading->wants.items[i].entry;
 
         if (!groups_again ||
             (reading->grouped[entry] && !reading->metadata.entries[entry].tensor))
-            err = read_item(reading, &source, &reading->wants.items[i], groups_again);
+            err = read_item(reading, &source, chunks, i, groups_again);
     }
+    cairn_dcp_chunks_close(chunks);
     cairn_dcp_source_close(&source);
     return err;
 }
@@ -440,17 +457,8 @@ static cairn_err
 read_checkpoint(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
 {
     struct reading reading = {.checkpoint = checkpoint, .complaint = complaint};
-    char path[CAIRN_FILE_PATH_BYTES_MAX];
-    uint8_t *bytes = NULL;
-    size_t bytes_len = 0;
-    cairn_err err;
+    cairn_err err = cairn_dcp_metadata_load(checkpoint, &reading.metadata, complaint);
 
-    (void)snprintf(path, sizeof(path), "%s/" CAIRN_DCP_METADATA, checkpoint->place.path);
-    err = cairn_place_load(&checkpoint->place, CAIRN_DCP_METADATA,
-                           CAIRN_CONVERT_METADATA_BYTES_MAX, &bytes, &bytes_len, complaint);
-    if (err)
-        return err;
-    err = cairn_dcp_metadata_parse(bytes, bytes_len, path, &reading.metadata, complaint);
     if (err)
         return err;
     (void)snprintf(checkpoint->framework, sizeof(checkpoint->framework),

@@ -74,30 +74,44 @@ check_counts(const struct cairn_checkpoint *checkpoint, const struct cairn_deeps
 /* All files of one part of the module. */
 static cairn_err
 read_part(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_files *files,
-          uint32_t part, struct cairn_complaint *complaint)
+          struct cairn_deepspeed_state *state, struct cairn_complaint *complaint)
 {
-    struct cairn_deepspeed_state state = {
-        .part = part,
-        .part_count = files->part_count,
-        .first_tensor = cairn_layout_tensor_count(checkpoint->layout),
-        .has_layers = files->layer_count > 0,
-        .stage3 = files->model_by_rank};
     uint32_t models = files->model_count / files->part_count;
     uint32_t optims = files->optim_count / files->part_count;
+    char *const *model = &files->models[state->part * models], *const *optim = &files->optims[state->part * optims];
     cairn_err err;
 
-    err = cairn_deepspeed_model_read(checkpoint, &state, files->models[part * models], 0, complaint);
+    err = cairn_deepspeed_model_read(checkpoint, state, model[0], 0, complaint);
     if (!err)
-        err = check_counts(checkpoint, files, &state, complaint);
+        err = check_counts(checkpoint, files, state, complaint);
     for (uint32_t i = 1; i < models && !err; i++)
-        err = cairn_deepspeed_model_read(checkpoint, &state, files->models[part * models + i], i,
-                                         complaint);
+        err = cairn_deepspeed_model_read(checkpoint, state, model[i], i, complaint);
     for (uint32_t i = 0; i < optims && !err; i++)
-        err = cairn_deepspeed_optim_read(checkpoint, &state, files->optims[part * optims + i], i,
-                                         complaint);
-    if (!err)
-        err = cairn_deepspeed_state_end(checkpoint, &state, complaint);
-    cairn_deepspeed_state_fini(&state);
+        err = cairn_deepspeed_optim_read(checkpoint, state, optim[i], i, complaint);
+    return err ? err : cairn_deepspeed_state_end(checkpoint, state, complaint);
+}
+
+static cairn_err
+read_parts(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_files *files,
+           const struct cairn_deepspeed_layers *layers, struct cairn_complaint *complaint)
+{
+    struct cairn_deepspeed_state first = {0};
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t part = 0; part < files->part_count && !err; part++) {
+        struct cairn_deepspeed_state later = {0}, *state = part == 0 ? &first : &later;
+
+        state->part = part;
+        state->part_count = files->part_count;
+        state->first_tensor = cairn_layout_tensor_count(checkpoint->layout);
+        state->has_layers = files->layer_count > 0;
+        state->layers = *layers;
+        state->stage3 = files->model_by_rank;
+        state->first = part == 0 ? NULL : &first;
+        err = read_part(checkpoint, files, state, complaint);
+        cairn_deepspeed_state_fini(&later);
+    }
+    cairn_deepspeed_state_fini(&first);
     return err;
 }
 
@@ -105,19 +119,26 @@ static cairn_err
 read_all(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
 {
     struct cairn_deepspeed_files files = {0};
+    struct cairn_deepspeed_layers layers = {0};
     char folder[CAIRN_NAME_BYTES_MAX];
     cairn_err err;
 
     err = cairn_deepspeed_folder(&checkpoint->place, "latest", folder, complaint);
     if (!err)
         err = cairn_deepspeed_files_list(&checkpoint->place, folder, &files, complaint);
-    for (uint32_t part = 0; part < files.part_count && !err; part++)
-        err = read_part(checkpoint, &files, part, complaint);
+    if (!err)
+        err = cairn_deepspeed_experts_in_files(checkpoint, &files, &layers, complaint);
+    if (!err)
+        err = read_parts(checkpoint, &files, &layers, complaint);
+    if (!err)
+        err = cairn_deepspeed_layers_read(checkpoint, files.experts, NULL, files.expert_count, files.part_count,
+                                          complaint);
     if (!err)
         err = cairn_deepspeed_layers_read(checkpoint, files.layers, files.layer_numbers,
                                           files.layer_count, files.part_count, complaint);
     if (!err && files.bf16) /* what the loader looks for first, where the job trains in bf16 */
         err = cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_PREFIX, "bf16_", 5, complaint);
+    cairn_deepspeed_layers_fini(&layers);
     cairn_deepspeed_files_fini(&files);
     return err;
 }

@@ -21,6 +21,7 @@
 
 #include "base/file.h"
 #include "tools/convert/deepspeed_files.h"
+#include "tools/convert/deepspeed_make.h"
 #include "tools/convert/deepspeed_plan.h"
 #include "tools/convert/pickle_read.h"
 
@@ -314,6 +315,21 @@ read_all(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
     return err;
 }
 
+/* What is made for another framework's checkpoint is what its own files are made of. */
+static cairn_err
+prepare(struct cairn_checkpoint *checkpoint, const struct cairn_output_options *options,
+        struct cairn_complaint *complaint)
+{
+    cairn_err err = cairn_deepspeed_prepare(checkpoint, options, complaint);
+
+    if (!err && options->zero == CAIRN_ZERO_3)
+        err = cairn_checkpoint_warn(checkpoint,
+                                    "where groups of the optimizer differ, set their hyperparameters after "
+                                    "loading: with ZeRO 3 DeepSpeed gives all groups those of the first "
+                                    "when it loads a universal checkpoint");
+    return err;
+}
+
 const struct cairn_format cairn_format_ds_universal = {
     .name = "deepspeed-universal",
     .about = "DeepSpeed's universal checkpoint: a folder per parameter, for any number of ranks",
@@ -321,6 +337,7 @@ const struct cairn_format cairn_format_ds_universal = {
     .writes = true,
     .probe = probe,
     .read = read_all,
+    .prepare = prepare,
     .plan = cairn_ds_universal_plan,
     .finish = cairn_deepspeed_finish,
     .release = cairn_deepspeed_release,

@@ -29,6 +29,7 @@ const struct cairn_format cairn_format_megatron = {
     .writes = true,
     .probe = probe,
     .read = cairn_megatron_read,
+    .prepare = cairn_megatron_prepare,
     .plan = cairn_megatron_plan,
     .finish = cairn_megatron_finish,
     .release = cairn_megatron_release,

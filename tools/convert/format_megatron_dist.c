@@ -3,10 +3,12 @@
  * torch_dist: the table's row. mdist.h says what is in them.
  */
 #include <stdio.h>
-#include <string.h>
+#include <stdlib.h>
 
-#include "base/file.h"
 #include "tools/convert/mdist_read.h"
+#include "tools/convert/megatron_plain.h"
+#include "tools/convert/megatron_plan.h"
+#include "tools/convert/pickle_read.h"
 
 static bool
 probe(const struct cairn_place *place)
@@ -19,17 +21,8 @@ static cairn_err
 read_checkpoint(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
 {
     struct cairn_mdist_reading reading = {.checkpoint = checkpoint, .complaint = complaint};
-    char path[CAIRN_FILE_PATH_BYTES_MAX];
-    uint8_t *bytes = NULL;
-    size_t bytes_len = 0;
-    cairn_err err;
+    cairn_err err = cairn_dcp_metadata_load(checkpoint, &reading.metadata, complaint);
 
-    (void)snprintf(path, sizeof(path), "%s/" CAIRN_DCP_METADATA, checkpoint->place.path);
-    err = cairn_place_load(&checkpoint->place, CAIRN_DCP_METADATA,
-                           CAIRN_CONVERT_METADATA_BYTES_MAX, &bytes, &bytes_len, complaint);
-    if (err)
-        return err;
-    err = cairn_dcp_metadata_parse(bytes, bytes_len, path, &reading.metadata, complaint);
     if (err)
         return err;
     (void)snprintf(checkpoint->framework, sizeof(checkpoint->framework),
@@ -42,6 +35,50 @@ read_checkpoint(struct cairn_checkpoint *checkpoint, struct cairn_complaint *com
                : CAIRN_OK;
 }
 
+/* Whether the ranks of Megatron-LM that saved the source had an optimizer that is not distributed. */
+static cairn_err
+find_plain(const struct cairn_checkpoint *checkpoint, bool *plain, struct cairn_complaint *complaint)
+{
+    struct cairn_pickle_node *root = NULL;
+    struct cairn_pickle tree;
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0, taken = 0;
+    cairn_err err = cairn_checkpoint_load_opaque(checkpoint, CAIRN_MEGATRON_COMMON,
+                                                 CAIRN_CONVERT_METADATA_BYTES_MAX, &bytes,
+                                                 &bytes_len, complaint);
+
+    *plain = false;
+    if (err)
+        return err == CAIRN_NOT_FOUND ? CAIRN_OK : err;
+    cairn_pickle_init(&tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
+    err = cairn_pickle_read(&tree, CAIRN_MEGATRON_COMMON, bytes, bytes_len, &root, &taken);
+    if (!err)
+        *plain = cairn_megatron_plain(cairn_pickle_get(root, "optimizer"));
+    cairn_pickle_fini(&tree);
+    free(bytes);
+    return err ? cairn_complain(complaint, err, "%s: the carried object " CAIRN_MEGATRON_COMMON
+                                " cannot be read: %s", checkpoint->place.path, cairn_err_text(err))
+               : CAIRN_OK;
+}
+
+static cairn_err
+prepare(struct cairn_checkpoint *checkpoint, const struct cairn_output_options *options,
+        struct cairn_complaint *complaint)
+{
+    bool plain = false;
+    cairn_err err = cairn_megatron_prepare(checkpoint, options, complaint);
+
+    if (!err)
+        err = find_plain(checkpoint, &plain, complaint);
+    if (!err && plain)
+        err = cairn_checkpoint_warn(
+            checkpoint,
+            "its optimizer is not the distributed one: its state comes back from here, but Megatron-Core "
+            "loads the weights alone; to load it into a distributed one, make its settings anew: --drop "
+            "'megatron/*,rank*/megatron/*' with --job FILE");
+    return err;
+}
+
 const struct cairn_format cairn_format_megatron_dist = {
     .name = "megatron-dist",
     .about = "Megatron-Core's torch_dist checkpoint: .metadata, common.pt and .distcp files",
@@ -49,6 +86,7 @@ const struct cairn_format cairn_format_megatron_dist = {
     .writes = true,
     .probe = probe,
     .read = read_checkpoint,
+    .prepare = prepare,
     .plan = cairn_mdist_plan,
     .finish = cairn_mdist_finish,
     .release = cairn_mdist_release,

@@ -15,7 +15,11 @@
 #include "snapshot/universal.h"
 #include "tools/convert/box.h"
 
-enum { REPORT_BYTES = 512 };
+enum {
+    REPORT_BYTES = 512,
+    INDEX_LINE_BYTES = 160, /* about what the two indexes say of a tensor beside its name */
+    INDEX_SUM_BYTES = 24
+};
 
 #define JOB "converted"
 /* A file per class holds at most about this much, unless asked for otherwise. */
@@ -146,6 +150,19 @@ lay_out(const struct cairn_universal *universal, struct cairn_output *output)
     return err;
 }
 
+/* About what the indexes will take: each tensor's name twice, and a checksum of each block. */
+static uint64_t
+expect_indexes(const struct cairn_output *output)
+{
+    uint64_t bytes = 4096;
+
+    for (uint32_t t = 0; t < cairn_layout_tensor_count(output->layout); t++)
+        bytes += 2 * strlen(cairn_layout_tensor(output->layout, t)->name) + INDEX_LINE_BYTES;
+    for (uint32_t i = 0; i < output->sum_count; i++)
+        bytes += output->sums[i].count * INDEX_SUM_BYTES;
+    return bytes;
+}
+
 static cairn_err
 plan(const struct cairn_checkpoint *checkpoint, const struct cairn_output_options *options,
      struct cairn_output *output, struct cairn_complaint *complaint)
@@ -166,6 +183,8 @@ plan(const struct cairn_checkpoint *checkpoint, const struct cairn_output_option
         err = plan_files(checkpoint, options, output->layout, universal);
     if (!err)
         err = lay_out(universal, output);
+    if (!err)
+        output->small_bytes = expect_indexes(output);
     return err ? cairn_complain(complaint, err,
                                 "%s cannot be a universal checkpoint: a tensor's name, its size or "
                                 "their number is beyond what one can have",

@@ -412,6 +412,7 @@ cairn_checkpoint_map_by(struct cairn_checkpoint *checkpoint, const struct cairn_
                                     .from = checkpoint->layout,
                                     .report = report,
                                     .complaint = complaint};
+    struct cairn_map_settings before;
     cairn_err err;
 
     memset(report, 0, sizeof(*report));
@@ -419,10 +420,13 @@ cairn_checkpoint_map_by(struct cairn_checkpoint *checkpoint, const struct cairn_
     if (!err)
         err = cairn_map_settings_find(map, checkpoint, sets, set_count, &stage.settings,
                                       complaint);
+    before = stage.settings;
     if (!err)
         err = find_side(&stage);
     if (!err)
         err = map_all(&stage);
+    if (!err)
+        err = cairn_map_assumed_tell(&stage, &before);
     if (!err)
         err = take_rest(&stage);
     if (!err)

@@ -217,6 +217,7 @@ set_number(const struct cairn_map *map, const char *name, size_t name_bytes, con
 
         if (strlen(known) == name_bytes && strncmp(known, name, name_bytes) == 0) {
             out->values[symbol] = strtoul(value, NULL, 10);
+            out->said[symbol] = true;
             return true;
         }
     }

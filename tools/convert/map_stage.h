@@ -60,6 +60,11 @@ CAIRN_MUST_CHECK cairn_err cairn_map_target_add(struct cairn_map_stage *stage, c
 CAIRN_MUST_CHECK cairn_err cairn_map_scratch_add(struct cairn_map_stage *stage,
                                                  const struct cairn_piece *piece);
 
+/* Warns of each number that nothing but shapes said, where it follows from what the user set (as `before`
+ * has it): map_assumed.c. CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_map_assumed_tell(struct cairn_map_stage *stage,
+                                                  const struct cairn_map_settings *before);
+
 /* The parameter groups with the new names of their members, in place of the old ones in the
  * checkpoint, which has its new layout. Nothing where there are none. `from` is the old layout. */
 CAIRN_MUST_CHECK cairn_err cairn_map_groups_rename(struct cairn_map_stage *stage,

@@ -11,6 +11,7 @@
 /* Whether opaque state is a pickle all of whose tensors are the source's. CAIRN_NOMEM, errors of
  * reading. */
 CAIRN_MUST_CHECK cairn_err cairn_mdist_common_fits(const struct cairn_checkpoint *source,
+                                                  const struct cairn_output_options *options,
                                                    uint32_t tensor, bool *fits,
                                                    struct cairn_complaint *complaint);
 

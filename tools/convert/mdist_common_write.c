@@ -30,7 +30,8 @@ read_value(const struct cairn_checkpoint *source, uint32_t tensor, struct cairn_
 }
 
 cairn_err
-cairn_mdist_common_fits(const struct cairn_checkpoint *source, uint32_t tensor, bool *fits,
+cairn_mdist_common_fits(const struct cairn_checkpoint *source,
+                        const struct cairn_output_options *options, uint32_t tensor, bool *fits,
                         struct cairn_complaint *complaint)
 {
     struct cairn_torch_refs refs = {0};
@@ -44,7 +45,7 @@ cairn_mdist_common_fits(const struct cairn_checkpoint *source, uint32_t tensor, 
     cairn_pickle_init(&tree, CAIRN_DCP_TREE_BYTES_MAX);
     err = read_value(source, tensor, &tree, &value, complaint);
     if (!err)
-        err = cairn_torch_refs_find(source, &tree, value, &refs);
+        err = cairn_torch_refs_find(source, options, &tree, value, &refs);
     *fits = err == CAIRN_OK;
     if (err == CAIRN_CORRUPT || err == CAIRN_NOT_FOUND || err == CAIRN_INVAL)
         err = CAIRN_OK;

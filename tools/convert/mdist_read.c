@@ -301,26 +301,27 @@ add_flat(struct cairn_mdist_reading *reading, const struct cairn_mdist_array *ar
 }
 
 static cairn_err
-read_chunk(struct cairn_mdist_reading *reading, struct cairn_dcp_source *source,
-           const struct cairn_dcp_wanted *wanted)
+read_chunk(struct cairn_mdist_reading *reading, const struct cairn_dcp_source *source,
+           struct cairn_dcp_chunks *chunks, size_t index)
 {
+    const struct cairn_dcp_wanted *wanted = &reading->wants.items[index];
     const struct cairn_mdist_array *array = &reading->arrays[wanted->entry];
     const struct cairn_dcp_entry *entry = &reading->metadata.entries[wanted->entry];
-    struct cairn_dcp_chunk chunk = {.at = 0}; /* of a scalar it has no dimension filled in */
+    const struct cairn_dcp_chunk *chunk;
     cairn_err err;
 
-    err = cairn_dcp_open_chunk(reading->checkpoint, source, entry, wanted, &chunk,
-                               reading->complaint);
+    err = cairn_dcp_chunks_take(chunks, index, reading->checkpoint, source, &chunk,
+                                reading->complaint);
     if (err)
         return err;
     if (array->carried)
         return cairn_checkpoint_add_box(reading->checkpoint, array->first, source->container,
-                                        chunk.start, chunk.extent, chunk.at, chunk.stride_bytes,
+                                        chunk->start, chunk->extent, chunk->at, chunk->stride_bytes,
                                         reading->complaint);
     if (!array->known)
-        return cairn_mdist_buckets_note(reading, wanted->entry, source->container, &chunk);
-    return array->flat ? add_flat(reading, array, entry, source->container, &chunk)
-                       : add_chunk(reading, array, entry->name, source->container, &chunk);
+        return cairn_mdist_buckets_note(reading, wanted->entry, source->container, chunk);
+    return array->flat ? add_flat(reading, array, entry, source->container, chunk)
+                       : add_chunk(reading, array, entry->name, source->container, chunk);
 }
 
 /* ---- objects ---- */
@@ -359,13 +360,17 @@ static cairn_err
 read_items(struct cairn_mdist_reading *reading)
 {
     struct cairn_dcp_source source = {.fd = -1};
+    struct cairn_dcp_chunks *chunks = NULL;
     cairn_err err = CAIRN_OK;
 
     for (uint32_t i = 0; i < reading->metadata.entry_count && !err; i++)
         err = cairn_dcp_want_entry(reading->checkpoint, &reading->metadata, i, &reading->wants,
                                    reading->complaint);
-    if (!err)
+    if (!err) {
         cairn_dcp_wants_sort(&reading->wants);
+        err = cairn_dcp_chunks_open(reading->checkpoint, &reading->metadata, &reading->wants,
+                                    &chunks);
+    }
     for (size_t i = 0; i < reading->wants.count && !err; i++) {
         const struct cairn_dcp_wanted *wanted = &reading->wants.items[i];
         const struct cairn_dcp_entry *entry = &reading->metadata.entries[wanted->entry];
@@ -376,9 +381,10 @@ read_items(struct cairn_mdist_reading *reading)
             !cairn_place_has_file(&reading->checkpoint->place, CAIRN_MDIST_COMMON))
             continue; /* read already */
         if (!err)
-            err = entry->chunks ? read_chunk(reading, &source, wanted)
+            err = entry->chunks ? read_chunk(reading, &source, chunks, i)
                                 : read_object(reading, &source, wanted);
     }
+    cairn_dcp_chunks_close(chunks);
     cairn_dcp_source_close(&source);
     return err;
 }

@@ -375,7 +375,8 @@ add_opaque(struct planning *planning, const uint32_t *opaque, uint32_t count, st
             continue;
         }
         if (ends(name, ".pickle") && !strchr(name, '/'))
-            err = cairn_mdist_common_fits(planning->source, opaque[i], &done, planning->complaint);
+            err = cairn_mdist_common_fits(planning->source, planning->options, opaque[i], &done,
+                                          planning->complaint);
         if (done) {
             values[value_count++] = opaque[i];
             continue;

@@ -57,6 +57,12 @@ CAIRN_MUST_CHECK cairn_err cairn_megatron_target_init(struct cairn_megatron_targ
                                                       struct cairn_complaint *complaint);
 void cairn_megatron_target_fini(struct cairn_megatron_target *target);
 
+/* Complains with the checkpoint's place; CAIRN_INVAL. */
+cairn_err cairn_megatron_target_refuse(const struct cairn_megatron_target *target, const char *why);
+
+/* Fills in target->keys, once its sizes are known: megatron_keys.c. Complained about. */
+CAIRN_MUST_CHECK cairn_err cairn_megatron_target_keys(struct cairn_megatron_target *target);
+
 /* A tensor of the source by name, an alias' target where it is one; UINT32_MAX. */
 uint32_t cairn_megatron_target_find(const struct cairn_megatron_target *target, const char *name);
 

@@ -248,17 +248,21 @@ find_named(struct cairn_target *target, const char *journal)
 static cairn_err
 check_room(const struct cairn_target *target, struct cairn_complaint *complaint)
 {
-    uint64_t wanted = 0, there = 0, room;
+    uint64_t wanted = target->output->small_bytes, there = 0, room;
     struct statvfs disk;
     struct stat part;
     char name[CAIRN_TARGET_NAME_BYTES_MAX];
 
     for (uint32_t f = 0; f < target->output->file_count; f++) {
+        if (target->named[f]) /* it is whole, and not written again */
+            continue;
         wanted += target->output->files[f].bytes;
         if (cairn_target_part_name(target, f, name, sizeof(name)) == CAIRN_OK &&
             fstatat(target->dir_fd, name, &part, AT_SYMLINK_NOFOLLOW) == 0)
             there += (uint64_t)part.st_blocks * 512;
     }
+    for (uint32_t i = 0; i < target->output->small_count; i++)
+        wanted += target->output->smalls[i].bytes_len;
     if (fstatvfs(target->dir_fd, &disk) != 0)
         return CAIRN_OK; /* then the writes will tell */
     room = (uint64_t)disk.f_bavail * disk.f_frsize;

@@ -113,13 +113,15 @@ place_storages(const struct cairn_torch_opening *opening, const struct cairn_zip
 }
 
 static cairn_err
-open_zip(const struct cairn_torch_opening *opening)
+open_zip(struct cairn_torch_opening *opening)
 {
     struct cairn_zip zip = {0};
+    struct cairn_window *window = opening->window;
     const struct cairn_zip_entry *entry = NULL;
     cairn_err err;
 
-    err = cairn_zip_open(opening->fd, opening->where, opening->begin, opening->bytes, &zip);
+    opening->window = NULL;
+    err = cairn_zip_open_window(window, opening->where, &zip);
     if (err)
         return err;
     entry = cairn_zip_find(&zip, "data.pkl");
@@ -166,17 +168,17 @@ cairn_torch_open(int fd, const char *where, uint64_t begin, uint64_t bytes, uint
                                           .bytes = bytes,
                                           .memory_bytes = memory_bytes,
                                           .file = file};
-    uint8_t head[CAIRN_TORCH_PROBE_BYTES];
-    size_t got = 0;
     cairn_err err;
 
     memset(file, 0, sizeof(*file));
+    if (bytes > INT64_MAX || begin > INT64_MAX - bytes)
+        return cairn_torch_refuse(&opening, "no file is as long as it would be");
     cairn_pickle_init(&file->tree, memory_bytes);
     cairn_pickle_init(&file->names, memory_bytes);
-    err = cairn_file_read_at(fd, begin, head, bytes < sizeof(head) ? (size_t)bytes : sizeof(head),
-                             &got);
+    opening.window = malloc(sizeof(*opening.window));
+    err = opening.window ? cairn_window_open(fd, begin, bytes, opening.window) : CAIRN_NOMEM;
     if (err == CAIRN_OK) {
-        switch (cairn_torch_probe(head, got)) {
+        switch (cairn_torch_probe(opening.window->kept, opening.window->head_bytes)) {
         case CAIRN_TORCH_ZIP:
             err = open_zip(&opening);
             break;
@@ -192,6 +194,7 @@ cairn_torch_open(int fd, const char *where, uint64_t begin, uint64_t bytes, uint
                                                "a ZIP archive nor as a pickle");
         }
     }
+    free(opening.window);
     if (err == CAIRN_OK)
         err = cairn_torch_list_tensors(&opening);
     if (err)

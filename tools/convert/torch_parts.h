@@ -7,6 +7,7 @@
 #define CAIRN_TOOLS_CONVERT_TORCH_PARTS_H
 
 #include "tools/convert/torch_file.h"
+#include "tools/convert/window.h"
 
 /* A file that is being opened. */
 struct cairn_torch_opening {
@@ -14,6 +15,7 @@ struct cairn_torch_opening {
     const char *where;
     uint64_t begin, bytes;
     uint64_t memory_bytes;
+    struct cairn_window *window; /* of all of it; NULL once an archive has taken it over */
     struct cairn_torch_file *file;
 };
 

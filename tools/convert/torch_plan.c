@@ -54,8 +54,14 @@ place_storages(struct cairn_torch_building *building, const struct cairn_torch_r
     for (uint32_t i = 0; i < cairn_layout_tensor_count(layout) && !err; i++)
         if (cairn_layout_tensor(layout, i)->kind == CAIRN_OPAQUE)
             err = cairn_output_add_carried(output, i);
-    for (uint32_t i = 0; i < building->source->alias_count && !err; i++)
-        err = cairn_output_add_carried(output, building->source->aliases[i].tensor);
+    for (uint32_t i = 0; i < building->source->alias_count && !err; i++) {
+        uint32_t alias = building->source->aliases[i].tensor;
+
+        if (!output->layout ||
+            cairn_layout_tensor_find(output->layout, cairn_layout_tensor(layout, alias)->name) ==
+                UINT32_MAX)
+            err = cairn_output_add_carried(output, alias);
+    }
     return err;
 }
 
@@ -77,7 +83,8 @@ plan_tree(struct cairn_torch_building *building, struct state *state, struct cai
         err = cairn_torch_building_make(building, &root);
     }
     if (!err)
-        err = cairn_torch_refs_find(building->source, &building->tree, root, &refs);
+        err = cairn_torch_refs_find(building->source, building->options, &building->tree, root,
+                                    &refs);
     if (!err)
         err = cairn_torch_refs_plan(building->source->layout, building->options, &refs,
                                     &building->builder, root, "archive", &state->plan);

@@ -56,7 +56,7 @@ cairn_torch_visit_persistent(const struct cairn_pickle *tree, const struct cairn
 
 struct finding {
     const struct cairn_layout *layout;
-    uint32_t *same_as; /* of a tensor: what it is an alias of, or itself */
+    uint32_t *same_as; /* of a tensor: what it is an alias of and written as, or itself */
     uint32_t *numbers; /* of a tensor: 1 + its place in refs->tensors; 0: it is not there */
     struct cairn_torch_refs *refs;
 };
@@ -113,8 +113,18 @@ note(void *context, const struct cairn_pickle_node *node)
     return CAIRN_OK;
 }
 
+/* A parameter that is cast is no longer its master, which is not. */
+static bool
+is_written_alike(const struct cairn_checkpoint *source, const struct cairn_output_options *options,
+                 const struct cairn_alias *alias)
+{
+    return cairn_output_dtype(options, cairn_layout_tensor(source->layout, alias->tensor)) ==
+           cairn_output_dtype(options, cairn_layout_tensor(source->layout, alias->of));
+}
+
 cairn_err
-cairn_torch_refs_find(const struct cairn_checkpoint *source, const struct cairn_pickle *tree,
+cairn_torch_refs_find(const struct cairn_checkpoint *source,
+                      const struct cairn_output_options *options, const struct cairn_pickle *tree,
                       const struct cairn_pickle_node *root, struct cairn_torch_refs *refs)
 {
     uint32_t count = cairn_layout_tensor_count(source->layout);
@@ -128,7 +138,8 @@ cairn_torch_refs_find(const struct cairn_checkpoint *source, const struct cairn_
         for (uint32_t i = 0; i < count; i++)
             finding.same_as[i] = i;
         for (uint32_t i = 0; i < source->alias_count; i++)
-            finding.same_as[source->aliases[i].tensor] = source->aliases[i].of;
+            if (is_written_alike(source, options, &source->aliases[i]))
+                finding.same_as[source->aliases[i].tensor] = source->aliases[i].of;
         err = cairn_torch_visit_persistent(tree, root, note, &finding);
     }
     free(finding.same_as);

@@ -20,11 +20,13 @@ struct cairn_torch_refs {
 };
 
 /*
- * Finds them below `root`. CAIRN_NOT_FOUND: a persistent id is of another kind, or names no tensor
+ * Finds them below `root`; an alias is what it is tied to, where `options` give both one dtype.
+ * CAIRN_NOT_FOUND: a persistent id is of another kind, or names no tensor
  * of the source; CAIRN_INVAL: the tree is too deep or has too many paths; CAIRN_NOMEM. The caller
  * ends *refs with cairn_torch_refs_fini, also on failure.
  */
 CAIRN_MUST_CHECK cairn_err cairn_torch_refs_find(const struct cairn_checkpoint *source,
+                                                 const struct cairn_output_options *options,
                                                  const struct cairn_pickle *tree,
                                                  const struct cairn_pickle_node *root,
                                                  struct cairn_torch_refs *refs);

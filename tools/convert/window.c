@@ -9,18 +9,18 @@
 cairn_err
 cairn_window_open(int fd, uint64_t begin, uint64_t bytes, struct cairn_window *window)
 {
-    uint64_t rest = bytes > CAIRN_WINDOW_BYTES ? bytes - CAIRN_WINDOW_BYTES : 0;
-    size_t head = rest > 0 ? CAIRN_WINDOW_BYTES : (size_t)bytes;
-    size_t tail = rest < CAIRN_WINDOW_BYTES ? (size_t)rest : CAIRN_WINDOW_BYTES;
+    bool whole = bytes <= sizeof(window->kept);
+    size_t head = whole ? (size_t)bytes : CAIRN_WINDOW_BYTES;
     cairn_err err;
 
     window->fd = fd;
     window->begin = begin;
     window->bytes = bytes;
     window->head_bytes = window->tail_bytes = 0;
-    err = cairn_file_read_at(fd, begin, window->head, head, &window->head_bytes);
-    if (!err && tail > 0)
-        err = cairn_file_read_at(fd, begin + bytes - tail, window->tail, tail,
+    err = cairn_file_read_at(fd, begin, window->kept, head, &window->head_bytes);
+    if (!err && !whole)
+        err = cairn_file_read_at(fd, begin + bytes - CAIRN_WINDOW_BYTES,
+                                 window->kept + CAIRN_WINDOW_BYTES, CAIRN_WINDOW_BYTES,
                                  &window->tail_bytes);
     return err;
 }
@@ -40,13 +40,12 @@ cairn_err
 cairn_window_read(const struct cairn_window *window, uint64_t at, void *bytes, size_t bytes_len,
                   size_t *got)
 {
-    uint64_t rest = window->bytes > CAIRN_WINDOW_BYTES ? window->bytes - CAIRN_WINDOW_BYTES : 0;
-    uint64_t tail = rest < CAIRN_WINDOW_BYTES ? rest : CAIRN_WINDOW_BYTES;
+    uint64_t tail_at = window->begin + window->bytes - CAIRN_WINDOW_BYTES;
 
     *got = bytes_len;
-    if (take(window->head, window->begin, window->head_bytes, at, bytes, bytes_len) ||
-        take(window->tail, window->begin + window->bytes - tail, window->tail_bytes, at, bytes,
-             bytes_len))
+    if (take(window->kept, window->begin, window->head_bytes, at, bytes, bytes_len) ||
+        (window->tail_bytes > 0 && take(window->kept + CAIRN_WINDOW_BYTES, tail_at,
+                                        window->tail_bytes, at, bytes, bytes_len)))
         return CAIRN_OK;
     return cairn_file_read_at(window->fd, at, bytes, bytes_len, got);
 }

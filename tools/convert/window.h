@@ -18,11 +18,11 @@ struct cairn_window {
     int fd; /* borrowed */
     uint64_t begin, bytes; /* of the range */
     size_t head_bytes, tail_bytes; /* kept; less than the file should have where it is cut */
-    uint8_t head[CAIRN_WINDOW_BYTES];
-    uint8_t tail[CAIRN_WINDOW_BYTES]; /* of ranges of more than CAIRN_WINDOW_BYTES */
+    uint8_t kept[2 * CAIRN_WINDOW_BYTES]; /* the first bytes, and from the middle on the last */
 };
 
-/* Reads both ends of [begin, begin + bytes). CAIRN_IO and the like, as cairn_file_read_at. */
+/* Reads both ends of [begin, begin + bytes), or all of it where it is short: then it is all "head",
+ * of up to the size of both. CAIRN_IO and the like, as cairn_file_read_at. */
 CAIRN_MUST_CHECK cairn_err cairn_window_open(int fd, uint64_t begin, uint64_t bytes,
                                              struct cairn_window *window);
 

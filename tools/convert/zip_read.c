@@ -362,18 +362,18 @@ cairn_zip_probe(const void *bytes, size_t bytes_len)
 }
 
 cairn_err
-cairn_zip_open(int fd, const char *where, uint64_t begin, uint64_t bytes, struct cairn_zip *zip)
+cairn_zip_open_window(struct cairn_window *window, const char *where, struct cairn_zip *zip)
 {
-    struct archive archive = {.where = where, .begin = begin, .bytes = bytes, .zip = zip};
+    struct archive archive = {.window = window,
+                              .where = where,
+                              .begin = window->begin,
+                              .bytes = window->bytes,
+                              .zip = zip};
     cairn_err err;
 
     memset(zip, 0, sizeof(*zip));
-    if (bytes > INT64_MAX || begin > INT64_MAX - bytes)
-        return refuse(&archive, "no file is as long as it would be");
-    archive.window = zip->window = malloc(sizeof(*zip->window));
-    err = zip->window ? cairn_window_open(fd, begin, bytes, zip->window) : CAIRN_NOMEM;
-    if (err == CAIRN_OK)
-        err = read_end(&archive);
+    zip->window = window;
+    err = read_end(&archive);
     if (err == CAIRN_OK)
         err = read_directory(&archive);
     if (err == CAIRN_OK)
@@ -384,6 +384,27 @@ cairn_zip_open(int fd, const char *where, uint64_t begin, uint64_t bytes, struct
     if (err)
         cairn_zip_fini(zip);
     return err;
+}
+
+cairn_err
+cairn_zip_open(int fd, const char *where, uint64_t begin, uint64_t bytes, struct cairn_zip *zip)
+{
+    struct cairn_window *window;
+    cairn_err err;
+
+    memset(zip, 0, sizeof(*zip));
+    if (bytes > INT64_MAX || begin > INT64_MAX - bytes) {
+        struct archive archive = {.where = where};
+
+        return refuse(&archive, "no file is as long as it would be");
+    }
+    window = malloc(sizeof(*window));
+    err = window ? cairn_window_open(fd, begin, bytes, window) : CAIRN_NOMEM;
+    if (err) {
+        free(window);
+        return err;
+    }
+    return cairn_zip_open_window(window, where, zip);
 }
 
 void

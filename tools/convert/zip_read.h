@@ -49,6 +49,9 @@ bool cairn_zip_probe(const void *bytes, size_t bytes_len);
  */
 CAIRN_MUST_CHECK cairn_err cairn_zip_open(int fd, const char *where, uint64_t begin, uint64_t bytes,
                                           struct cairn_zip *zip);
+/* The same of what a window shows, which it takes over (from malloc), also on failure. */
+CAIRN_MUST_CHECK cairn_err cairn_zip_open_window(struct cairn_window *window, const char *where,
+                                                 struct cairn_zip *zip);
 /* Frees; allowed twice and on zeroes. */
 void cairn_zip_fini(struct cairn_zip *zip);
 

@@ -17,6 +17,7 @@ Unpack = Callable[[str, Any], Any]
 
 _MAPPINGS: Dict[type, str] = {dict: "map", collections.OrderedDict: "ordered", collections.Counter: "counter"}
 _MAKERS: Dict[str, Callable[[Any], Any]] = {name: kind for kind, name in _MAPPINGS.items()}
+_FACTORIES: Dict[str, type] = {kind.__name__: kind for kind in (int, float, str, bool, list, dict, set)}  # of a defaultdict
 
 
 def encode(value: Any, pack: Pack = lambda value: None) -> bytes:
@@ -34,16 +35,17 @@ def encode(value: Any, pack: Pack = lambda value: None) -> bytes:
         if kind in (bytes, bytearray):
             raw.append(bytes(item))
             raw_bytes += len(item)
-            return {"$": "bytes", "of": [raw_bytes - len(item), len(item)]}
+            return {"$": kind.__name__, "of": [raw_bytes - len(item), len(item)]}
         if kind is list:
             return [plain(each, f"{path}[{i}]") for i, each in enumerate(item)]
         if kind in (tuple, set, frozenset, collections.deque):
             return {"$": kind.__name__, "of": [plain(each, f"{path}[{i}]") for i, each in enumerate(item)]}
         if isinstance(item, dict) and (kind in _MAPPINGS or kind is collections.defaultdict):
-            return {
-                "$": _MAPPINGS.get(kind, "map"),
-                "of": [[plain(k, path), plain(v, f"{path}[{k!r}]")] for k, v in item.items()],
-            }
+            pairs = [[plain(k, path), plain(v, f"{path}[{k!r}]")] for k, v in item.items()]
+            factory = getattr(item, "default_factory", None)
+            if factory in _FACTORIES.values():
+                return {"$": "defaultdict", "of": [factory.__name__, pairs]}
+            return {"$": _MAPPINGS.get(kind, "map"), "of": pairs}  # of a function's defaultdict the mapping alone
         packed = pack(item)
         if packed is None:
             raise TypeError(f"{path} is of type {kind.__module__}.{kind.__qualname__}, which is not plain data")
@@ -67,10 +69,13 @@ def decode(blob: bytes, unpack: Unpack = lambda tag, value: None) -> Any:
         tag, of = item["$"], item["of"]
         if tag == "float":
             return float.fromhex(of)
-        if tag == "bytes":
+        if tag in ("bytes", "bytearray"):
             if not 0 <= of[0] <= of[0] + of[1] <= len(blob) - start:
                 raise ValueError("a blob refers to bytes that it lacks")
-            return blob[start + of[0] : start + of[0] + of[1]]
+            found = blob[start + of[0] : start + of[0] + of[1]]
+            return found if tag == "bytes" else bytearray(found)
+        if tag == "defaultdict":
+            return collections.defaultdict(_FACTORIES[of[0]], {value_of(key): value_of(each) for key, each in of[1]})
         if tag in _MAKERS:
             return _MAKERS[tag]({value_of(key): value_of(each) for key, each in of})
         values = value_of(of)

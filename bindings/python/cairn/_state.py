@@ -243,11 +243,12 @@ class Known:
         optimizer = self.holder()
         found = list(self.without_moments)
         for group in optimizer.param_groups:
-            states = [(parameter, optimizer.state.get(parameter) or {}) for parameter in group["params"]]
+            states = [(parameter, optimizer.state.get(parameter)) for parameter in group["params"]]
+            states = [(parameter, state) for parameter, state in states if state]  # none: it may not even have a shape yet
             counts: Dict[int, int] = {}
             for parameter, state in states:
                 counts[parameter.dim()] = max(counts.get(parameter.dim(), 0), len(state))
-            found += [parameter for parameter, state in states if 0 < len(state) < counts[parameter.dim()]]
+            found += [parameter for parameter, state in states if len(state) < counts[parameter.dim()]]
         return found
 
     def plain(self, layout: "Layout") -> Dict[str, Any]:
@@ -632,6 +633,20 @@ def named(roots: Mapping[str, Any], world: int) -> Tuple[Dict[int, str], Parts, 
             names.setdefault(id(parameter), prefix + name)
     names.update((number, each[0].name) for number, each in parts.items())
     return names, parts, problems
+
+
+def plain_names(roots: Mapping[str, Any], known: Sequence[Known], world: int) -> List[str]:
+    """The names of Layout.plain_parameters, sorted, without a look at anything else."""
+    from . import _torch
+
+    names, parts, _ = named(roots, world)
+    held = [parameter for root in roots.values() for _, parameter in _torch.named_parameters(root)]
+    found = {names[id(parameter)] for parameter in held if id(parameter) not in parts and not _torch.is_sharded(parameter)}
+    for each in known:
+        for number, index, _group, parameter in _torch.grouped(each.optimizer()):
+            if id(parameter) not in names and not _torch.is_sharded(parameter):
+                found.add(positional(each.number, number, index))
+    return sorted(map(fitting, found))
 
 
 def collect(

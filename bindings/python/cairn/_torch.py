@@ -61,6 +61,7 @@ DTYPES: Dict[torch.dtype, int] = {
 }
 FROM_DTYPE = {value: dtype for dtype, value in DTYPES.items()}
 EXCHANGE_TIMEOUT = datetime.timedelta(seconds=30)
+RESUME_TIMEOUT = datetime.timedelta(minutes=15)  # a rank may wait as long for the restore of its agents
 LOCAL_RANKS = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE")
 WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 
@@ -79,20 +80,37 @@ def place() -> Place:
     return Place(rank, world, min(world, int(told[0]) if told else world))
 
 
-def exchange(key: str, value: bytes, here: Place) -> List[bytes]:
-    """What each rank gave under the key, by rank, through torch.distributed's store, without a collective. Raises on timeout."""
+def has_store() -> bool:
+    """The ranks have a store of torch.distributed in common."""
+    return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
+
+
+def publish(key: str, value: bytes, here: Place) -> None:
+    """Gives the other ranks what they may `gather` under the key, instead of what this rank gave before. Waits for nobody."""
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    _get_default_store().set(f"cairn/{key}/{here.rank}", value.decode())
+
+
+def gather(key: str, here: Place, timeout: datetime.timedelta = EXCHANGE_TIMEOUT) -> List[bytes]:
+    """What each rank published under the key last, by rank, without a collective. Waits for each to have done so; RuntimeError on
+    timeout."""
     from torch.distributed.distributed_c10d import _get_default_store
 
     store = _get_default_store()
-    store.set(f"cairn/{key}/{here.rank}", value.decode())
-    store.wait([f"cairn/{key}/{rank}" for rank in range(here.world)], EXCHANGE_TIMEOUT)
+    store.wait([f"cairn/{key}/{rank}" for rank in range(here.world)], timeout)
     return [store.get(f"cairn/{key}/{rank}") for rank in range(here.world)]
+
+
+def exchange(key: str, value: bytes, here: Place) -> List[bytes]:
+    """Publishes, and gathers what the others did."""
+    publish(key, value, here)
+    return gather(key, here)
 
 
 def meet(key: str, here: Place, timeout_s: float) -> None:
     """Says that this rank has come, and waits for the others; not without a store, nor longer than the timeout."""
-    distributed = torch.distributed
-    if not (distributed.is_available() and distributed.is_initialized()):
+    if not has_store():
         return
     from torch.distributed.distributed_c10d import _get_default_store
 
@@ -160,6 +178,8 @@ def memory_order(tensor: Tensor) -> Optional[Tuple[int, ...]]:
 
 def uncovered(tensor: Tensor) -> Optional[str]:
     """Why a tensor cannot be captured in place; None where it can."""
+    if torch.nn.parameter.is_lazy(tensor):
+        return "it gets its shape in the first forward"
     here = local(tensor)
     if here.is_meta:
         return "it is on the meta device"

@@ -281,15 +281,32 @@ test_steps_that_were_begun_before(void **state)
     hang_up(&trainer);
 }
 
-/* ---- what trainers do not cover ---- */
-
-/* The answer to `cairn status`, in text[text_bytes]. */
+/* Many steps of trainers that left nothing would otherwise pass unprotected without a word. */
 static void
-ask_status(const struct node *node, char *text, size_t text_bytes)
+test_many_steps_that_were_begun_before(void **state)
 {
-    static const char question[] = "{\"verb\":\"status\"}";
+    struct trainer trainer;
+
+    attach(*state, &trainer, 0, 1);
+    enlist(&trainer, 0);
+    (void)begin(&trainer, 2000);
+    hang_up(&trainer);
+
+    attach(*state, &trainer, 0, 1);
+    enlist(&trainer, 0);
+    expect_skip(&trainer, 1, CAIRN_REASON_OTHER, "`cairn restore --fresh`");
+    expect_skip(&trainer, 1992, CAIRN_REASON_OTHER, "all steps up to 2000");
+    expect_skip(&trainer, 1993, CAIRN_REASON_BUSY, "had begun this step too");
+    (void)begin(&trainer, 2001);
+    hang_up(&trainer);
+}
+
+/* An operator's question and its answer, in text[text_bytes]. */
+static void
+ask(const struct node *node, const char *question, char *text, size_t text_bytes)
+{
     struct cairn_session_hello hello = {.protocol = CAIRN_SESSION_PROTOCOL, .role = CAIRN_ROLE_OPERATOR};
-    struct cairn_session_operator request = {.text = question, .text_bytes = sizeof question - 1};
+    struct cairn_session_operator request = {.text = question, .text_bytes = (uint32_t)strlen(question)};
     struct cairn_session_operator_reply reply = {0};
     struct trainer operator;
     size_t used = 0;
@@ -308,13 +325,56 @@ ask_status(const struct node *node, char *text, size_t text_bytes)
     hang_up(&operator);
 }
 
+/*
+ * A trainer of before a restore hears nothing of the new epoch, by whose number the next agent would take it for one that
+ * belongs to it, and does not push aside whoever has its rank now.
+ */
+static void
+test_left_overs_of_a_restore(void **state)
+{
+    static char text[1 << 16];
+    struct cairn_session_begin frame = {.step = 2};
+    struct cairn_session_hello hello = hello_of(0, 1);
+    struct cairn_session_welcome welcome;
+    struct cairn_session_grant grant;
+    struct trainer old, fresh;
+
+    attach(*state, &old, 0, 1);
+    assert_int_equal(cairn_session_take_welcome(&old.frame, &welcome), CAIRN_OK);
+    enlist(&old, 0);
+    grant = begin(&old, 1);
+    capture(&old, &grant, 0x11);
+    await_ready(*state, 1);
+    ask(*state, "{\"verb\":\"restore\"}", text, sizeof text);
+    assert_non_null(strstr(text, "\"CAIRN_OK\""));
+    assert_int_equal(cairn_session_put_begin(&old.writer, &frame), CAIRN_OK);
+    assert_int_equal(receive(&old), CAIRN_SESSION_SKIP); /* and no EPOCH before it */
+
+    attach(*state, &fresh, 0, 1);
+    enlist(&fresh, 0);
+    ask_register(&old, 0, 1, TENSOR_BYTES, 40);
+    expect_refused(&old, CAIRN_STALE, "left-over");
+    grant = begin(&fresh, 2);
+    capture(&fresh, &grant, 0x22);
+    await_ready(*state, 2);
+    hang_up(&old);
+
+    hello.epoch = welcome.epoch;
+    greet(*state, &old, &hello);
+    expect_refused(&old, CAIRN_STALE, "end it");
+    hang_up(&old);
+    hang_up(&fresh);
+}
+
+/* ---- what trainers do not cover ---- */
+
 static void
 await_status(const struct node *node, const char *part, bool there)
 {
     static char text[1 << 16];
 
     for (uint64_t end = now_ms() + TIMEOUT_MS; now_ms() < end; usleep(20000)) {
-        ask_status(node, text, sizeof text);
+        ask(node, "{\"verb\":\"status\"}", text, sizeof text);
         if ((strstr(text, part) != NULL) == there)
             return;
     }
@@ -438,6 +498,8 @@ main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_a_dead_trainer_whose_child_lives, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_a_slot_waits_for_its_old_writer, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_steps_that_were_begun_before, start_node, end_node),
+        cmocka_unit_test_setup_teardown(test_left_overs_of_a_restore, start_node, end_node),
+        cmocka_unit_test_setup_teardown(test_many_steps_that_were_begun_before, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_what_is_not_covered_is_in_the_status, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_hostile_coverage_ends_its_session, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_one_agent_per_socket, start_node, end_node),

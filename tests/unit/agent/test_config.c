@@ -72,6 +72,8 @@ defaults_are_a_job_of_one_node(void **state)
     assert_int_equal(config.repair_after_ms, 30000);
     assert_int_equal(config.keeper_linger_s, 3600);
     assert_int_equal(config.workers, 1);
+    assert_int_equal(config.verdict_policy, CAIRN_CONFIG_OBSERVE);
+    assert_int_equal(config.exchanges_per_day, 2);
     assert_int_equal(config.log_level, CAIRN_LOG_INFO);
     assert_int_equal(config.hugepages, CAIRN_CONFIG_HUGEPAGES_AUTO);
     assert_string_equal(config.provider, "tcp");
@@ -119,6 +121,8 @@ every_option_is_taken(void **state)
                            "keeper: false\n"
                            "keeper_linger_s: 0\n"
                            "workers: 8\n"
+                           "verdict_policy: advise\n"
+                           "exchanges_per_day: 7\n"
                            "log_level: debug\n",
                            &config),
                      CAIRN_OK);
@@ -151,6 +155,8 @@ every_option_is_taken(void **state)
     assert_false(config.keeper);
     assert_int_equal(config.keeper_linger_s, 0);
     assert_int_equal(config.workers, 8);
+    assert_int_equal(config.verdict_policy, CAIRN_CONFIG_ADVISE);
+    assert_int_equal(config.exchanges_per_day, 7);
     assert_int_equal(config.log_level, CAIRN_LOG_DEBUG);
     assert_string_equal(config.source, "a.yaml");
     assert_int_equal(cairn_config_line(&config, "parity"), 15);
@@ -224,6 +230,14 @@ numbers_are_plain_decimals_within_bounds(void **state)
     cairn_config_fini(&config);
 }
 
+static void
+what_is_not_there_yet_is_refused(void **state)
+{
+    (void)state;
+    refused_with("verdict_policy: enforce\n", "nothing here can take a rank out of a running job yet: set advise");
+    refused_with("verdict_policy: off\n", "must be one of observe, advise, enforce");
+}
+
 /* For every number in the table: both bounds are taken by its setter, one beyond is not. */
 static void
 every_bound_of_the_table_holds(void **state)
@@ -250,7 +264,7 @@ every_bound_of_the_table_holds(void **state)
         }
         checked++;
     }
-    assert_int_equal(checked, 13);
+    assert_int_equal(checked, 14);
 }
 
 static void
@@ -597,6 +611,7 @@ main(void)
         cmocka_unit_test(errors_say_where_what_why_and_what_to_do),
         cmocka_unit_test(numbers_are_plain_decimals_within_bounds),
         cmocka_unit_test(every_bound_of_the_table_holds),
+        cmocka_unit_test(what_is_not_there_yet_is_refused),
         cmocka_unit_test(texts_that_are_not_our_yaml_are_refused),
         cmocka_unit_test(options_must_agree_with_each_other),
         cmocka_unit_test(addresses_are_host_and_port),

@@ -5,6 +5,7 @@
 #include "agent/keeper.h"
 #include "agent/memory.h"
 #include "base/log.h"
+#include "snapshot/arena.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -252,6 +253,34 @@ test_hosted_is_given_back_after_its_last_user(void **state)
     cairn_memory_close(memory);
 }
 
+/* Huge pages make arenas longer than what was asked for; where the rows of a hosted part's parity begin must not change by adoption. */
+static void
+test_hosted_rows_stay_in_longer_arenas(void **state)
+{
+    struct place *place = *state;
+    struct cairn_memory_options options = sizes(place->keeper);
+    struct cairn_memory *memory = open_memory(&options, false);
+    struct cairn_memory_reserved reserved = {0}, longer = {0};
+
+    assert_int_equal(cairn_memory_reserve(memory, 2, 6, &reserved), CAIRN_OK);
+    assert_int_equal(cairn_memory_reserve(memory, 32, 32, &longer), CAIRN_OK);
+    cairn_arena_destroy(reserved.parity);
+    reserved.parity = longer.parity; /* what 6 blocks take in a huge page */
+    longer.parity = NULL;
+    cairn_memory_unreserve(&longer);
+    assert_int_equal(cairn_memory_host(memory, 2, &reserved), CAIRN_OK);
+    for (uint32_t row = 0; row < 2; row++)
+        memset(cairn_memory_parity(memory, 2, row, 2, 0, 3), 0x10 + (int)row, 3 * CAIRN_BLOCK_BYTES);
+    cairn_memory_close(memory);
+
+    memory = open_memory(&options, true);
+    for (uint32_t row = 0; row < 2; row++)
+        for (uint32_t line = 0; line < 3; line++)
+            assert_int_equal(*cairn_memory_parity(memory, 2, row, 2, line, 1), 0x10 + (int)row);
+    cairn_memory_free(memory, 2);
+    cairn_memory_close(memory);
+}
+
 /* An agent that died between handing over a hosted part's pieces must not block that place for ever. */
 static void
 test_pieces_of_a_hosted_part_are_given_back(void **state)
@@ -312,6 +341,7 @@ main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_other_sizes_are_refused, make_place, end_place),
         cmocka_unit_test_setup_teardown(test_hosted_is_given_back_after_its_last_user, make_place,
                                         end_place),
+        cmocka_unit_test_setup_teardown(test_hosted_rows_stay_in_longer_arenas, make_place, end_place),
         cmocka_unit_test_setup_teardown(test_pieces_of_a_hosted_part_are_given_back, make_place,
                                         end_place),
         cmocka_unit_test_setup_teardown(test_a_new_keeper_takes_everything, make_place, end_place),

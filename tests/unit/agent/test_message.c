@@ -29,7 +29,7 @@ static struct cairn_message
 some_message(uint8_t *bytes)
 {
     struct cairn_message message = {
-        .type = (enum cairn_message_type)(CAIRN_MSG_HEARTBEAT + next() % CAIRN_MSG_SERVICE),
+        .type = (enum cairn_message_type)(CAIRN_MSG_HEARTBEAT + next() % CAIRN_MESSAGE_TYPE_LAST),
         .from = (uint32_t)(next() % CAIRN_NODES_MAX),
         .to = (uint32_t)(next() % CAIRN_NODES_MAX),
         .epoch = next(),
@@ -143,7 +143,7 @@ out_of_bounds(void **unused)
     for (int i = 0; i < 8; i++)
         bad[i] = good;
     bad[0].type = (enum cairn_message_type)0;
-    bad[1].type = (enum cairn_message_type)(CAIRN_MSG_SERVICE + 1);
+    bad[1].type = (enum cairn_message_type)(CAIRN_MESSAGE_TYPE_LAST + 1);
     bad[2].from = CAIRN_NODES_MAX;
     bad[3].to = CAIRN_NODES_MAX;
     bad[4].area = CAIRN_AREA_SCRATCH + 1;
@@ -199,7 +199,7 @@ static void
 names(void **unused)
 {
     (void)unused;
-    for (int type = CAIRN_MSG_HEARTBEAT; type <= CAIRN_MSG_SERVICE; type++)
+    for (int type = CAIRN_MSG_HEARTBEAT; type <= CAIRN_MESSAGE_TYPE_LAST; type++)
         for (int other = CAIRN_MSG_HEARTBEAT; other < type; other++)
             assert_string_not_equal(cairn_message_name((enum cairn_message_type)type),
                                     cairn_message_name((enum cairn_message_type)other));

@@ -1,6 +1,8 @@
 /* tests/unit/client/test_client.c - open, register, snapshots. */
 #include "tests/support/client_model.h"
 
+#include "cairn/timing.h"
+
 /* ---- without an agent ---- */
 
 static void
@@ -141,6 +143,50 @@ test_refused(void **state)
     wait_attached(client, 1);
     cairn_client_close(client);
     assert_int_equal(count_lines("busy or full"), 1);
+    fake_agent_stop(agent);
+    fake_agent_destroy(agent);
+}
+
+/* ---- rings of timing records ---- */
+
+static void
+await_rings(struct fake_agent *agent, int count)
+{
+    uint64_t until_ms = fake_now_ms() + 10000;
+
+    while (agent->rings < count) {
+        assert_true(fake_now_ms() < until_ms);
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+    }
+}
+
+/* Each ring of the process is handed over once per connection, whenever it was made. */
+static void
+test_rings(void **state)
+{
+    struct fake_agent *agent = fake_agent_create(CAIRN_BLOCK_BYTES);
+    struct cairn_timing *first = NULL, *second = NULL;
+    struct cairn_client *client;
+    uint64_t inode;
+
+    (void)state;
+    assert_int_equal(cairn_timing_open(16, &first), CAIRN_OK);
+    fake_agent_start(agent);
+    client = open_client(agent);
+    await_rings(agent, 1);
+    inode = agent->ring_inode;
+    assert_int_equal(cairn_timing_open(16, &second), CAIRN_OK);
+    await_rings(agent, 2);
+    assert_true(agent->ring_inode != inode);
+    nanosleep(&(struct timespec){1, 500000000}, NULL); /* longer than from one look to the next */
+    assert_int_equal(agent->rings, 2);
+    cairn_client_close(client);
+    client = open_client(agent);
+    await_rings(agent, 4);
+    assert_int_equal(agent->damaged, 0);
+    cairn_client_close(client);
+    cairn_timing_close(first);
+    cairn_timing_close(second);
     fake_agent_stop(agent);
     fake_agent_destroy(agent);
 }
@@ -518,6 +564,7 @@ main(void)
         cmocka_unit_test_setup(test_no_agent_answers, reset),
         cmocka_unit_test_setup(test_environment, reset),
         cmocka_unit_test_setup(test_refused, reset),
+        cmocka_unit_test_setup(test_rings, reset),
         cmocka_unit_test_setup(test_coverage, reset),
         cmocka_unit_test_setup(test_coverage_at_close, reset),
         cmocka_unit_test_setup(test_snapshots, reset),

@@ -257,6 +257,36 @@ test_piece_and_fetch(void **state)
     pair_fini(&pair);
 }
 
+/* A ring's frame has one descriptor and an index within bounds, whatever else its sender says. */
+static void
+test_timing(void **state)
+{
+    uint8_t payload[5] = {CAIRN_SESSION_RINGS_MAX - 1, 0, 0, 0, 0};
+    struct cairn_session_frame frame = {.type = CAIRN_SESSION_TIMING, .payload = payload, .payload_bytes = 4, .fd_count = 1};
+    struct cairn_session_timing out = {.index = 77}, value = {.index = CAIRN_SESSION_RINGS_MAX};
+    struct cairn_session_writer writer;
+
+    (void)state;
+    frame.fd_count = 0;
+    assert_int_equal(cairn_session_take_timing(&frame, &out), CAIRN_CORRUPT);
+    frame.fd_count = 1;
+    frame.payload_bytes = 5;
+    assert_int_equal(cairn_session_take_timing(&frame, &out), CAIRN_CORRUPT);
+    frame.payload_bytes = 4;
+    payload[0]++;
+    assert_int_equal(cairn_session_take_timing(&frame, &out), CAIRN_CORRUPT);
+    assert_int_equal(out.index, 77);
+    payload[0]--;
+    assert_int_equal(cairn_session_take_timing(&frame, &out), CAIRN_OK);
+    assert_int_equal(out.index, CAIRN_SESSION_RINGS_MAX - 1);
+    cairn_session_writer_init(&writer, SIZE_MAX);
+    assert_int_equal(cairn_session_put_timing(&writer, &value, STDIN_FILENO), CAIRN_INVAL);
+    value.index = 1;
+    assert_int_equal(cairn_session_put_timing(&writer, &value, STDIN_FILENO), CAIRN_OK);
+    assert_int_equal(writer.pending_count, 1);
+    cairn_session_writer_fini(&writer);
+}
+
 static void
 test_register(void **state)
 {
@@ -825,6 +855,7 @@ main(void)
         cmocka_unit_test(test_epoch),        cmocka_unit_test(test_fetched),
         cmocka_unit_test(test_operator),     cmocka_unit_test(test_operator_reply),
         cmocka_unit_test(test_strict),       cmocka_unit_test(test_piece_and_fetch),
+        cmocka_unit_test(test_timing),
         cmocka_unit_test(test_register),     cmocka_unit_test(test_out_of_range),
         cmocka_unit_test(test_descriptors),  cmocka_unit_test(test_descriptors_refused),
         cmocka_unit_test(test_restore_info), cmocka_unit_test(test_large),

@@ -14,7 +14,7 @@
 enum { VALUES_MAX = 32 };
 
 struct values {
-    struct cairn_progress all[VALUES_MAX];
+    struct cairn_op_count all[VALUES_MAX];
     size_t count;
     size_t wanted; /* then the sink says that it has enough; 0: never */
 };
@@ -45,7 +45,7 @@ static const char flight_recorder[] =
     "\"version\":\"2.10\"}";
 
 static bool
-keep(void *context, const struct cairn_progress *progress)
+keep(void *context, const struct cairn_op_count *progress)
 {
     struct values *values = context;
 
@@ -74,7 +74,7 @@ test_ras(void **state)
 {
     struct cairn_progress_fault fault = {NULL, 0};
     struct values values = {.count = 0};
-    const struct cairn_progress *last;
+    const struct cairn_op_count *last;
 
     (void)state;
     assert_int_equal(read_copy(true, ras, sizeof ras - 1, &values, &fault), CAIRN_OK);

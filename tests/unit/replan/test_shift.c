@@ -89,6 +89,28 @@ test_base(void **state)
     assert_false(cairn_shift_find(&shift, &above, &found));
 }
 
+/* A normal that is known from a few values alone is known better from what stands before the shift. */
+static void
+test_base_before(void **state)
+{
+    struct cairn_shift_limits alone = limits, before;
+    struct cairn_shift shift = {.used = 0};
+    struct cairn_shift_found found;
+
+    (void)state;
+    alone.base_values = 2;
+    before = alone;
+    before.first_values = 4;
+    for (uint32_t step = 0; step < 40; step++)
+        cairn_shift_push(&shift, step, 0.02 * noise());
+    assert_false(cairn_shift_find(&shift, &before, &found));
+    for (uint32_t step = 40; step < 60; step++)
+        cairn_shift_push(&shift, step, 0.08 + 0.02 * noise());
+    assert_false(cairn_shift_find(&shift, &alone, &found));
+    assert_true(cairn_shift_find(&shift, &before, &found));
+    assert_in_range(found.since_step, 37, 43);
+}
+
 static void
 test_quantile(void **state)
 {
@@ -106,6 +128,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_found), cmocka_unit_test(test_pauses_are_none),
                                        cmocka_unit_test(test_small_is_none), cmocka_unit_test(test_base),
+                                       cmocka_unit_test(test_base_before),
                                        cmocka_unit_test(test_quantile)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -262,6 +262,25 @@ test_store_replaces_the_damaged_copy(void **state)
     }
 }
 
+/* Where both copies are damaged the next store leaves one that is whole, and nothing to complain of. */
+static void
+test_store_after_both_are_damaged(void **state)
+{
+    struct cairn_slot_info info;
+
+    (void)state;
+    assert_int_equal(cairn_slot_clear(&slots, 0), CAIRN_OK);
+    store(0, 10);
+    store(0, 11);
+    assert_int_equal(cairn_slot_load(&slots, 0, NULL, PAYLOAD_BYTES, &info), CAIRN_OK); /* checked where it lies */
+    for (uint64_t copy = 0; copy < 2; copy++)
+        memory[128 + copy * slots.copy_bytes + 64 + 3] ^= 4;
+    assert_int_equal(load_error(0), CAIRN_CORRUPT);
+    assert_int_equal(cairn_slot_load(&slots, 0, NULL, PAYLOAD_BYTES, &info), CAIRN_CORRUPT);
+    store(0, 12);
+    expect(0, 12, 1, false);
+}
+
 /* A format that is killed leaves nothing that could be taken for a store. */
 static void
 test_format_is_killed(void **state)
@@ -373,6 +392,7 @@ main(void)
                                        FRESH(test_damaged_heads),
                                        FRESH(test_every_flipped_byte_is_found),
                                        FRESH(test_store_replaces_the_damaged_copy),
+                                       FRESH(test_store_after_both_are_damaged),
                                        FRESH(test_format_is_killed),
                                        FRESH(test_writer_is_killed),
                                        FRESH(test_read_beside_a_writer)};

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 
 #include "tests/support/marker_conversion.h"
+#include "tools/convert/target.h"
 
 enum { SEEDS = 150 };
 
@@ -257,6 +258,24 @@ a_truncated_file_is_named(void **state)
     assert_non_null(strstr(complaint.text, name));
 }
 
+/* Small files need room as well, and those that are made at the end are expected. */
+static void
+too_little_room_is_said(void **state)
+{
+    struct cairn_output output = {.format = &marker_format, .small_bytes = UINT64_C(1) << 60};
+    const uint8_t digest[CAIRN_SHA256_BYTES] = {0};
+    struct cairn_complaint complaint = {""};
+    struct cairn_target *opened = NULL;
+
+    (void)state;
+    assert_int_equal(cairn_target_open(target, &output, false, digest, &opened, &complaint), CAIRN_FULL);
+    assert_non_null(strstr(complaint.text, "has room for"));
+    assert_null(opened);
+    output.small_bytes = 0;
+    assert_int_equal(cairn_target_open(target, &output, false, digest, &opened, &complaint), CAIRN_OK);
+    cairn_target_close(opened);
+}
+
 static void
 too_little_memory_is_said(void **state)
 {
@@ -356,6 +375,7 @@ main(void)
         cmocka_unit_test(missing_elements_are_named),
         cmocka_unit_test(a_truncated_file_is_named),
         cmocka_unit_test(too_little_memory_is_said),
+        cmocka_unit_test(too_little_room_is_said),
         cmocka_unit_test(what_is_committed_was_synced),
     };
 

@@ -400,7 +400,7 @@ parts_are_what_a_walk_gives(void **state)
         uint64_t seed = s * 0x9e3779b97f4a7c15u, total = 0;
         uint32_t ranks = (uint32_t)(draw(&seed) % 12 + 1), count = (uint32_t)(draw(&seed) % 6 + 1);
         struct cairn_deepspeed_parameter parameters[6] = {{0}};
-        struct cairn_deepspeed_group group = {.count = count};
+        struct cairn_deepspeed_group group = {.count = count, .spread = 1};
         struct cairn_deepspeed_groups groups = {.parameters = parameters,
                                                 .parameter_count = count,
                                                 .groups = &group,

@@ -42,7 +42,12 @@ test_a_status(void **state)
         "\"coverage\":{\"ranks_known\":2,\"ranks_reporting\":1,\"ranks_refusing\":1,"
         "\"bytes\":{\"parameter\":4294967297,\"optimizer\":8,\"buffer\":0,\"opaque\":9},"
         "\"tensors\":{\"parameter\":4,\"optimizer\":12,\"buffer\":0,\"opaque\":1},"
-        "\"uncovered\":[{\"kind\":\"optimizer\"},{\"kind\":\"optimizer\"},{\"kind\":\"buffer\"}],\"left_out\":7}}");
+        "\"uncovered\":[{\"kind\":\"optimizer\"},{\"kind\":\"optimizer\"},{\"kind\":\"buffer\"}],\"left_out\":7},"
+        "\"detection\":{\"ranks_seen\":3,\"records\":1000,\"records_lost\":2,\"verdicts\":["
+        "{\"kind\":\"slow_compute\",\"open\":true,\"ranks\":[2],\"rate\":1.75},"
+        "{\"kind\":\"slow_compute\",\"open\":false,\"ranks\":[1],\"rate\":3},"
+        "{\"kind\":\"slow_node\",\"open\":true,\"ranks\":[2,3],\"rate\":1.5},"
+        "{\"kind\":\"hang_compute\",\"open\":true,\"ranks\":[0],\"rate\":1}]}}");
 
     (void)state;
     has(page, "# TYPE cairn_health gauge\ncairn_health{job=\"a \\\"job\\\"\"} 1\n");
@@ -55,6 +60,13 @@ test_a_status(void **state)
     has(page, "cairn_uncovered{job=\"a \\\"job\\\"\",kind=\"optimizer\"} 2\n");
     has(page, "cairn_uncovered{job=\"a \\\"job\\\"\",kind=\"parameter\"} 0\n");
     has(page, "cairn_uncovered{job=\"a \\\"job\\\"\",kind=\"not listed\"} 7\n");
+    has(page, "cairn_verdicts_open{job=\"a \\\"job\\\"\",kind=\"slow_compute\"} 1\n");
+    has(page, "cairn_verdicts_open{job=\"a \\\"job\\\"\",kind=\"crash\"} 0\n");
+    has(page, "cairn_straggling_rate{job=\"a \\\"job\\\"\",rank=\"2\"} 1.75\n");
+    has(page, "cairn_straggling_rate{job=\"a \\\"job\\\"\",rank=\"3\"} 1.5\n");
+    assert_null(strstr(page, "cairn_straggling_rate{job=\"a \\\"job\\\"\",rank=\"1\"}")); /* it is over */
+    assert_null(strstr(page, "rank=\"2\"} 1.5\n")); /* a sample comes once */
+    has(page, "cairn_analysed_ranks{job=\"a \\\"job\\\"\"} 3\n");
     has(page, "cairn_ranks{job=\"a \\\"job\\\"\",state=\"refusing\"} 1\n");
     free(page);
 }

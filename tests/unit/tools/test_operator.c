@@ -602,6 +602,85 @@ status_shows_coverage(void **state)
     end_coverage(scene);
 }
 
+/* Two open verdicts and one that is over. */
+static void
+judge(struct scene *scene, struct cairn_ledger *ledger)
+{
+    cairn_ledger_init(ledger);
+    ledger->count = 3;
+    for (uint32_t i = 0; i < 3; i++) {
+        struct cairn_ledger_entry *entry = &ledger->entries[i];
+
+        entry->number = i + 1;
+        entry->kind = CAIRN_SLOW_COMPUTE;
+        entry->rank_count = 1;
+        entry->ranks[0] = 10 + i;
+        entry->since_step = 40;
+        entry->until_step = CAIRN_STEP_NONE;
+        entry->rate = 1.5;
+        entry->evidence_kinds = CAIRN_EVIDENCE_COMPUTE | CAIRN_EVIDENCE_WAITING;
+    }
+    ledger->entries[1].closed_wall_ns = 9;
+    ledger->entries[1].until_step = 60;
+    ledger->entries[2].kind = CAIRN_HANG_COMPUTE;
+    scene->nodes[2].analyses = 1;
+    scene->nodes[2].analysis_world = 12;
+    scene->nodes[2].analysis_ranks = 11;
+    scene->nodes[4].timing_records = 5;
+    scene->nodes[5].timing_records = 6;
+}
+
+static void
+verdicts_are_shown(void **state)
+{
+    struct scene *scene = *state;
+    static struct cairn_ledger ledger;
+    const struct cairn_tree_value *list, *entry;
+    const struct operator_check *check;
+    struct cairn_json_writer writer;
+    struct cairn_tree tree;
+    char *text, out[256];
+
+    judge(scene, &ledger);
+    look(scene);
+    scene->job.ledger = &ledger;
+    operator_health_find(&scene->job, &scene->health);
+    assert_int_equal(scene->health.level, OPERATOR_CRITICAL); /* the job stands still */
+    assert_int_equal(scene->health.check_count, 2);
+    check = check_of(&scene->health, "slow-rank");
+    assert_non_null(check);
+    assert_int_equal(check->level, OPERATOR_WARN);
+    assert_non_null(strstr(check->what, "rank 10 computes 1.50 times"));
+    assert_null(strstr(check->fix, "exchange")); /* the policy is to observe */
+    assert_non_null(check_of(&scene->health, "rank-hangs"));
+    scene->config.verdict_policy = CAIRN_CONFIG_ADVISE;
+    scene->config.exchanges_per_day = 1;
+    operator_health_find(&scene->job, &scene->health);
+    assert_non_null(strstr(check_of(&scene->health, "slow-rank")->fix, "exchange the rank"));
+    assert_non_null(strstr(check_of(&scene->health, "rank-hangs")->fix, "(exchanges_per_day)"));
+    cairn_json_writer_init(&writer);
+    operator_write_status(&writer, &scene->job, &scene->health, 0);
+    tree = parse(&writer, &text);
+    assert_string_equal(cairn_tree_text(&tree, NULL, "detection.policy", out, sizeof out), "advise");
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "detection.analyst", 99), 2);
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "detection.world", 0), 12);
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "detection.ranks_seen", 0), 11);
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "detection.records", 0), 11);
+    list = cairn_tree_find(&tree, NULL, "detection.verdicts");
+    assert_int_equal(list->count, 3);
+    entry = cairn_tree_next(&tree, list, NULL);
+    assert_true(cairn_tree_bool(&tree, entry, "open", false));
+    assert_null(cairn_tree_find(&tree, entry, "until_step"));
+    assert_int_equal(cairn_tree_find(&tree, entry, "evidence_kinds")->count, 2);
+    assert_string_equal(cairn_tree_text(&tree, entry, "kind", out, sizeof out), "slow_compute");
+    entry = cairn_tree_next(&tree, list, entry);
+    assert_false(cairn_tree_bool(&tree, entry, "open", true));
+    assert_int_equal(cairn_tree_u64(&tree, entry, "until_step", 0), 60);
+    assert_null(cairn_tree_find(&tree, entry, "advice"));
+    cairn_tree_fini(&tree);
+    free(text);
+}
+
 static void
 snapshots_are_listed_newest_first(void **state)
 {
@@ -732,6 +811,7 @@ main(void)
                                        SCENE(hostile_coverage_is_refused),
                                        SCENE(newer_views_are_read),
                                        SCENE(status_shows_coverage),
+                                       SCENE(verdicts_are_shown),
                                        SCENE(snapshots_are_listed_newest_first),
                                        cmocka_unit_test(restores_say_what_and_why),
                                        cmocka_unit_test(files_that_are_not_there)};

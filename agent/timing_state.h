@@ -1,0 +1,93 @@
+/*
+ * agent/timing_state.h - detection in the agent: what its files share.
+ *
+ *   timing.c          the analysis, where this agent does it; verdicts: kept, told to the others, said
+ *   timing_rings.c    rings that trainers handed over, and what is read of them
+ *   timing_process.c  how a trainer's process fares
+ *   watch.c           who analyses, and the reports' way there (pure)
+ *
+ * Everything runs in the loop, from one timer. A trainer's process is what counts here, not its session: a trainer that has lost its
+ * agent and comes back is the same, and its ring is read all the while.
+ */
+#ifndef CAIRN_AGENT_TIMING_STATE_H
+#define CAIRN_AGENT_TIMING_STATE_H
+
+#include "agent/agent_state.h"
+#include "agent/watch.h"
+#include "base/ring.h"
+#include "replan/ledger.h"
+#include "replan/live.h"
+#include "replan/reduce.h"
+
+enum {
+    TIMING_RANKS_MAX = SESSIONS_MAX,
+    TIMING_RINGS_MAX = 2 * SESSIONS_MAX,
+    TIMING_RING_RECORDS_MAX = 1 << 20, /* 72 MiB of mapping */
+    TIMING_READ_MAX = 4096,            /* records of a ring at once */
+    TIMING_PERIOD_MS = 100
+};
+
+/* A process as the kernel knows it. */
+struct timing_process {
+    int64_t pid;          /* 0: unknown */
+    uint64_t start_ticks; /* tells it from a later one of the same number */
+};
+
+struct timing_rank {
+    bool used;
+    uint32_t rank;
+    uint64_t serial; /* of the session that handed its rings over last */
+    struct timing_process process;
+    enum cairn_presence presence;
+    uint64_t gone_ns; /* when it was found gone, 0: it was not */
+    struct cairn_reduce *reduce;
+};
+
+struct timing_ring {
+    void *memory; /* NULL: unused */
+    size_t memory_bytes;
+    uint64_t device, inode; /* of the file */
+    struct cairn_ring ring;
+    uint64_t dropped; /* when it was last looked at */
+    uint32_t rank;    /* index in ranks */
+};
+
+struct timing_state {
+    struct cairn_timer timer;
+    struct cairn_watch *watch;
+    bool *eligible; /* [node_count] */
+    struct timing_rank ranks[TIMING_RANKS_MAX];
+    struct timing_ring rings[TIMING_RINGS_MAX];
+    uint32_t ring_count;
+    uint64_t looked_ns; /* when processes were last looked at */
+    uint64_t lost_before, refused_before, records_before; /* of ranks that are forgotten */
+
+    struct cairn_live *live; /* NULL: another agent analyses */
+    uint64_t lives;          /* begun */
+    bool has_reports;        /* some have come at some time: the job is timed */
+    bool said_malformed, said_no_memory, said_large;
+    struct cairn_ledger ledger;
+    uint64_t told_version, told_ns;    /* to the other agents */
+    uint64_t stored_version, stored_ns; /* in the catalog */
+
+    struct cairn_report report; /* room to unpack one */
+    uint8_t packed[CAIRN_WATCH_REPORT_BYTES_MAX];
+    uint8_t ledger_bytes[CAIRN_LEDGER_BYTES_MAX];
+};
+
+_Static_assert((int)CAIRN_REPORT_BYTES_MAX <= (int)CAIRN_WATCH_REPORT_BYTES_MAX, "every report fits on its way");
+
+/* ---- timing_rings.c ---- */
+/* Reads what is waiting, and twice a second looks at the processes. */
+void timing_rings_read(struct cairn_agent *agent, uint64_t now_ns);
+void timing_rings_close(struct cairn_agent *agent);
+/* The ranks say again what they take part in. */
+void timing_rings_announce(struct cairn_agent *agent);
+
+/* ---- timing_process.c ---- */
+/* The process with this number, as it is now. False: there is none. */
+bool timing_process_find(int64_t pid, struct timing_process *out);
+/* GONE where it has ended, also where another one has its number. */
+enum cairn_presence timing_process_look(const struct timing_process *process);
+
+#endif

@@ -1,0 +1,422 @@
+/* replan/live.c - the analysis of a job while it trains; see live.h. */
+#include "replan/live_state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    USED_STEPS_MIN = 4,      /* of a communicator before it counts */
+    PARTIAL_STEPS_MIN = 20,  /* … where not all of its ranks report, and nothing else has begun */
+    STEPS_IN_FLIGHT_MAX = 256, /* by which reports of different nodes may be apart */
+    CONFIRM_STEPS = 24,      /* within which a new run must say what an older one has said */
+    VERDICTS_MAX = 256       /* of one run, those that ended included */
+};
+static const uint64_t silent_ns = 10000000000; /* after which a rank is not waited for */
+static const uint64_t absent_ns = 30000000000; /* after which verdicts on a job that nobody reports of are closed */
+
+#define RUN_NONE 0 /* no detector's */
+
+cairn_err
+cairn_live_create(const struct cairn_live_options *options, struct cairn_live **out)
+{
+    struct cairn_live *live = calloc(1, sizeof *live);
+
+    if (!live)
+        return CAIRN_NOMEM;
+    live->options = *options;
+    live->run = options->first_run;
+    *out = live;
+    return CAIRN_OK;
+}
+
+static void
+end_run(struct cairn_live *live)
+{
+    cairn_detector_destroy(live->detector);
+    cairn_topology_destroy(live->topology);
+    live->detector = NULL;
+    live->topology = NULL;
+}
+
+void
+cairn_live_destroy(struct cairn_live *live)
+{
+    if (!live)
+        return;
+    end_run(live);
+    live_comms_fini(&live->comms);
+    free(live->ranks);
+    free(live);
+}
+
+static cairn_err
+begin_run(struct cairn_live *live)
+{
+    cairn_err err;
+
+    end_run(live);
+    live->is_due = false;
+    live->run++;
+    live->runs++;
+    err = live_topology(live, &live->topology);
+    if (!err)
+        err = cairn_detector_create(live->topology, STEPS_IN_FLIGHT_MAX, &live->detector);
+    if (err) {
+        end_run(live);
+        live->is_due = true; /* tried again with the next step */
+        return err;
+    }
+    for (uint32_t rank = 0; rank < live->world; rank++)
+        if (!live->ranks[rank].known || live->ranks[rank].presence == CAIRN_PRESENCE_GONE)
+            cairn_detector_leave_out(live->detector, rank);
+    return CAIRN_OK;
+}
+
+/* ---- who reports ---- */
+
+/* Takes up a job of another size, or the first. CAIRN_NOMEM. */
+static cairn_err
+adopt_world(struct cairn_live *live, uint32_t world)
+{
+    struct live_rank *ranks = calloc(world, sizeof *ranks);
+
+    if (!ranks)
+        return CAIRN_NOMEM;
+    live->wants_announcements = live->world != 0;
+    end_run(live);
+    live_comms_fini(&live->comms);
+    free(live->ranks);
+    live->ranks = ranks;
+    live->world = world;
+    live->newest_step = 0;
+    live->is_due = false;
+    return CAIRN_OK;
+}
+
+/* A rank's process is new: what was known of the one before is over, and so is what was said. */
+static void
+adopt_rank(struct cairn_live *live, uint32_t node, const struct cairn_report *report, uint64_t wall_ns)
+{
+    struct live_rank *rank = &live->ranks[report->rank];
+    bool replaces = rank->known;
+
+    *rank = (struct live_rank){
+        .known = true, .node = node, .attachment = report->attachment, .presence = CAIRN_PRESENCE_RUNS};
+    if (!replaces)
+        return;
+    live_comms_leave(&live->comms, report->rank);
+    end_run(live);
+    live->run++;
+    live->newest_step = 0;
+    cairn_ledger_close_others(live->options.ledger, live->run, wall_ns, "trainers were started anew", live->options.said,
+                              live->options.context);
+}
+
+/* False where a report is not of the job that is analysed. */
+static bool
+is_of_job(struct cairn_live *live, const struct cairn_report *report, uint64_t now_ns)
+{
+    if (report->world > CAIRN_LIVE_WORLD_MAX)
+        return false;
+    if (report->world == live->world)
+        live->world_heard_ns = now_ns;
+    return report->world == live->world || live->world == 0 || now_ns > live->world_heard_ns + silent_ns;
+}
+
+/* ---- steps ---- */
+
+static void
+note_use(struct cairn_live *live, const struct cairn_report *report)
+{
+    for (uint32_t i = 0; i < report->lane_count; i++) {
+        struct live_comm *comm = live_comms_find(&live->comms, report->lanes[i].comm);
+
+        if (!comm)
+            continue;
+        comm->ops |= 1u << report->lanes[i].op;
+        if (report->step > comm->last_step) {
+            comm->last_step = report->step;
+            comm->steps++;
+        }
+        if (live->detector ? live_comm_is_complete(comm) && comm->steps >= USED_STEPS_MIN && comm->index == CAIRN_COMM_NONE
+                           : comm->steps >= (live_comm_is_complete(comm) ? (uint32_t)USED_STEPS_MIN : (uint32_t)PARTIAL_STEPS_MIN))
+            live->is_due = true;
+    }
+}
+
+/* A lane in the topology's numbers; UINT32_MAX where it is none of its. *peer is global. */
+static uint32_t
+comm_index(const struct cairn_live *live, const struct cairn_report_lane *lane, uint32_t *peer)
+{
+    const struct live_comm *comm = live_comms_find(&live->comms, lane->comm);
+
+    *peer = lane->peer;
+    if (lane->op >= CAIRN_SEND) {
+        if (lane->is_place)
+            *peer = comm ? live_comm_rank_at(comm, lane->peer) : UINT32_MAX;
+        return *peer < live->world ? 0 : UINT32_MAX;
+    }
+    return comm && comm->index != CAIRN_COMM_NONE ? comm->index : UINT32_MAX;
+}
+
+static uint32_t
+lane_number(const struct cairn_live *live, const struct cairn_report_lane *lane)
+{
+    uint32_t peer, comm = comm_index(live, lane, &peer);
+
+    if (comm == UINT32_MAX)
+        return UINT32_MAX;
+    if (lane->op >= CAIRN_SEND)
+        return CAIRN_LANE_PAIR | (lane->op == CAIRN_SEND ? CAIRN_LANE_SEND : 0) | peer;
+    return comm * 16 + lane->op;
+}
+
+static cairn_err
+take_step(struct cairn_live *live, const struct cairn_report *report)
+{
+    uint32_t lanes[CAIRN_REPORT_LANES_MAX];
+    struct cairn_rank_step *step;
+    cairn_err err;
+
+    if (report->step > live->newest_step)
+        live->newest_step = report->step;
+    note_use(live, report);
+    if (live->is_due) {
+        err = begin_run(live);
+        if (err)
+            return err;
+    }
+    if (!live->detector)
+        return CAIRN_OK;
+    step = malloc(sizeof *step + report->sample_count * sizeof *step->samples);
+    if (!step)
+        return CAIRN_NOMEM;
+    *step = (struct cairn_rank_step){
+        .step = report->step, .sends_aside = report->sends_aside, .span_ns = report->span_ns, .work = report->work};
+    memcpy(step->compute_ns, report->compute_ns, sizeof step->compute_ns);
+    for (uint32_t i = 0; i < report->lane_count; i++)
+        lanes[i] = lane_number(live, &report->lanes[i]);
+    for (uint32_t i = 0; i < report->sample_count; i++) {
+        const struct cairn_report_sample *sample = &report->samples[i];
+
+        if (lanes[sample->lane] != UINT32_MAX)
+            step->samples[step->sample_count++] = (struct cairn_sample){
+                .lane = lanes[sample->lane], .seq = sample->seq, .duration_ns = sample->duration_ns, .bytes = sample->bytes};
+    }
+    return cairn_detector_take_step(live->detector, report->rank, step, report->end_ns);
+}
+
+/* ---- standings ---- */
+
+static void
+take_standing(struct cairn_live *live, const struct cairn_report *report)
+{
+    struct cairn_open open[CAIRN_INTAKE_OPEN];
+    struct cairn_standing standing = {.life_ns = report->life_ns,
+                                      .end_ns = report->end_ns,
+                                      .open = open,
+                                      .step = report->step,
+                                      .is_stopped = report->presence == CAIRN_PRESENCE_STOPPED,
+                                      .is_gone = report->presence == CAIRN_PRESENCE_GONE};
+
+    live->ranks[report->rank].presence = report->presence;
+    if (!live->detector)
+        return;
+    for (uint32_t i = 0; i < report->open_count; i++) {
+        const struct cairn_report_open *from = &report->open[i];
+        uint32_t peer, comm = comm_index(live, &from->lane, &peer);
+
+        if (comm == UINT32_MAX)
+            continue;
+        open[standing.open_count++] = (struct cairn_open){.seq = from->seq,
+                                                          .start_ns = from->start_ns,
+                                                          .comm = from->lane.op >= CAIRN_SEND ? CAIRN_COMM_NONE : comm,
+                                                          .peer = peer,
+                                                          .step = report->step,
+                                                          .op = from->lane.op};
+    }
+    cairn_detector_take_standing(live->detector, report->rank, &standing);
+    if (standing.is_gone)
+        cairn_detector_leave_out(live->detector, report->rank);
+}
+
+cairn_err
+cairn_live_take(struct cairn_live *live, uint32_t node, const struct cairn_report *report, uint64_t now_ns,
+                uint64_t wall_ns)
+{
+    struct live_rank *rank;
+    cairn_err err = CAIRN_OK;
+    bool is_end = report->kind == CAIRN_REPORT_STANDING && report->presence == CAIRN_PRESENCE_GONE;
+
+    if (!is_of_job(live, report, now_ns)) {
+        live->ignored++;
+        return CAIRN_OK;
+    }
+    if (report->world != live->world) {
+        if (is_end)
+            return CAIRN_OK;
+        err = adopt_world(live, report->world);
+        if (err)
+            return err;
+        live->world_heard_ns = now_ns;
+    }
+    rank = &live->ranks[report->rank];
+    if (!rank->known || rank->attachment != report->attachment) {
+        if (is_end) /* of a process that another has replaced, or that was never heard of */
+            return CAIRN_OK;
+        adopt_rank(live, node, report, wall_ns);
+    }
+    rank->heard_ns = now_ns;
+    rank->node = node;
+    switch (report->kind) {
+    case CAIRN_REPORT_MEMBER:
+        err = live_comms_join(&live->comms, live->world, report);
+        if (err == CAIRN_FULL) {
+            live->ignored++;
+            err = CAIRN_OK;
+        }
+        break;
+    case CAIRN_REPORT_STEP:
+        rank->presence = CAIRN_PRESENCE_RUNS;
+        err = take_step(live, report);
+        break;
+    case CAIRN_REPORT_STANDING:
+        take_standing(live, report);
+        break;
+    }
+    return err;
+}
+
+/* ---- verdicts ---- */
+
+static bool
+process_seen(const struct cairn_live *live, const struct cairn_verdict *verdict)
+{
+    for (uint32_t i = 0; i < verdict->ranks.count; i++)
+        if (live->ranks[verdict->ranks.items[i]].presence != CAIRN_PRESENCE_RUNS)
+            return true;
+    return false;
+}
+
+static uint32_t
+evidence_of(const struct cairn_live *live, const struct cairn_verdict *verdict)
+{
+    uint32_t waiting = verdict->victims.count > 0 ? CAIRN_EVIDENCE_WAITING : 0;
+
+    switch (verdict->kind) {
+    case CAIRN_SLOW_COMPUTE:
+    case CAIRN_SLOW_NODE:
+        return CAIRN_EVIDENCE_COMPUTE | waiting;
+    case CAIRN_SLOW_LINK:
+        return CAIRN_EVIDENCE_TRANSFER | waiting;
+    case CAIRN_HANG_COMPUTE:
+    case CAIRN_HANG_LINK:
+    case CAIRN_CRASH:
+        return CAIRN_EVIDENCE_PROGRESS | (process_seen(live, verdict) ? CAIRN_EVIDENCE_PROCESS : 0);
+    case CAIRN_STRUCTURAL:
+        break;
+    }
+    return CAIRN_EVIDENCE_COMPUTE;
+}
+
+static cairn_err
+merge(struct cairn_live *live, uint64_t wall_ns)
+{
+    const struct cairn_verdicts *verdicts = cairn_detector_verdicts(live->detector);
+    uint32_t *kinds = malloc((verdicts->count + 1) * sizeof *kinds);
+
+    if (!kinds)
+        return CAIRN_NOMEM;
+    for (uint32_t i = 0; i < verdicts->count; i++)
+        kinds[i] = evidence_of(live, &verdicts->items[i]);
+    cairn_ledger_merge(live->options.ledger, verdicts, kinds, live->run, wall_ns, live->options.said,
+                       live->options.context);
+    free(kinds);
+    return CAIRN_OK;
+}
+
+/* Closes the verdicts on a job that is no more. False: it goes on. */
+static bool
+has_ended(struct cairn_live *live, uint64_t now_ns, uint64_t wall_ns)
+{
+    bool gone = false;
+
+    if (live->present_ns == 0)
+        live->present_ns = now_ns;
+    for (uint32_t i = 0; i < live->world; i++) {
+        const struct live_rank *rank = &live->ranks[i];
+
+        gone |= rank->known && rank->presence == CAIRN_PRESENCE_GONE;
+        if (rank->known && rank->presence != CAIRN_PRESENCE_GONE && now_ns <= rank->heard_ns + silent_ns) {
+            live->present_ns = now_ns;
+            return false;
+        }
+    }
+    if (!gone && now_ns <= live->present_ns + absent_ns)
+        return false;
+    if (live->detector)
+        end_run(live); /* a further report of use begins another */
+    cairn_ledger_close_others(live->options.ledger, RUN_NONE, wall_ns, "its trainers have ended, or are not seen any more",
+                              live->options.said, live->options.context);
+    return true;
+}
+
+cairn_err
+cairn_live_check(struct cairn_live *live, uint64_t now_ns, uint64_t wall_ns)
+{
+    struct cairn_detector_summary summary;
+    cairn_err err;
+
+    if (has_ended(live, now_ns, wall_ns) || !live->detector)
+        return CAIRN_OK;
+    for (uint32_t rank = 0; rank < live->world; rank++)
+        if (now_ns > live->ranks[rank].heard_ns + silent_ns)
+            cairn_detector_leave_out(live->detector, rank);
+    err = cairn_detector_check_hangs(live->detector);
+    if (!err)
+        err = merge(live, wall_ns);
+    cairn_detector_summarize(live->detector, &summary);
+    if (summary.steps >= CONFIRM_STEPS)
+        cairn_ledger_close_others(live->options.ledger, live->run, wall_ns,
+                                  "the analysis that began since does not confirm it", live->options.said,
+                                  live->options.context);
+    if (cairn_detector_verdicts(live->detector)->count > VERDICTS_MAX)
+        live->is_due = true;
+    return err;
+}
+
+bool
+cairn_live_wants_announcements(struct cairn_live *live)
+{
+    bool wants = live->wants_announcements;
+
+    live->wants_announcements = false;
+    return wants;
+}
+
+void
+cairn_live_look(const struct cairn_live *live, uint64_t now_ns, struct cairn_live_view *out)
+{
+    struct cairn_detector_summary summary = {0};
+
+    *out = (struct cairn_live_view){.world = live->world,
+                                    .comms = live->comms.count,
+                                    .last_step = live->newest_step,
+                                    .runs = live->runs,
+                                    .ignored = live->ignored};
+    for (uint32_t rank = 0; rank < live->world; rank++)
+        out->ranks_reporting += live->ranks[rank].known && live->ranks[rank].presence != CAIRN_PRESENCE_GONE &&
+                                now_ns <= live->ranks[rank].heard_ns + silent_ns;
+    for (uint32_t i = 0; i < live->comms.count; i++) {
+        const struct live_comm *comm = &live->comms.items[i];
+
+        out->comms_complete += live_comm_is_complete(comm);
+        out->comms_used += live->detector && comm->index != CAIRN_COMM_NONE;
+    }
+    if (!live->detector)
+        return;
+    cairn_detector_summarize(live->detector, &summary);
+    out->steps = summary.steps;
+    out->period_ms = summary.period_ms;
+    out->is_calibrated = summary.is_calibrated;
+}

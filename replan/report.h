@@ -1,0 +1,95 @@
+/*
+ * replan/report.h - what a node says of one of its ranks to whoever analyses the job: one report is a value, and a run of bytes.
+ *
+ * Three kinds. MEMBER: the rank takes part in a communicator. STEP: what it did in a step (replan/intake.h), its operations by lane.
+ * STANDING: what it waits in, and how its process fares. Times are on the clock of the rank's node and are compared with
+ * nothing but each other. Communicators go by their hashes, since no node knows all of them.
+ *
+ * Packed by base/wire.h: u8 kind, u32 rank, u32 world, u64 attachment, then the kind's fields in the order of the struct; doubles and
+ * floats as their bits.
+ */
+#ifndef CAIRN_REPLAN_REPORT_H
+#define CAIRN_REPLAN_REPORT_H
+
+#include "base/wire.h"
+#include "replan/intake.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+    CAIRN_REPORT_LANES_MAX = 64,
+    CAIRN_REPORT_LANE_SAMPLES_MAX = 16, /* of a lane, in one step: the first ones, the same on all ranks */
+    CAIRN_REPORT_SAMPLES_MAX = CAIRN_REPORT_LANES_MAX * CAIRN_REPORT_LANE_SAMPLES_MAX,
+    CAIRN_REPORT_BYTES_MAX = 24 << 10 /* of one that is packed */
+};
+#define CAIRN_PLACE_NONE UINT32_MAX
+
+enum cairn_report_kind { CAIRN_REPORT_MEMBER = 1, CAIRN_REPORT_STEP = 2, CAIRN_REPORT_STANDING = 3 };
+
+/* How a rank's process fares, as its node sees it. */
+enum cairn_presence {
+    CAIRN_PRESENCE_RUNS = 1,
+    CAIRN_PRESENCE_STOPPED = 2, /* by a signal or a debugger */
+    CAIRN_PRESENCE_GONE = 3
+};
+
+/* A communicator and operation, or a transfer with a peer. */
+struct cairn_report_lane {
+    uint64_t comm;
+    uint32_t peer; /* of send and recv, else CAIRN_PEER_NONE */
+    uint8_t op;    /* enum cairn_collective */
+    bool is_place; /* the peer is a place in the communicator, not a global rank */
+};
+
+struct cairn_report_sample {
+    uint32_t lane; /* index in `lanes` */
+    uint32_t seq;  /* low 32 bits; CAIRN_SEQ_NONE */
+    float duration_ns;
+    float bytes;
+};
+
+struct cairn_report_open {
+    struct cairn_report_lane lane;
+    uint64_t seq, start_ns;
+};
+
+/* A plain value; the fields of other kinds than its own are not looked at. */
+struct cairn_report {
+    enum cairn_report_kind kind;
+    uint32_t rank, world;
+    uint64_t attachment; /* tells one process of a rank from the next */
+
+    /* MEMBER */
+    uint64_t comm;
+    uint32_t comm_ranks; /* 1 or more */
+    uint32_t place;      /* of the rank in the communicator, CAIRN_PLACE_NONE */
+
+    /* STEP and STANDING */
+    uint32_t step;
+    uint64_t end_ns; /* the last end of an operation, 0: none */
+
+    /* STEP: as struct cairn_rank_step */
+    double compute_ns[CAIRN_GAPS]; /* NaN where it cannot be known */
+    double span_ns;                /* NaN */
+    double work;
+    bool sends_aside;
+    uint32_t lane_count, sample_count;
+    struct cairn_report_lane lanes[CAIRN_REPORT_LANES_MAX];
+    struct cairn_report_sample samples[CAIRN_REPORT_SAMPLES_MAX];
+
+    /* STANDING */
+    enum cairn_presence presence;
+    uint64_t life_ns; /* the last sign of life */
+    uint32_t open_count;
+    struct cairn_report_open open[CAIRN_INTAKE_OPEN];
+};
+
+/* Packs; what does not fit is the writer's failure. */
+void cairn_report_pack(const struct cairn_report *report, struct cairn_writer *writer);
+
+/* Unpacks the next report into *out. Counts, ranks, operations and numbers out of bounds are the reader's failure, and
+ * *out is then of no use. */
+void cairn_report_unpack(struct cairn_reader *reader, struct cairn_report *out);
+
+#endif

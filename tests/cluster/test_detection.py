@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+"""A rank that becomes slow, is stopped or is gone under a running job is named in `cairn status`, and no more when it is well."""
+import os
+import signal
+import subprocess
+import time
+import unittest
+
+from harness import CAIRN, CRITICAL, OK, USAGE, WARN, Cluster, build, cairn, say, wait_for
+
+NODES = 4
+STEP_US = 40000
+STEPS_MAX = 10  # from a fault to its verdict
+HANGS = ("hang_compute", "hang_link", "crash")
+FAULT_RATE_MIN = 1.4  # a rank that is made slow takes twice as long
+STOP_SECONDS_MAX = 10.0  # from a SIGSTOP to the status that names it
+
+
+class Detection(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        build()
+
+    def job(self, options=""):
+        """A job of four ranks that trains, with what is normal for it learned."""
+        cluster = Cluster(nodes=NODES, parity=1, options=options)
+        self.addCleanup(cluster.close)
+        cluster.start()
+        cluster.train(timing=True, step_us=STEP_US, elements=2000)
+        wait_for("the ranks' normal is known", lambda: self.seen(cluster).get("calibrated"), 60)
+        seen = self.seen(cluster)
+        self.assertEqual((seen["world"], seen["ranks_seen"], seen["analyst"]), (NODES, NODES, 0))
+        self.assertEqual(self.open(cluster), [])
+        return cluster
+
+    def status(self, cluster, node=0):
+        return cairn("status", "--agent", cluster.socket(node))
+
+    def shown(self, cluster, *words):
+        """The status as text."""
+        return subprocess.run([CAIRN, "status", "--agent", cluster.socket(0), *words], stdout=subprocess.PIPE, text=True,
+                              timeout=30, check=False).stdout
+
+    def seen(self, cluster, node=0):
+        """The status' "detection"."""
+        _, answer, _ = self.status(cluster, node)
+        return (answer or {}).get("detection", {})
+
+    def open(self, cluster, node=0):
+        """Open verdicts on ranks that hang or are slow by what the tests do to them. A machine with much to do makes ranks and
+        transfers slower, and pauses them at random, which is rightly said as well."""
+        return [each for each in self.seen(cluster, node).get("verdicts", [])
+                if each["open"] and (each["kind"] in HANGS or each["kind"] == "slow_compute" and each["rate"] >= FAULT_RATE_MIN)]
+
+    def well_again(self, cluster, node=0):
+        wait_for("no verdict is open", lambda: not self.open(cluster, node), 30)
+
+    def explained(self, cluster, number, *parts):
+        code, answer, talk = cairn("explain", str(number), "--agent", cluster.socket(3))
+        self.assertIn(code, (OK, WARN), talk)
+        story = "\n".join(answer["story"])
+        for part in parts:
+            self.assertIn(part, story)
+
+    def test_slow_rank(self):
+        cluster = self.job("verdict_policy: advise")
+        rank = cluster.trainers[2]
+        at_step = rank.step()
+        rank.process.send_signal(signal.SIGUSR1)
+        verdict, = wait_for("a verdict", lambda: self.open(cluster), 20)
+        self.assertEqual((verdict["kind"], verdict["ranks"]), ("slow_compute", [2]), verdict)
+        say(f"slow from step {at_step}: since {verdict['since_step']}, known at {verdict['detected_step']}, "
+            f"rate {verdict['rate']:.2f}")
+        self.assertLessEqual(verdict["detected_step"] - at_step, STEPS_MAX + 1)
+        self.assertTrue(1.5 < verdict["rate"] < 2.5, verdict["rate"])
+        self.assertEqual(verdict["victim_count"], NODES - 1)
+        self.assertIn("advice", verdict)
+        code, answer, _ = self.status(cluster, 3)  # any agent knows it
+        check = [each for each in answer["checks"] if each["code"] == "slow-rank" and "rank 2 " in each["what"]]
+        self.assertEqual((code, len(check)), (WARN, 1), answer["checks"])
+        self.assertIn("rank 2 computes", self.shown(cluster))
+        self.assertRegex(self.shown(cluster, "-o", "metrics"), r'cairn_verdicts_open{job="cluster",kind="slow_compute"} [1-4]\n')
+        self.assertIn(f"detect: verdict={verdict['verdict']} opened: rank 2", cluster.log(0))
+        self.explained(cluster, verdict["verdict"], "rank 2 computes", "It lasts, and 3 ranks wait for it.",
+                       "Evidence (computation, waiting): ", "What to do: look for other load")
+        rank.process.send_signal(signal.SIGUSR2)
+        self.well_again(cluster)
+        self.explained(cluster, verdict["verdict"], "rank 2 computes", "ago it was closed: it is over, with step ")
+        code, _, talk = cairn("explain", "99", "--agent", cluster.socket(0))
+        self.assertEqual((code, "no verdict 99" in talk), (USAGE, True), talk)
+        closed = self.seen(cluster)["verdicts"]
+        self.assertIn((verdict["verdict"], False), [(each["verdict"], each["open"]) for each in closed])
+        self.assertIn(f"detect: verdict={verdict['verdict']} closed", cluster.log(0))
+
+    def test_stopped_rank(self):
+        cluster = self.job()
+        stopped = cluster.trainers[1].process.pid
+        began = time.monotonic()
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            verdict, = wait_for("a verdict", lambda: self.open(cluster), 20)
+            took = time.monotonic() - began
+            say(f"stopped: {verdict['kind']} of rank {verdict['ranks']} after {took:.1f} s: {verdict['evidence']}")
+            self.assertEqual((verdict["kind"], verdict["ranks"]), ("hang_compute", [1]), verdict)
+            self.assertEqual(verdict["evidence_kinds"], ["progress", "process"])
+            self.assertNotIn("advice", verdict)  # the policy is to observe
+            self.assertLess(took, STOP_SECONDS_MAX)
+            self.assertEqual(self.status(cluster)[0], CRITICAL)
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+        self.well_again(cluster)
+        begun = cluster.trainers[1].step()
+        wait_for("training goes on", lambda: cluster.trainers[1].step() > begun + 5)
+
+    def test_short_pause(self):
+        """Five seconds are no hang, and leave no verdict."""
+        cluster = self.job()
+        os.kill(cluster.trainers[3].process.pid, signal.SIGSTOP)
+        try:
+            time.sleep(5)
+        finally:
+            os.kill(cluster.trainers[3].process.pid, signal.SIGCONT)
+        begun = cluster.trainers[3].step()
+        wait_for("training goes on", lambda: cluster.trainers[3].step() > begun + 40)
+        self.assertEqual([each["what"] for each in self.seen(cluster)["verdicts"] if "hang" in each["kind"]], [])
+
+    def test_gone_rank(self):
+        """A rank that is killed is named as gone; trainers that start anew end the verdict."""
+        cluster = self.job()
+        cluster.trainers[0].kill()
+        verdict, = wait_for("a verdict", lambda: self.open(cluster), 20)
+        self.assertEqual((verdict["kind"], verdict["ranks"]), ("crash", [0]), verdict)
+        cluster.train(timing=True, step_us=STEP_US, elements=2000, resume=True)
+        self.well_again(cluster)
+        closed, = [each for each in self.seen(cluster)["verdicts"] if each["verdict"] == verdict["verdict"]]
+        say(f"closed: {closed['closed_why']}")
+        self.assertFalse(closed["open"])
+
+    def test_analyst_dies(self):
+        """The next agent goes on with the verdicts that the dead one has said, and ends them when the rank is well."""
+        cluster = self.job()
+        cluster.trainers[2].process.send_signal(signal.SIGUSR1)
+        verdict, = wait_for("a verdict", lambda: self.open(cluster, 1), 20)
+        cluster.kill_agent(0)
+        wait_for("another agent analyses", lambda: self.seen(cluster, 1).get("analyst") == 1, 20)
+        self.assertEqual([each["ranks"] for each in self.open(cluster, 1)], [[2]])
+        cluster.trainers[2].process.send_signal(signal.SIGUSR2)
+        self.well_again(cluster, 1)
+        cluster.start(0)  # it has the ledger from its catalog and from the others, and analyses again
+        wait_for("the first agent analyses again", lambda: self.seen(cluster).get("analyst") == 0, 20)
+        wait_for("all ranks are seen", lambda: self.seen(cluster).get("ranks_seen") == NODES, 30)
+        self.assertIn(verdict["verdict"], [each["verdict"] for each in self.seen(cluster)["verdicts"]])
+
+
+if __name__ == "__main__":
+    unittest.main()

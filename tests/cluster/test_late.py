@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""Agents that stand still around a restore: nothing is rebuilt for one that comes back soon, and one that comes too late is taken in."""
+import json
+import os
+import signal
+import subprocess
+import time
+import unittest
+
+from harness import CAIRN, CRITICAL, OK, Cluster, build, cairn, say, wait_for
+
+DEAD_AFTER_S = 2
+SILENT_S = 3 * DEAD_AFTER_S  # so long a silent agent is waited for
+
+
+class Late(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        build()
+
+    def setUp(self):
+        self.cluster = Cluster(4, 1, dead_after_ms=DEAD_AFTER_S * 1000)
+        self.addCleanup(self.cluster.close)
+        self.cluster.start()
+        self.cluster.train()
+        self.newest = self.cluster.wait_committed((1, 3))
+
+    def signal(self, node, number):
+        os.kill(self.cluster.agents[node].pid, number)
+
+    def restore_begun(self, node):
+        return subprocess.Popen([CAIRN, "restore", "--agent", self.cluster.socket(node), "-o", "json"], stdin=subprocess.DEVNULL,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def status(self):
+        """Exit code, names of the checks, and the epoch that each node is in."""
+        code, answer, error = cairn("status", "--agent", self.cluster.socket(0))
+        self.assertIsNotNone(answer, error)
+        return code, [check["code"] for check in answer["checks"]], [node.get("epoch") for node in answer["nodes"]]
+
+    def check_restored(self, answer, at_least):
+        found = (answer["generation"]["epoch"], answer["generation"]["step"])
+        self.assertGreaterEqual(found, at_least, "a committed generation was lost")
+        self.assertEqual(self.cluster.check()[:2], (OK, found))
+
+    def test_a_stopped_agent_costs_no_rebuild(self):
+        """A trainer dies, and a host holds up an agent for longer than makes it dead: another one, and the one that is asked."""
+        cluster = self.cluster
+        cluster.trainers[2].kill()
+        cluster.stop_trainers()
+        self.newest = max(self.newest, cluster.committed())
+        for held_up in (1, 0):
+            self.signal(held_up, signal.SIGSTOP)
+            begun = time.monotonic()
+            with self.restore_begun(0) as waits:
+                while time.monotonic() < begun + 1.5 * DEAD_AFTER_S:
+                    self.assertIsNone(waits.poll(), "it did not wait for an agent that was there a moment ago")
+                    time.sleep(0.01)
+                self.signal(held_up, signal.SIGCONT)
+                out, error = waits.communicate(timeout=60)
+            self.assertEqual(waits.returncode, OK, error)
+            answer = json.loads(out)
+            self.assertEqual((answer["rebuilt_bytes"], answer["lost_members"]), (0, 0), answer)
+            self.check_restored(answer, self.newest)
+            say(f"agent {held_up} stood still for {1.5 * DEAD_AFTER_S} s: nothing is rebuilt")
+
+    def test_a_late_agent_becomes_a_member(self):
+        """It misses a restore, trainers start on its node too: they are protected without an operator, and go on."""
+        cluster = self.cluster
+        cluster.stop_trainers()
+        self.newest = max(self.newest, cluster.committed())
+        self.signal(3, signal.SIGSTOP)
+        begun = time.monotonic()
+        code, answer, error = cluster.restore(0)
+        self.assertEqual(code, OK, f"{answer} {error}")
+        self.assertEqual(answer["lost_members"], 1, "its part is rebuilt in the end")
+        took_s = time.monotonic() - begun
+        say(f"a restore without a silent agent: {took_s:.1f} s")
+        self.assertLess(took_s, SILENT_S + DEAD_AFTER_S, "it is waited for, but no longer than that")
+        self.check_restored(answer, self.newest)
+        self.signal(3, signal.SIGCONT)
+        restored = wait_for("it has heard of the epoch", lambda: len(set(self.status()[2])) == 1 and self.status()[2][0])
+        trainers = cluster.train(resume=True)
+        wait_for("its trainers are seen to be outside", lambda: self.status()[0] == CRITICAL and "not-a-member" in self.status()[1])
+        begun = time.monotonic()
+        newest = cluster.wait_committed((restored, 1 << 32), 60)
+        say(f"taken in after {time.monotonic() - begun:.1f} s: epoch {newest[0]} step {newest[1]} is committed")
+        self.assertEqual([trainer.process.poll() for trainer in trainers], [None] * 4, "a trainer was stopped")
+        wait_for("the status is no longer critical", lambda: self.status()[0] != CRITICAL)
+        self.assertNotIn("not-a-member", self.status()[1])
+        joined = set(self.status()[2])
+        silences = cluster.log(0).count("peer: silent node=3")
+        self.signal(3, signal.SIGSTOP)  # it comes and goes: no epoch for that
+        wait_for("it is taken for dead", lambda: cluster.log(0).count("peer: silent node=3") > silences)
+        self.signal(3, signal.SIGCONT)
+        newest = cluster.wait_committed(cluster.committed(), 60)
+        self.assertEqual((set(self.status()[2]), len(joined)), (joined, 1))
+        cluster.kill_node(1)  # its share of the parity is good
+        cluster.stop_trainers()
+        newest = max(newest, cluster.committed())
+        cluster.start(1)
+        code, answer, error = cluster.restore(3)
+        self.assertEqual(code, OK, f"{answer} {error}")
+        self.assertEqual(answer["lost_members"], 1)
+        self.check_restored(answer, newest)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

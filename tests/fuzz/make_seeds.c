@@ -1,0 +1,252 @@
+/*
+ * tests/fuzz/make_seeds.c - the seeds of fuzz_frame, fuzz_manifest and fuzz_message: what agents and
+ * trainers pack themselves, in the form that each fuzzer takes it.
+ *
+ *     make build/plain/tests/fuzz/make_seeds && build/plain/tests/fuzz/make_seeds tests/fuzz/corpus
+ */
+#include "agent/core_state.h"
+#include "agent/message.h"
+#include "agent/roster.h"
+#include "snapshot/manifest.h"
+#include "transport/frame.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static const char *corpus;
+
+static void
+write_seed(const char *fuzzer, const char *name, int choice, const uint8_t *bytes, size_t bytes_len)
+{
+    char path[512];
+    FILE *file;
+
+    (void)snprintf(path, sizeof(path), "%s/%s", corpus, fuzzer);
+    (void)mkdir(path, 0777); /* it may be there; else opening fails below */
+    (void)snprintf(path, sizeof(path), "%s/%s/%s", corpus, fuzzer, name);
+    file = fopen(path, "wb");
+    if (!file || (choice >= 0 && fputc(choice, file) == EOF) ||
+        fwrite(bytes, 1, bytes_len, file) != bytes_len || fclose(file) != 0) {
+        perror(path);
+        exit(1);
+    }
+}
+
+/* ---- frames ---- */
+
+static void
+write_frame(const char *name, int choice, struct cairn_frame frame, const void *body,
+            uint32_t body_len)
+{
+    uint8_t bytes[CAIRN_FRAME_HEADER_BYTES + CAIRN_FRAME_FLOW_BYTES_MAX];
+
+    memcpy(bytes + CAIRN_FRAME_HEADER_BYTES, body, body_len);
+    frame.version = CAIRN_TRANSPORT_VERSION;
+    frame.job_id = 1;
+    frame.body_len = body_len;
+    cairn_frame_pack(&frame, NULL, bytes);
+    write_seed("fuzz_frame", name, choice, bytes, CAIRN_FRAME_HEADER_BYTES + body_len);
+}
+
+static void
+make_frames(void)
+{
+    static const struct cairn_frame_flow flow = {.wanted = 3,
+                                                 .urgent = 1,
+                                                 .grant_count = 2,
+                                                 .return_count = 1,
+                                                 .grants = {{1, 4096, 7}, {2, 8192, 9}},
+                                                 .returns = {5}};
+    static const struct cairn_frame_handshake handshake = {
+        .incarnation = 2, .keyed = 1, .nonce_initiator = {1, 2, 3}, .nonce_responder = {4, 5}};
+    uint8_t body[CAIRN_FRAME_HANDSHAKE_BYTES], packed[CAIRN_FRAME_FLOW_BYTES_MAX];
+    size_t packed_len = cairn_frame_flow_pack(&flow, packed);
+
+    cairn_frame_handshake_pack(&handshake, body);
+    for (int injected = 0; injected < 2; injected++) {
+        const char *names[2][4] = {{"hello", "welcome", "confirm", "message"},
+                                   {"hello_in", "welcome_in", "confirm_in", "message_in"}};
+
+        for (uint8_t kind = CAIRN_FRAME_HELLO; kind <= CAIRN_FRAME_CONFIRM; kind++)
+            write_frame(names[injected][kind - CAIRN_FRAME_HELLO], injected,
+                        (struct cairn_frame){.kind = kind, .from = 1}, body, sizeof(body));
+        write_frame(names[injected][3], injected,
+                    (struct cairn_frame){
+                        .kind = CAIRN_FRAME_MESSAGE, .from = 1, .token = 6, .sequence = 1},
+                    "a message", 9);
+    }
+    write_frame("flow_frame", 0,
+                (struct cairn_frame){.kind = CAIRN_FRAME_FLOW, .from = 2, .token = 6, .sequence = 4},
+                packed, (uint32_t)packed_len);
+    write_seed("fuzz_frame", "flow", 0, packed, packed_len);
+    write_seed("fuzz_frame", "handshake", 0, body, sizeof(body));
+}
+
+/* ---- manifests ---- */
+
+static void
+make_manifests(void)
+{
+    struct cairn_slice matrix = {.name = "layers.0.weight",
+                                 .dtype = CAIRN_BF16,
+                                 .kind = CAIRN_PARAM,
+                                 .dims = 2,
+                                 .shape = {8, 16},
+                                 .extent = {4, 16},
+                                 .replica_count = 1,
+                                 .device = -1};
+    struct cairn_slice scalar = {.name = "step.layers.0.weight",
+                                 .dtype = CAIRN_F32,
+                                 .kind = CAIRN_OPTIMIZER,
+                                 .replica_count = 1,
+                                 .device = -1};
+    struct cairn_manifest_rank ranks[2] = {{0, 2, 0, CAIRN_BLOCK_BYTES},
+                                           {1, 2, CAIRN_BLOCK_BYTES, CAIRN_BLOCK_BYTES}};
+    struct cairn_manifest_entry entries[3] = {
+        {.slice = matrix}, {.slice = scalar, .offset_bytes = 4096}, {.slice = matrix, .rank = 1}};
+    uint64_t crcs[2] = {11, 12};
+    struct cairn_manifest manifest = {.job_id = 1,
+                                      .generation = {1, 5},
+                                      .container_count = 1,
+                                      .container_bytes = 2 * CAIRN_BLOCK_BYTES,
+                                      .ranks = ranks,
+                                      .rank_count = 2,
+                                      .entry_count = 3,
+                                      .entries = entries,
+                                      .block_crcs = crcs,
+                                      .block_count = 2};
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0;
+
+    entries[2].slice.offset[0] = 4;
+    entries[2].slice.flat_begin = 3;
+    entries[2].slice.flat_end = 64;
+    entries[2].offset_bytes = CAIRN_BLOCK_BYTES;
+    for (int spilled = 0; spilled < 2; spilled++) {
+        manifest.rank_count = spilled ? 0 : 2;
+        if (cairn_manifest_pack(&manifest, &bytes, &bytes_len) != CAIRN_OK) {
+            fprintf(stderr, "make_seeds: no manifest\n");
+            exit(1);
+        }
+        write_seed("fuzz_manifest", spilled ? "spilled" : "two_ranks", -1, bytes, bytes_len);
+        free(bytes);
+    }
+}
+
+/* ---- what agents say and store ---- */
+
+static void
+write_message(const char *name, struct cairn_message message)
+{
+    uint8_t bytes[CAIRN_MESSAGE_FIXED_BYTES + 64];
+    size_t used = 0;
+
+    message.from = 2;
+    message.to = 1;
+    message.epoch = 0x10001;
+    message.generation = (struct cairn_generation){0x10001, 3};
+    if (cairn_message_pack(&message, bytes, sizeof(bytes), &used) != CAIRN_OK) {
+        fprintf(stderr, "make_seeds: no message %s\n", name);
+        exit(1);
+    }
+    write_seed("fuzz_message", name, 0, bytes, used);
+}
+
+static void
+make_roster(void)
+{
+    static const uint32_t agents[5] = {0, 1, 2, 3, 4};
+    struct cairn_roster *roster = NULL;
+    struct cairn_writer writer;
+    uint8_t bytes[1024];
+
+    cairn_writer_init(&writer, bytes, sizeof(bytes));
+    if (cairn_roster_build(agents, NULL, 5, 1, 4, &roster) == CAIRN_OK)
+        cairn_roster_write(roster, &writer);
+    if (!roster || cairn_writer_done(&writer) != CAIRN_OK) {
+        fprintf(stderr, "make_seeds: no roster\n");
+        exit(1);
+    }
+    write_seed("fuzz_message", "roster", 1, bytes, writer.used_bytes);
+    cairn_roster_drop(roster);
+}
+
+static void
+make_seal(void)
+{
+    static const uint64_t crcs[3] = {7, 8, 9};
+    static const uint8_t manifest[4] = {1, 2, 3, 4}; /* carried unread by a seal */
+    struct seal seal = {0};
+
+    if (seal_pack((struct cairn_generation){1, 1}, 0, (struct seal_ranks){1, 1}, 3, crcs, manifest,
+                  sizeof(manifest), &seal) != CAIRN_OK) {
+        fprintf(stderr, "make_seeds: no seal\n");
+        exit(1);
+    }
+    write_seed("fuzz_message", "seal", 4, seal.bytes, seal.len);
+    seal_fini(&seal);
+}
+
+/* Messages to a core, one behind the other: each is a head of 22 small numbers (fuzz_message.c). */
+static void
+make_talk(void)
+{
+    enum { HEAD = 22 };
+    static const uint8_t types[] = {CAIRN_MSG_HEARTBEAT, CAIRN_MSG_DATA,     CAIRN_MSG_SEAL,
+                                    CAIRN_MSG_FACTS,     CAIRN_MSG_CLAIM,    CAIRN_MSG_QUERY,
+                                    CAIRN_MSG_REBUILD,   CAIRN_MSG_ACTIVATE, CAIRN_MSG_FETCH};
+    uint8_t bytes[sizeof(types) * HEAD] = {0};
+
+    for (size_t i = 0; i < sizeof(types); i++) {
+        uint8_t *head = bytes + i * HEAD;
+
+        head[1] = 1 << 2;                                   /* with a payload that is right */
+        head[2] = (uint8_t)(types[i] - CAIRN_MSG_HEARTBEAT); /* type */
+        head[3] = (uint8_t)(i % 4);                         /* from */
+        head[4] = i % 2 ? 0xa0 : 0;                         /* epoch */
+        head[6] = 3;                                        /* step */
+        head[12] = 1;                                       /* a block */
+    }
+    write_seed("fuzz_message", "talk", 6, bytes, sizeof(bytes));
+}
+
+static void
+make_messages(void)
+{
+    static const uint8_t crcs[16] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
+
+    write_message("heartbeat", (struct cairn_message){.type = CAIRN_MSG_HEARTBEAT,
+                                                      .bytes = crcs,
+                                                      .bytes_len = sizeof(crcs)});
+    write_message("data", (struct cairn_message){.type = CAIRN_MSG_DATA,
+                                                 .block_count = 2,
+                                                 .bytes = crcs,
+                                                 .bytes_len = sizeof(crcs)});
+    write_message("read", (struct cairn_message){.type = CAIRN_MSG_READ,
+                                                 .area = 1,
+                                                 .row = 1,
+                                                 .first_block = 4,
+                                                 .block_count = 3,
+                                                 .request = 77});
+    write_message("failed", (struct cairn_message){.type = CAIRN_MSG_REBUILD_FAILED,
+                                                   .err = CAIRN_CORRUPT});
+    make_roster();
+    make_seal();
+    make_talk();
+}
+
+int
+main(int count, char **arguments)
+{
+    if (count != 2) {
+        fprintf(stderr, "usage: make_seeds tests/fuzz/corpus\n");
+        return 64;
+    }
+    corpus = arguments[1];
+    make_frames();
+    make_manifests();
+    make_messages();
+    return 0;
+}

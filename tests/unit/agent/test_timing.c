@@ -1,0 +1,225 @@
+/* tests/unit/agent/test_timing.c - rings of timing records handed to a real agent: good ones are read, others cost nothing. */
+#include "tests/unit/agent/one_agent.h"
+
+#include "base/ring.h"
+#include "cairn/timing.h"
+
+#include <sys/mman.h>
+
+enum { RECORDS = 256, STEPS = 60 };
+
+/* ---- rings ---- */
+
+struct ring_file {
+    int fd;
+    void *memory;
+    size_t bytes;
+    struct cairn_ring ring;
+};
+
+static int
+make_file(size_t bytes, int seals)
+{
+    int fd = memfd_create("cairn-timing", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, (off_t)bytes), 0);
+    if (seals)
+        assert_int_equal(fcntl(fd, F_ADD_SEALS, seals), 0);
+    return fd;
+}
+
+static struct ring_file
+make_ring(void)
+{
+    struct ring_file file = {.bytes = cairn_ring_bytes(RECORDS)};
+
+    file.fd = make_file(file.bytes, F_SEAL_SHRINK | F_SEAL_GROW);
+    file.memory = mmap(NULL, file.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.fd, 0);
+    assert_ptr_not_equal(file.memory, MAP_FAILED);
+    assert_int_equal(cairn_ring_format(file.memory, file.bytes, RECORDS), CAIRN_OK);
+    assert_int_equal(cairn_ring_open(file.memory, file.bytes, &file.ring), CAIRN_OK);
+    return file;
+}
+
+static void
+end_ring(struct ring_file *file)
+{
+    munmap(file->memory, file->bytes);
+    close(file->fd);
+}
+
+static void
+write_steps(struct ring_file *file, uint32_t rank)
+{
+    uint64_t now_ns = now_ms() * CAIRN_NS_PER_MS;
+
+    for (uint32_t step = 1; step <= STEPS; step++)
+        for (int ended = 0; ended < 2; ended++) {
+            struct cairn_timing_record record = {.comm = 3, .seq = step, .enter_ns = now_ns - 1000000 + step * 1000,
+                                                 .end_ns = ended ? now_ns - 1000000 + step * 1000 + 500 : 0, .rank = rank,
+                                                 .peer = CAIRN_PEER_NONE, .step = step, .ranks = 1, .op = CAIRN_BARRIER};
+
+            assert_true(cairn_ring_write(&file->ring, &record));
+        }
+}
+
+static void
+hand_over(struct trainer *trainer, int fd)
+{
+    struct cairn_session_timing timing = {.index = 0};
+
+    assert_int_equal(cairn_session_put_timing(&trainer->writer, &timing, fd), CAIRN_OK);
+    assert_int_equal(cairn_session_writer_send(&trainer->writer, trainer->fd), CAIRN_OK);
+}
+
+/* ---- the status ---- */
+
+static void
+ask_status(const struct node *node, char *text, size_t text_bytes)
+{
+    static const char question[] = "{\"verb\":\"status\"}";
+    struct cairn_session_hello hello = {.protocol = CAIRN_SESSION_PROTOCOL, .role = CAIRN_ROLE_OPERATOR};
+    struct cairn_session_operator request = {.text = question, .text_bytes = sizeof question - 1};
+    struct cairn_session_operator_reply reply = {0};
+    struct trainer operator;
+    size_t used = 0;
+
+    greet(node, &operator, &hello);
+    expect(&operator, CAIRN_SESSION_WELCOME);
+    assert_int_equal(cairn_session_put_operator(&operator.writer, &request), CAIRN_OK);
+    while (!reply.final) {
+        expect(&operator, CAIRN_SESSION_OPERATOR_REPLY);
+        assert_int_equal(cairn_session_take_operator_reply(&operator.frame, &reply), CAIRN_OK);
+        assert_true(reply.text_bytes < text_bytes - used);
+        memcpy(text + used, reply.text, reply.text_bytes);
+        used += reply.text_bytes;
+    }
+    text[used] = '\0';
+    hang_up(&operator);
+}
+
+static void
+await_status(const struct node *node, const char *part)
+{
+    static char text[1 << 16];
+
+    for (uint64_t end = now_ms() + TIMEOUT_MS; now_ms() < end; usleep(20000)) {
+        ask_status(node, text, sizeof text);
+        if (strstr(text, part))
+            return;
+    }
+    fail_msg("the status never says: %s\n%s", part, text);
+}
+
+/* ---- tests ---- */
+
+static void
+test_a_ring_is_read(void **state)
+{
+    struct ring_file file = make_ring();
+    struct trainer trainer, again;
+
+    write_steps(&file, 0);
+    attach(*state, &trainer, 0, 1);
+    hand_over(&trainer, file.fd);
+    await_log(*state, "timing: reads rank=0 records=256");
+    await_status(*state, "\"rings\":1,\"records\":120,\"records_lost\":0,\"records_refused\":0");
+    await_status(*state, "\"analyst\":0,\"world\":1,\"ranks_seen\":1,");
+    attach(*state, &again, 0, 1); /* the same process, as after a lost connection */
+    hand_over(&again, file.fd);
+    write_steps(&file, 9); /* another rank's records */
+    await_status(*state, "\"rings\":1,\"records\":240,\"records_lost\":0,\"records_refused\":120");
+    hang_up(&trainer);
+    hang_up(&again); /* the process lives, and so does its ring */
+    write_steps(&file, 9);
+    await_status(*state, "\"rings\":1,\"records\":360,");
+    end_ring(&file);
+}
+
+static void
+test_what_is_no_ring_is_not_read(void **state)
+{
+    size_t bytes = cairn_ring_bytes(RECORDS);
+    int files[] = {make_file(bytes, 0), make_file(64, F_SEAL_SHRINK), make_file(bytes, F_SEAL_SHRINK),
+                   make_file((size_t)1 << 30, F_SEAL_SHRINK)};
+    static const char *const reasons[] = {"no memfd that is sealed", "no memfd that is sealed", "there is no ring of timing records",
+                                          "larger than a ring may be"};
+    struct trainer trainer;
+    int folder = open("/tmp", O_RDONLY | O_CLOEXEC);
+
+    attach(*state, &trainer, 0, 1);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        hand_over(&trainer, files[i]);
+        await_log(*state, reasons[i]);
+        close(files[i]);
+    }
+    hand_over(&trainer, folder);
+    close(folder);
+    await_status(*state, "\"rings\":0,\"records\":0,");
+    enlist(&trainer, 0); /* its session goes on */
+    hang_up(&trainer);
+}
+
+/* A trainer that writes noise into its ring while it is read harms nobody. */
+static void
+test_noise_in_a_ring(void **state)
+{
+    struct ring_file file = make_ring();
+    struct trainer trainer;
+    uint32_t random = 1;
+
+    attach(*state, &trainer, 0, 1);
+    hand_over(&trainer, file.fd);
+    await_log(*state, "timing: reads rank=0");
+    for (int round = 0; round < 200; round++) {
+        for (size_t i = 0; i < file.bytes; i++) {
+            random = random * 1664525 + 1013904223;
+            ((volatile uint8_t *)file.memory)[i] = (uint8_t)(random >> 24 & (round % 3 ? 0xff : 0x03));
+        }
+        usleep(5000);
+    }
+    await_status(*state, "\"rings\":1,");
+    enlist(&trainer, 0);
+    hang_up(&trainer);
+    end_ring(&file);
+}
+
+/* What a process has written is read to its end after its death, and then its ring goes. */
+static void
+test_a_ring_of_the_dead(void **state)
+{
+    struct ring_file file = make_ring();
+    pid_t pid;
+
+    write_steps(&file, 0);
+    pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        struct trainer trainer;
+
+        attach(*state, &trainer, 0, 1);
+        hand_over(&trainer, file.fd);
+        await_log(*state, "timing: reads rank=0");
+        _exit(0);
+    }
+    assert_int_equal(wait_exit(pid), 0);
+    await_status(*state, "\"rings\":0,\"records\":120,");
+    end_ring(&file);
+}
+
+int
+main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_a_ring_is_read, start_node, end_node),
+        cmocka_unit_test_setup_teardown(test_what_is_no_ring_is_not_read, start_node, end_node),
+        cmocka_unit_test_setup_teardown(test_noise_in_a_ring, start_node, end_node),
+        cmocka_unit_test_setup_teardown(test_a_ring_of_the_dead, start_node, end_node),
+    };
+    int exit_code;
+
+    if (keeper_main(argc, argv, &exit_code))
+        return exit_code;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,626 @@
+/*
+ * tests/unit/replan/test_live.c - a job that trains, from timing records to the ledger: each rank's records go through its reducer, its
+ * reports through their bytes, into one analysis. A slow rank, a stopped one, a crash, a return, a restart, another analyst.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "replan/live.h"
+#include "replan/reduce.h"
+
+enum { WORLD = 4, MS = 1000000, COMM = 0xc0 };
+static const uint64_t S = 1000000000;
+
+struct job {
+    struct cairn_ledger ledger;
+    struct cairn_live *live;
+    struct cairn_reduce *reduces[WORLD];
+    uint32_t node[WORLD];
+    uint64_t attachment;
+    uint64_t now_ns, seq;
+    uint32_t step, seed;
+    uint32_t world;
+    uint32_t ranks; /* that report */
+    uint32_t opened, returned, closed;
+    char last[256]; /* how the last change reads */
+};
+
+static struct job *current;
+
+static void
+said(void *context, const struct cairn_ledger_entry *entry, enum cairn_ledger_change change)
+{
+    struct job *job = context;
+
+    job->opened += change == CAIRN_LEDGER_OPENED;
+    job->returned += change == CAIRN_LEDGER_RETURNED;
+    job->closed += change == CAIRN_LEDGER_CLOSED;
+    cairn_ledger_describe(entry, job->last, sizeof job->last);
+}
+
+/* Packs and unpacks a report on its way, and checks that nothing is left over. */
+static void
+carry(void *context, const struct cairn_report *report)
+{
+    static uint8_t bytes[CAIRN_REPORT_BYTES_MAX];
+    static struct cairn_report arrived;
+    struct cairn_writer writer;
+    struct cairn_reader reader;
+
+    (void)context;
+    cairn_writer_init(&writer, bytes, sizeof bytes);
+    cairn_report_pack(report, &writer);
+    assert_int_equal(cairn_writer_done(&writer), CAIRN_OK);
+    cairn_reader_init(&reader, bytes, writer.used_bytes);
+    cairn_report_unpack(&reader, &arrived);
+    assert_int_equal(cairn_reader_done(&reader), CAIRN_OK);
+    assert_int_equal(arrived.kind, report->kind);
+    assert_int_equal(arrived.rank, report->rank);
+    if (!current->live)
+        return;
+    assert_int_equal(cairn_live_take(current->live, current->node[report->rank], &arrived, current->now_ns, current->now_ns),
+                     CAIRN_OK);
+}
+
+static void
+analyse(struct job *job, uint64_t first_run)
+{
+    struct cairn_live_options options = {.ledger = &job->ledger, .first_run = first_run, .said = said, .context = job};
+
+    assert_int_equal(cairn_live_create(&options, &job->live), CAIRN_OK);
+}
+
+static void
+attach(struct job *job, uint32_t rank)
+{
+    struct cairn_reduce_options options = {.rank = rank, .world = job->world, .attachment = job->attachment, .emit = carry};
+
+    cairn_reduce_destroy(job->reduces[rank]);
+    assert_int_equal(cairn_reduce_create(&options, &job->reduces[rank]), CAIRN_OK);
+}
+
+static void
+start(struct job *job)
+{
+    memset(job, 0, sizeof *job);
+    current = job;
+    job->now_ns = 100 * S;
+    job->seed = 5;
+    job->attachment = 1;
+    job->world = job->ranks = WORLD;
+    cairn_ledger_init(&job->ledger);
+    analyse(job, 1000);
+    for (uint32_t rank = 0; rank < WORLD; rank++) {
+        job->node[rank] = rank;
+        attach(job, rank);
+    }
+}
+
+static void
+end(struct job *job)
+{
+    for (uint32_t rank = 0; rank < WORLD; rank++)
+        cairn_reduce_destroy(job->reduces[rank]);
+    cairn_live_destroy(job->live);
+}
+
+static double
+noise(struct job *job)
+{
+    job->seed = job->seed * 1103515245 + 12345;
+    return 1 + 0.02 * ((double)(job->seed >> 16 & 1023) / 512 - 1);
+}
+
+static void
+put(struct job *job, uint32_t rank, uint64_t enter_ns, uint64_t end_ns)
+{
+    struct cairn_timing_record record = {.comm = COMM, .seq = job->seq, .bytes = 4096, .enter_ns = enter_ns, .end_ns = end_ns,
+                                         .rank = rank, .peer = CAIRN_PEER_NONE, .step = job->step,
+                                         .ranks = (uint16_t)job->world, .op = CAIRN_ALL_REDUCE};
+
+    assert_int_equal(cairn_reduce_take(job->reduces[rank], &record, job->now_ns), CAIRN_OK);
+}
+
+/* A step: 20 ms of computation (times the rank's factor) and one all_reduce that all leave together. */
+static void
+step(struct job *job, const double *factors)
+{
+    uint64_t enter_ns[WORLD], last_ns = 0, begin_ns = job->now_ns;
+
+    job->step++;
+    job->seq++;
+    for (uint32_t rank = 0; rank < WORLD; rank++) {
+        double compute = 20.0 * MS * noise(job) * (factors ? factors[rank] : 1);
+
+        enter_ns[rank] = begin_ns + (uint64_t)compute;
+        last_ns = enter_ns[rank] > last_ns ? enter_ns[rank] : last_ns;
+    }
+    job->now_ns = last_ns + 2 * MS;
+    for (uint32_t rank = 0; rank < job->ranks; rank++) {
+        put(job, rank, enter_ns[rank], 0);
+        put(job, rank, enter_ns[rank], job->now_ns);
+    }
+}
+
+static void
+check(struct job *job)
+{
+    assert_int_equal(cairn_live_check(job->live, job->now_ns, job->now_ns), CAIRN_OK);
+    if (cairn_live_wants_announcements(job->live))
+        for (uint32_t rank = 0; rank < job->ranks; rank++)
+            cairn_reduce_announce(job->reduces[rank]);
+}
+
+static void
+steps(struct job *job, uint32_t count, const double *factors)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        step(job, factors);
+        check(job);
+    }
+}
+
+/* All ranks but one are in an operation; time goes by. */
+static void
+wait_for_rank(struct job *job, uint32_t missing, uint32_t seconds, enum cairn_presence presence)
+{
+    job->step++;
+    job->seq++;
+    job->now_ns += 20 * MS;
+    for (uint32_t rank = 0; rank < WORLD; rank++)
+        if (rank != missing)
+            put(job, rank, job->now_ns, 0);
+    for (uint32_t s = 0; s < seconds; s++) {
+        job->now_ns += S;
+        for (uint32_t rank = 0; rank < WORLD; rank++)
+            cairn_reduce_stand(job->reduces[rank], rank == missing ? presence : CAIRN_PRESENCE_RUNS, job->now_ns);
+        check(job);
+    }
+}
+
+/* The missing one arrives after all. */
+static void
+arrive(struct job *job, uint32_t missing)
+{
+    put(job, missing, job->now_ns, 0);
+    job->now_ns += 2 * MS;
+    for (uint32_t rank = 0; rank < WORLD; rank++)
+        put(job, rank, rank == missing ? job->now_ns - 2 * MS : job->now_ns - 9 * S, job->now_ns);
+}
+
+static void
+test_quiet(void **state)
+{
+    struct cairn_live_view view;
+    struct job job;
+
+    (void)state;
+    start(&job);
+    steps(&job, 300, NULL);
+    cairn_live_look(job.live, job.now_ns, &view);
+    assert_int_equal(view.world, WORLD);
+    assert_int_equal(view.ranks_reporting, WORLD);
+    assert_int_equal(view.comms, 1);
+    assert_int_equal(view.comms_used, 1);
+    assert_true(view.is_calibrated && view.steps > 250 && view.period_ms > 20 && view.period_ms < 26);
+    assert_int_equal(job.ledger.count, 0);
+    assert_int_equal(job.opened, 0);
+    end(&job);
+}
+
+static void
+test_slow_and_back(void **state)
+{
+    const double slow[WORLD] = {1, 1, 1.8, 1};
+    const struct cairn_ledger_entry *entry;
+    char advice[256];
+    struct job job;
+
+    (void)state;
+    start(&job);
+    steps(&job, 40, NULL);
+    steps(&job, 10, slow);
+    assert_int_equal(job.opened, 1);
+    assert_int_equal(job.ledger.count, 1);
+    entry = &job.ledger.entries[0];
+    assert_int_equal(entry->kind, CAIRN_SLOW_COMPUTE);
+    assert_int_equal(entry->rank_count, 1);
+    assert_int_equal(entry->ranks[0], 2);
+    assert_in_range(entry->since_step, 40, 42);
+    assert_true(entry->rate > 1.6 && entry->rate < 2.0);
+    assert_int_equal(entry->victim_count, 3);
+    assert_int_equal(entry->evidence_kinds, CAIRN_EVIDENCE_COMPUTE | CAIRN_EVIDENCE_WAITING);
+    assert_non_null(strstr(job.last, "rank 2 computes 1."));
+    cairn_ledger_advise(&job.ledger, entry, 1, advice, sizeof advice);
+    assert_non_null(strstr(advice, "exchange the rank"));
+    steps(&job, 20, NULL);
+    assert_int_equal(job.closed, 1);
+    assert_int_equal(cairn_ledger_open_count(&job.ledger), 0);
+    /* within a minute the same cause is the same verdict */
+    steps(&job, 12, slow);
+    assert_int_equal(job.opened, 1);
+    assert_int_equal(job.returned, 1);
+    assert_int_equal(job.ledger.count, 1);
+    assert_int_equal(entry->returns, 1);
+    assert_int_equal(cairn_ledger_open_count(&job.ledger), 1);
+    end(&job);
+}
+
+/* Two exchanges a day: the third of a day is not proposed, one of a day later is. */
+static void
+test_budget(void **state)
+{
+    static const uint64_t hours[] = {1, 2, 20, 30};
+    static const bool proposed[] = {true, true, false, true};
+    static struct cairn_ledger ledger;
+    char advice[256];
+
+    (void)state;
+    cairn_ledger_init(&ledger);
+    ledger.count = 4;
+    for (uint32_t i = 0; i < ledger.count; i++)
+        ledger.entries[i] = (struct cairn_ledger_entry){
+            .number = i + 1, .kind = CAIRN_SLOW_COMPUTE, .rank_count = 1, .ranks = {i},
+            .evidence_kinds = CAIRN_EVIDENCE_COMPUTE | CAIRN_EVIDENCE_WAITING, .opened_wall_ns = hours[i] * 3600 * 1000000000};
+    for (uint32_t i = 0; i < ledger.count; i++) {
+        cairn_ledger_advise(&ledger, &ledger.entries[i], 2, advice, sizeof advice);
+        assert_int_equal(strstr(advice, "exchange the rank's device") != NULL, proposed[i]);
+        assert_int_equal(strstr(advice, "(exchanges_per_day)") != NULL, !proposed[i]);
+    }
+    ledger.entries[0].evidence_kinds = CAIRN_EVIDENCE_COMPUTE; /* it was not proposed either */
+    cairn_ledger_advise(&ledger, &ledger.entries[0], 2, advice, sizeof advice);
+    assert_non_null(strstr(advice, "one kind of evidence alone"));
+    cairn_ledger_advise(&ledger, &ledger.entries[2], 2, advice, sizeof advice);
+    assert_non_null(strstr(advice, "exchange the rank's device"));
+}
+
+static void
+test_stopped(void **state)
+{
+    const struct cairn_ledger_entry *entry;
+    struct job job;
+
+    (void)state;
+    start(&job);
+    steps(&job, 40, NULL);
+    wait_for_rank(&job, 1, 5, CAIRN_PRESENCE_STOPPED);
+    assert_int_equal(job.ledger.count, 0); /* a pause of five seconds is none */
+    arrive(&job, 1);
+    steps(&job, 20, NULL);
+    assert_int_equal(job.ledger.count, 0);
+    wait_for_rank(&job, 1, 10, CAIRN_PRESENCE_STOPPED);
+    assert_int_equal(job.ledger.count, 1);
+    entry = &job.ledger.entries[0];
+    assert_int_equal(entry->kind, CAIRN_HANG_COMPUTE);
+    assert_int_equal(entry->rank_count, 1);
+    assert_int_equal(entry->ranks[0], 1);
+    assert_int_equal(entry->evidence_kinds, CAIRN_EVIDENCE_PROGRESS | CAIRN_EVIDENCE_PROCESS);
+    assert_non_null(strstr(entry->evidence, "rank 1 is stopped"));
+    arrive(&job, 1);
+    steps(&job, 5, NULL);
+    assert_int_equal(job.closed, 1);
+    assert_int_equal(cairn_ledger_open_count(&job.ledger), 0);
+    steps(&job, 50, NULL);
+    assert_int_equal(job.ledger.count, 1);
+    end(&job);
+}
+
+/* A rank that saves a checkpoint while the others wait is called hanging once; the same again is no news. A longer wait is. */
+static void
+test_checkpoints(void **state)
+{
+    struct job job;
+
+    (void)state;
+    start(&job);
+    steps(&job, 40, NULL);
+    for (uint32_t i = 0; i < 4; i++) {
+        wait_for_rank(&job, 0, 12, CAIRN_PRESENCE_RUNS);
+        assert_int_equal(cairn_ledger_open_count(&job.ledger), i == 0);
+        arrive(&job, 0);
+        steps(&job, 20, NULL);
+        assert_int_equal(cairn_ledger_open_count(&job.ledger), 0);
+    }
+    assert_int_equal(job.opened, 1);
+    assert_int_equal(job.returned, 0);
+    assert_int_equal(job.ledger.entries[0].kind, CAIRN_HANG_COMPUTE);
+    assert_int_equal(job.ledger.entries[0].evidence_kinds, CAIRN_EVIDENCE_PROGRESS);
+    wait_for_rank(&job, 0, 25, CAIRN_PRESENCE_RUNS);
+    assert_int_equal(cairn_ledger_open_count(&job.ledger), 1);
+    end(&job);
+}
+
+static void
+test_gone_and_restarted(void **state)
+{
+    struct job job;
+
+    (void)state;
+    start(&job);
+    steps(&job, 40, NULL);
+    wait_for_rank(&job, 3, 10, CAIRN_PRESENCE_GONE);
+    assert_int_equal(job.ledger.count, 1);
+    assert_int_equal(job.ledger.entries[0].kind, CAIRN_CRASH);
+    assert_int_equal(job.ledger.entries[0].ranks[0], 3);
+    job.attachment = 2;
+    job.step = 30; /* from the last generation */
+    for (uint32_t rank = 0; rank < WORLD; rank++)
+        attach(&job, rank);
+    steps(&job, 1, NULL);
+    assert_int_equal(cairn_ledger_open_count(&job.ledger), 0);
+    assert_string_equal(job.ledger.entries[0].closed_why, "trainers were started anew");
+    steps(&job, 60, NULL);
+    assert_int_equal(job.ledger.count, 1);
+    end(&job);
+}
+
+/* Another analyst knows the ledger alone, and hears the communicators anew. */
+static void
+test_taken_over(void **state)
+{
+    const double slow[WORLD] = {1, 1, 1, 2.5};
+    static uint8_t bytes[CAIRN_LEDGER_BYTES_MAX];
+    struct cairn_ledger copy;
+    struct cairn_writer writer;
+    struct job job;
+
+    (void)state;
+    start(&job);
+    steps(&job, 40, NULL);
+    steps(&job, 10, slow);
+    assert_int_equal(cairn_ledger_open_count(&job.ledger), 1);
+    cairn_writer_init(&writer, bytes, sizeof bytes);
+    cairn_ledger_pack(&job.ledger, &writer);
+    assert_int_equal(cairn_writer_done(&writer), CAIRN_OK);
+    assert_int_equal(cairn_ledger_unpack(bytes, writer.used_bytes, &copy), CAIRN_OK);
+    assert_memory_equal(&copy, &job.ledger, sizeof copy);
+    cairn_live_destroy(job.live);
+    job.ledger = copy;
+    analyse(&job, 2000);
+    for (uint32_t rank = 0; rank < WORLD; rank++)
+        cairn_reduce_announce(job.reduces[rank]);
+    steps(&job, 20, slow);
+    assert_int_equal(cairn_ledger_open_count(&job.ledger), 1); /* not yet doubted */
+    steps(&job, 30, NULL);
+    assert_int_equal(cairn_ledger_open_count(&job.ledger), 0);
+    for (size_t cut = 0; cut < writer.used_bytes; cut += 7)
+        assert_int_equal(cairn_ledger_unpack(bytes, cut, &copy), CAIRN_CORRUPT);
+    end(&job);
+}
+
+/* One of four ranks never reports: the others are judged all the same. */
+static void
+test_partial(void **state)
+{
+    const double slow[WORLD] = {1, 2, 1, 1};
+    struct cairn_live_view view;
+    struct job job;
+
+    (void)state;
+    start(&job);
+    job.ranks = WORLD - 1;
+    steps(&job, 60, NULL);
+    cairn_live_look(job.live, job.now_ns, &view);
+    assert_int_equal(view.ranks_reporting, WORLD - 1);
+    assert_int_equal(view.comms_complete, 0);
+    assert_true(view.is_calibrated);
+    steps(&job, 12, slow);
+    assert_int_equal(cairn_ledger_open_count(&job.ledger), 1);
+    assert_int_equal(job.ledger.entries[0].kind, CAIRN_SLOW_COMPUTE);
+    assert_int_equal(job.ledger.entries[0].ranks[0], 1);
+    end(&job);
+}
+
+/* A job that is no more has no open verdicts, whether its end was seen or it is only not heard of. */
+static void
+test_ended(void **state)
+{
+    const double slow[WORLD] = {1, 1, 1, 2};
+    struct job job;
+
+    (void)state;
+    for (int seen = 0; seen < 2; seen++) {
+        start(&job);
+        steps(&job, 40, NULL);
+        steps(&job, 10, slow);
+        assert_int_equal(cairn_ledger_open_count(&job.ledger), 1);
+        for (uint32_t s = 0; s < 45; s++) {
+            job.now_ns += S;
+            for (uint32_t rank = 0; seen && rank < WORLD; rank++)
+                cairn_reduce_stand(job.reduces[rank], CAIRN_PRESENCE_GONE, job.now_ns);
+            check(&job);
+            if (s == 5)
+                assert_int_equal(cairn_ledger_open_count(&job.ledger), !seen);
+        }
+        assert_int_equal(cairn_ledger_open_count(&job.ledger), 0);
+        assert_int_equal(job.ledger.count, 1);
+        end(&job);
+    }
+}
+
+/* The job goes on with fewer ranks: taken up when the former size has been silent for ten seconds. */
+static void
+test_other_world(void **state)
+{
+    struct cairn_live_view view;
+    struct job job;
+
+    (void)state;
+    start(&job);
+    steps(&job, 40, NULL);
+    job.world = job.ranks = 2;
+    job.attachment = 2;
+    attach(&job, 0);
+    attach(&job, 1);
+    steps(&job, 20, NULL);
+    cairn_live_look(job.live, job.now_ns, &view);
+    assert_int_equal(view.world, WORLD);
+    assert_true(view.ignored > 0);
+    job.now_ns += 11 * S;
+    steps(&job, 60, NULL);
+    cairn_live_look(job.live, job.now_ns, &view);
+    assert_int_equal(view.world, 2);
+    assert_int_equal(view.ranks_reporting, 2);
+    assert_int_equal(view.comms_complete, 1);
+    assert_true(view.is_calibrated);
+    assert_int_equal(job.ledger.count, 0);
+    end(&job);
+}
+
+/* What a ring may hold besides: nothing of it is taken, all of it is counted. */
+static void
+test_lies(void **state)
+{
+    struct cairn_timing_record record = {.comm = COMM, .seq = 1, .enter_ns = 5 * S, .end_ns = 6 * S, .rank = 0,
+                                         .peer = CAIRN_PEER_NONE, .step = 3, .ranks = WORLD, .op = CAIRN_ALL_REDUCE};
+    struct cairn_timing_record lies[9];
+    struct job job;
+
+    (void)state;
+    start(&job);
+    for (size_t i = 0; i < 9; i++)
+        lies[i] = record;
+    lies[0].rank = 1;
+    lies[1].comm = 0;
+    lies[2].op = 77;
+    lies[3].end_ns = 4 * S;
+    lies[4].end_ns = UINT64_MAX;
+    lies[5].enter_ns = UINT64_MAX;
+    lies[6].step = UINT32_MAX;
+    lies[7].op = CAIRN_SEND;
+    lies[8].enter_ns = 0;
+    for (size_t i = 0; i < 9; i++)
+        assert_int_equal(cairn_reduce_take(job.reduces[0], &lies[i], job.now_ns), CAIRN_OK);
+    assert_int_equal(cairn_reduce_count(job.reduces[0]).refused, 9);
+    assert_int_equal(cairn_reduce_count(job.reduces[0]).step, 0);
+    for (uint32_t i = 0; i < 70000; i++) { /* a step without end keeps within its bounds */
+        record.seq = i + 1;
+        assert_int_equal(cairn_reduce_take(job.reduces[0], &record, job.now_ns), CAIRN_OK);
+    }
+    assert_int_equal(cairn_reduce_count(job.reduces[0]).lost, 70000 - CAIRN_REDUCE_STEP_RECORDS_MAX);
+    for (uint32_t i = 0; i < 2 * CAIRN_REDUCE_COMMS_MAX; i++) {
+        record.comm = 1000 + i;
+        assert_int_equal(cairn_reduce_take(job.reduces[0], &record, job.now_ns), CAIRN_OK);
+    }
+    end(&job);
+}
+
+/* A source that never sees an end waits in nothing; where ends come now and then, a step that lacks one says nothing of computation. */
+static double seen_compute_ns;
+static uint32_t seen_steps, seen_open;
+
+static void
+look(void *context, const struct cairn_report *report)
+{
+    (void)context;
+    if (report->kind == CAIRN_REPORT_STEP) {
+        seen_compute_ns = report->compute_ns[0];
+        seen_steps++;
+    } else if (report->kind == CAIRN_REPORT_STANDING) {
+        seen_open = report->open_count;
+    }
+}
+
+static void
+test_ends_not_seen(void **state)
+{
+    struct cairn_reduce_options options = {.rank = 0, .world = 2, .attachment = 1, .emit = look};
+    struct cairn_timing_record record = {.comm = 9, .rank = 0, .peer = CAIRN_PEER_NONE, .ranks = 2, .op = CAIRN_ALL_REDUCE};
+    struct cairn_reduce *reduce;
+    uint64_t now_ns = 10 * S;
+
+    (void)state;
+    seen_steps = seen_open = 0;
+    assert_int_equal(cairn_reduce_create(&options, &reduce), CAIRN_OK);
+    for (record.step = 1; record.step < 100; record.step++) {
+        record.seq++;
+        record.enter_ns = now_ns += 10 * MS;
+        assert_int_equal(cairn_reduce_take(reduce, &record, now_ns), CAIRN_OK);
+    }
+    cairn_reduce_stand(reduce, CAIRN_PRESENCE_RUNS, now_ns + 10 * S);
+    assert_int_equal(seen_open, 0);
+    assert_int_equal(seen_steps, 0);
+    for (uint32_t i = 0; i < 20; i++, record.step++) { /* steps 104 and 105 miss their ends */
+        record.seq++;
+        record.enter_ns = now_ns + 8 * MS;
+        record.end_ns = 0;
+        now_ns += 10 * MS;
+        assert_int_equal(cairn_reduce_take(reduce, &record, now_ns), CAIRN_OK);
+        if (i == 4 || i == 5)
+            continue;
+        record.end_ns = now_ns;
+        assert_int_equal(cairn_reduce_take(reduce, &record, now_ns), CAIRN_OK);
+        if (i == 3 || i == 15)
+            assert_true(seen_compute_ns > 7.9 * MS && seen_compute_ns < 8.1 * MS);
+        if (i == 7) /* step 106 is over and followed one that lacks its end */
+            assert_true(seen_compute_ns != seen_compute_ns);
+    }
+    assert_true(seen_steps >= 17);
+    record.seq++;
+    record.enter_ns = now_ns;
+    record.end_ns = 0;
+    assert_int_equal(cairn_reduce_take(reduce, &record, now_ns), CAIRN_OK);
+    cairn_reduce_stand(reduce, CAIRN_PRESENCE_RUNS, now_ns + 10 * S);
+    assert_int_equal(seen_open, 1); /* those that lost their ends are not among them */
+    cairn_reduce_destroy(reduce);
+}
+
+/* Sends whose ends nobody sees may be what the rank waited in: nothing is said of computation. Where some show ends, it is. */
+static void
+test_sends_without_ends(void **state)
+{
+    struct cairn_reduce_options options = {.rank = 0, .world = 2, .attachment = 1, .emit = look};
+    struct cairn_timing_record send = {.comm = 8, .rank = 0, .peer = 1, .ranks = 2, .op = CAIRN_SEND};
+    struct cairn_timing_record reduced = {.comm = 9, .rank = 0, .peer = CAIRN_PEER_NONE, .ranks = 2, .op = CAIRN_ALL_REDUCE};
+    uint64_t now_ns = 10 * S;
+
+    (void)state;
+    for (int shows = 0; shows < 2; shows++) {
+        struct cairn_reduce *reduce;
+
+        seen_steps = 0;
+        assert_int_equal(cairn_reduce_create(&options, &reduce), CAIRN_OK);
+        for (uint32_t step = 1; step < 10; step++) {
+            send.step = reduced.step = step;
+            reduced.seq = step;
+            send.enter_ns = now_ns += 4 * MS;
+            send.end_ns = 0;
+            assert_int_equal(cairn_reduce_take(reduce, &send, now_ns), CAIRN_OK);
+            send.end_ns = now_ns += MS;
+            if (shows)
+                assert_int_equal(cairn_reduce_take(reduce, &send, now_ns), CAIRN_OK);
+            reduced.enter_ns = now_ns += 4 * MS;
+            reduced.end_ns = 0;
+            assert_int_equal(cairn_reduce_take(reduce, &reduced, now_ns), CAIRN_OK);
+            reduced.end_ns = now_ns += MS;
+            assert_int_equal(cairn_reduce_take(reduce, &reduced, now_ns), CAIRN_OK);
+        }
+        assert_int_equal(seen_steps, 8);
+        assert_int_equal(seen_compute_ns != seen_compute_ns, !shows);
+        cairn_reduce_destroy(reduce);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_quiet),          cmocka_unit_test(test_slow_and_back), cmocka_unit_test(test_budget),
+        cmocka_unit_test(test_stopped),        cmocka_unit_test(test_gone_and_restarted),
+        cmocka_unit_test(test_taken_over),     cmocka_unit_test(test_lies),
+        cmocka_unit_test(test_checkpoints),
+        cmocka_unit_test(test_ended),
+        cmocka_unit_test(test_other_world),
+        cmocka_unit_test(test_sends_without_ends),
+        cmocka_unit_test(test_partial),
+        cmocka_unit_test(test_ends_not_seen),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,245 @@
+/*
+ * tools/explain_live.c - `cairn explain VERDICT` of a running job: what the agents have kept of one of their verdicts, as a story.
+ *
+ * Seconds are those since the agents knew of it, and before that steps times the length of a step now.
+ */
+#include "replan/verdict.h"
+#include "tools/ask.h"
+#include "tools/common.h"
+#include "tools/explain.h"
+#include "tools/verb.h"
+#include "tools/verdict_view.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { ANSWER_MS = 10000, LINES_MAX = 8, LINE_BYTES = 512, TEXT_BYTES = 400 };
+
+struct story {
+    const struct cairn_tree *tree;
+    const struct cairn_tree_value *verdict; /* of the status' "detection.verdicts" */
+    uint64_t now_ns;  /* of the wall clock, as the next two */
+    uint64_t known_ns, closed_ns; /* closed: 0 while it lasts */
+    double length_s;  /* of the time from its begin until it was known; negative: unknown */
+    char lines[LINES_MAX][LINE_BYTES];
+    uint32_t line_count;
+};
+
+static void __attribute__((format(printf, 2, 3)))
+add_line(struct story *story, const char *format, ...)
+{
+    va_list arguments;
+
+    if (story->line_count == LINES_MAX)
+        return;
+    va_start(arguments, format);
+    vsnprintf(story->lines[story->line_count++], LINE_BYTES, format, arguments);
+    va_end(arguments);
+}
+
+static uint64_t
+number_of(const struct story *story, const char *key, uint64_t fallback)
+{
+    return cairn_tree_u64(story->tree, story->verdict, key, fallback);
+}
+
+static const char *
+text_of(const struct story *story, const char *key, char out[TEXT_BYTES])
+{
+    return cairn_tree_text(story->tree, story->verdict, key, out, TEXT_BYTES);
+}
+
+/* How long ago; clocks of nodes may be some way apart, and what is yet to come is now. */
+static const char *
+ago(const struct story *story, uint64_t then_ns, char out[CAIRN_SHOWN_BYTES])
+{
+    return cairn_show_duration(story->now_ns > then_ns ? story->now_ns - then_ns : 0, out);
+}
+
+static void
+say_when(struct story *story)
+{
+    uint64_t since = number_of(story, "since_step", 0), known = number_of(story, "detected_step", 0);
+    uint64_t returns = number_of(story, "returns", 0);
+    char shown[CAIRN_SHOWN_BYTES], why[TEXT_BYTES];
+
+    if (story->length_s >= 0)
+        add_line(story, "%s ago (step %" PRIu64 ") enough had been seen to say so, about %.1f s after it began (step %" PRIu64
+                 "); confidence %.2f.", ago(story, story->known_ns, shown), known, story->length_s, since,
+                 cairn_tree_double(story->tree, story->verdict, "confidence", 0));
+    else
+        add_line(story, "%s ago (step %" PRIu64 ") enough had been seen to say so; it began with step %" PRIu64
+                 "; confidence %.2f.", ago(story, story->known_ns, shown), known, since,
+                 cairn_tree_double(story->tree, story->verdict, "confidence", 0));
+    if (returns > 0)
+        add_line(story, "It has ended and come back %" PRIu64 " time%s since.", returns, returns == 1 ? "" : "s");
+    if (story->closed_ns == 0) {
+        add_line(story, "It lasts, and %" PRIu64 " rank%s for it.", number_of(story, "victim_count", 0),
+                 number_of(story, "victim_count", 0) == 1 ? " waits" : "s wait");
+        return;
+    }
+    text_of(story, "closed_why", why);
+    if (cairn_tree_find(story->tree, story->verdict, "until_step"))
+        add_line(story, "%s ago it was closed: %s, with step %" PRIu64 ".", ago(story, story->closed_ns, shown), why,
+                 number_of(story, "until_step", 0));
+    else
+        add_line(story, "%s ago it was closed: %s.", ago(story, story->closed_ns, shown), why);
+}
+
+static void
+say_evidence(struct story *story)
+{
+    const struct cairn_tree_value *list = cairn_tree_find(story->tree, story->verdict, "evidence_kinds"), *item = NULL;
+    char evidence[TEXT_BYTES], kinds[128] = "", kind[32];
+    size_t used = 0;
+
+    while ((item = cairn_tree_next(story->tree, list, item)) != NULL && used < sizeof kinds) {
+        int len = snprintf(kinds + used, sizeof kinds - used, "%s%s", used ? ", " : "",
+                           cairn_tree_text(story->tree, item, "", kind, sizeof kind));
+
+        used += len > 0 ? (size_t)len : 0;
+    }
+    add_line(story, "Evidence (%s): %s.", kinds, text_of(story, "evidence", evidence));
+}
+
+static void
+tell(struct story *story)
+{
+    const struct cairn_tree_value *kinds = cairn_tree_find(story->tree, story->verdict, "evidence_kinds");
+    uint64_t step_ns = cairn_tree_u64(story->tree, NULL, "detection.step_ns", 0);
+    uint64_t since = number_of(story, "since_step", 0), known = number_of(story, "detected_step", 0);
+    char what[TEXT_BYTES], kind[TEXT_BYTES], pattern[TEXT_BYTES], advice[TEXT_BYTES];
+
+    story->known_ns = number_of(story, "opened_wall_ns", 0);
+    story->closed_ns = number_of(story, "closed_wall_ns", 0);
+    text_of(story, "kind", kind);
+    /* in a hang steps stand still: how long others have waited is in the evidence */
+    story->length_s = step_ns > 0 && known >= since && strncmp(kind, "hang", 4) != 0 && strcmp(kind, "crash") != 0
+                          ? (double)(known - since + 1) * (double)step_ns / 1e9
+                          : -1;
+    text_of(story, "what", what);
+    add_line(story, "%s.", what);
+    say_when(story);
+    say_evidence(story);
+    if (cairn_tree_find(story->tree, story->verdict, "advice"))
+        text_of(story, "advice", advice);
+    else
+        snprintf(advice, sizeof advice, "%s",
+                 cairn_verdict_advice(cairn_verdict_kind_of(kind), text_of(story, "pattern", pattern), kinds && kinds->count > 1));
+    add_line(story, "What to do: %s.", advice);
+}
+
+static bool
+print_json(const struct story *story, uint32_t number)
+{
+    struct cairn_json_writer writer;
+    char *text = NULL, kind[TEXT_BYTES];
+    size_t text_bytes;
+
+    cairn_json_writer_init(&writer);
+    cairn_json_write_object_begin(&writer);
+    cairn_json_write_key(&writer, "schema");
+    cairn_json_write_u64(&writer, 1);
+    cairn_json_write_key(&writer, "number");
+    cairn_json_write_u64(&writer, number);
+    cairn_json_write_key(&writer, "kind");
+    cairn_json_write_string(&writer, text_of(story, "kind", kind));
+    cairn_json_write_key(&writer, "open");
+    cairn_json_write_bool(&writer, story->closed_ns == 0);
+    cairn_json_write_key(&writer, "begin_to_known_seconds");
+    if (story->length_s >= 0)
+        cairn_json_write_double(&writer, story->length_s);
+    else
+        cairn_json_write_null(&writer);
+    cairn_json_write_key(&writer, "opened_wall_ns");
+    cairn_json_write_u64(&writer, story->known_ns);
+    cairn_json_write_key(&writer, "closed_wall_ns");
+    if (story->closed_ns > 0)
+        cairn_json_write_u64(&writer, story->closed_ns);
+    else
+        cairn_json_write_null(&writer);
+    cairn_json_write_key(&writer, "story");
+    cairn_json_write_array_begin(&writer);
+    for (uint32_t i = 0; i < story->line_count; i++) {
+        cairn_json_write_line(&writer);
+        cairn_json_write_string(&writer, story->lines[i]);
+    }
+    cairn_json_write_array_end(&writer);
+    cairn_json_write_object_end(&writer);
+    if (cairn_json_writer_done(&writer, &text, &text_bytes) != CAIRN_OK)
+        return false;
+    printf("%s\n", text);
+    free(text);
+    return true;
+}
+
+static void
+print_text(const struct story *story, uint32_t number)
+{
+    char kind[TEXT_BYTES];
+
+    printf("Verdict %" PRIu32 ": %s%s\n", number, text_of(story, "kind", kind), story->closed_ns ? ", over" : "");
+    for (uint32_t i = 0; i < story->line_count; i++)
+        printf("  %s\n", story->lines[i]);
+}
+
+/* Says which verdicts there are instead. */
+static void
+say_missing(const struct cairn_tree *tree, uint32_t number)
+{
+    const struct cairn_tree_value *list = cairn_tree_find(tree, NULL, "detection.verdicts"), *item = NULL;
+    uint64_t first = 0, last = 0;
+    char what[160];
+
+    while ((item = cairn_tree_next(tree, list, item)) != NULL) {
+        last = cairn_tree_u64(tree, item, "verdict", 0);
+        first = first ? first : last;
+    }
+    if (last == 0)
+        snprintf(what, sizeof what, "the agents have no verdict %" PRIu32 ", and none at all", number);
+    else
+        snprintf(what, sizeof what, "the agents have no verdict %" PRIu32 " (any more): they keep some from %" PRIu64 " to %" PRIu64,
+                 number, first, last);
+    cairn_tool_error("explain", what, NULL, "see `cairn status -o json`, or name a trace with --trace");
+}
+
+int
+cairn_explain_live(const char *socket, uint32_t number, bool json)
+{
+    struct cairn_question question = {.verb = "status", .socket = socket, .timeout_ms = ANSWER_MS};
+    const struct cairn_tree_value *list, *verdict = NULL;
+    struct cairn_answer answer;
+    struct timespec now;
+    struct story story;
+    int exit_code = cairn_ask_or_say(&question, &answer);
+
+    if (exit_code)
+        return exit_code;
+    if (cairn_answer_refused("explain", &answer)) {
+        exit_code = answer.exit_code;
+        cairn_answer_fini(&answer);
+        return exit_code;
+    }
+    list = cairn_tree_find(&answer.tree, NULL, "detection.verdicts");
+    while ((verdict = cairn_tree_next(&answer.tree, list, verdict)) != NULL)
+        if (cairn_tree_u64(&answer.tree, verdict, "verdict", 0) == number)
+            break;
+    if (!verdict) {
+        say_missing(&answer.tree, number);
+        cairn_answer_fini(&answer);
+        return CAIRN_EXIT_USAGE;
+    }
+    clock_gettime(CLOCK_REALTIME, &now);
+    story = (struct story){.tree = &answer.tree, .verdict = verdict,
+                           .now_ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec};
+    tell(&story);
+    if (!json)
+        print_text(&story, number);
+    else if (!print_json(&story, number))
+        exit_code = CAIRN_EXIT_FAILED;
+    cairn_answer_fini(&answer);
+    return exit_code;
+}

@@ -1,0 +1,238 @@
+/* tools/trace_source.c - a thread that reads lines into one batch while the other is worked on. */
+#include "tools/trace_source.h"
+
+#include "replan/trace_read.h"
+#include "tools/common.h"
+#include "tools/verb.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MESSAGE_BYTES = 320, READ_BYTES = 1 << 20, BATCH_RECORDS = 4096 };
+
+struct batch {
+    struct cairn_record records[BATCH_RECORDS];
+    uint32_t count;
+    bool full; /* the user's turn; guarded by the lock, the rest belongs to whose turn it is */
+    bool last;
+};
+
+struct cairn_trace_source {
+    const char *verb, *path;
+    FILE *file;
+    struct cairn_topology *topology;
+    /* of the reading thread, while it runs */
+    char *line;
+    size_t line_room;
+    uint64_t line_number;
+    struct cairn_trace_fault fault;
+    cairn_err err; /* CAIRN_IO: the file; CAIRN_CORRUPT: `fault` in line `line_number` */
+    /* of the user */
+    uint32_t at;
+    bool held, ended;
+
+    pthread_t thread;
+    bool started;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool stop;
+    struct batch batches[2];
+};
+
+/* The next line that is not empty, without its end; false at the end of the file. */
+static bool
+read_line(struct cairn_trace_source *source, size_t *line_bytes)
+{
+    ssize_t bytes;
+
+    while ((bytes = getline(&source->line, &source->line_room, source->file)) >= 0) {
+        *line_bytes = (size_t)bytes;
+        source->line_number++;
+        while (*line_bytes > 0 &&
+               (source->line[*line_bytes - 1] == '\n' || source->line[*line_bytes - 1] == '\r'))
+            --*line_bytes;
+        if (*line_bytes > 0)
+            return true;
+    }
+    if (ferror(source->file))
+        source->err = CAIRN_IO;
+    return false;
+}
+
+static void
+fill(struct cairn_trace_source *source, struct batch *batch)
+{
+    size_t line_bytes;
+
+    batch->count = 0;
+    batch->last = false;
+    while (batch->count < BATCH_RECORDS) {
+        if (!read_line(source, &line_bytes)) {
+            batch->last = true;
+            return;
+        }
+        source->err = cairn_trace_read_line(source->topology, source->line, line_bytes,
+                                            &batch->records[batch->count], &source->fault);
+        if (source->err) {
+            batch->last = true;
+            return;
+        }
+        batch->count++;
+    }
+}
+
+static void *
+read_batches(void *argument)
+{
+    struct cairn_trace_source *source = argument;
+    bool last = false;
+
+    for (uint32_t at = 0; !last; at ^= 1) {
+        struct batch *batch = &source->batches[at];
+        bool stop;
+
+        pthread_mutex_lock(&source->lock);
+        while (batch->full && !source->stop)
+            pthread_cond_wait(&source->changed, &source->lock);
+        stop = source->stop;
+        pthread_mutex_unlock(&source->lock);
+        if (stop)
+            return NULL;
+        fill(source, batch);
+        last = batch->last;
+        pthread_mutex_lock(&source->lock);
+        batch->full = true;
+        pthread_cond_signal(&source->changed);
+        pthread_mutex_unlock(&source->lock);
+    }
+    return NULL;
+}
+
+int
+cairn_trace_source_result(const struct cairn_trace_source *source)
+{
+    char what[MESSAGE_BYTES];
+
+    if (source->err == CAIRN_CORRUPT) {
+        snprintf(what, sizeof what, "%s:%" PRIu64 ":%zu: %s", source->path, source->line_number,
+                 source->fault.column + 1, source->fault.why);
+        cairn_tool_error(source->verb, what, NULL,
+                         "mend or leave out the line; docs/DETECTION.md has the format");
+    } else if (source->err == CAIRN_IO) {
+        cairn_tool_error(source->verb, "the trace could not be read to its end", source->path, NULL);
+    } else if (source->err) {
+        cairn_tool_error(source->verb, cairn_err_text(source->err), NULL, NULL);
+    }
+    return cairn_exit_code(source->err);
+}
+
+static void
+read_header(struct cairn_trace_source *source)
+{
+    size_t line_bytes;
+
+    if (read_line(source, &line_bytes)) {
+        source->err =
+            cairn_trace_read_header(source->line, line_bytes, &source->topology, &source->fault);
+    } else if (!source->err) {
+        source->fault = (struct cairn_trace_fault){"the trace is empty: its first line must be a header", 0};
+        source->line_number = 1;
+        source->err = CAIRN_CORRUPT;
+    }
+}
+
+int
+cairn_trace_source_open(const char *verb, const char *path, struct cairn_trace_source **out)
+{
+    struct cairn_trace_source *source = calloc(1, sizeof *source);
+    int exit_code;
+
+    if (!source) {
+        cairn_tool_error(verb, cairn_err_text(CAIRN_NOMEM), NULL, NULL);
+        return cairn_exit_code(CAIRN_NOMEM);
+    }
+    source->verb = verb;
+    source->path = path;
+    pthread_mutex_init(&source->lock, NULL);
+    pthread_cond_init(&source->changed, NULL);
+    source->file = strcmp(path, "-") == 0 ? stdin : fopen(path, "r");
+    if (!source->file) {
+        cairn_tool_error(verb, "the trace cannot be opened", strerror(errno), "see --trace FILE");
+        exit_code = CAIRN_EXIT_INPUT;
+        goto fail;
+    }
+    setvbuf(source->file, NULL, _IOFBF, READ_BYTES);
+    read_header(source);
+    if (source->err) {
+        exit_code = cairn_trace_source_result(source);
+        goto fail;
+    }
+    if (pthread_create(&source->thread, NULL, read_batches, source) != 0) {
+        cairn_tool_error(verb, "a thread to read the trace cannot be started", NULL,
+                         "allow this user more processes (ulimit -u)");
+        exit_code = CAIRN_EXIT_FAILED;
+        goto fail;
+    }
+    source->started = true;
+    *out = source;
+    return CAIRN_EXIT_OK;
+fail:
+    cairn_trace_source_close(source);
+    return exit_code;
+}
+
+const struct cairn_topology *
+cairn_trace_source_topology(const struct cairn_trace_source *source)
+{
+    return source->topology;
+}
+
+bool
+cairn_trace_source_next(struct cairn_trace_source *source, const struct cairn_record **records,
+                        uint32_t *count)
+{
+    struct batch *batch;
+
+    pthread_mutex_lock(&source->lock);
+    if (source->held) {
+        source->batches[source->at].full = false;
+        source->at ^= 1;
+        source->held = false;
+        pthread_cond_signal(&source->changed);
+    }
+    batch = &source->batches[source->at];
+    while (!source->ended && !batch->full)
+        pthread_cond_wait(&source->changed, &source->lock);
+    pthread_mutex_unlock(&source->lock);
+    if (source->ended)
+        return false;
+    source->held = true;
+    source->ended = batch->last;
+    *records = batch->records;
+    *count = batch->count;
+    return batch->count > 0;
+}
+
+void
+cairn_trace_source_close(struct cairn_trace_source *source)
+{
+    if (!source)
+        return;
+    if (source->started) {
+        pthread_mutex_lock(&source->lock);
+        source->stop = true;
+        pthread_cond_signal(&source->changed);
+        pthread_mutex_unlock(&source->lock);
+        pthread_join(source->thread, NULL);
+    }
+    if (source->file && source->file != stdin)
+        fclose(source->file);
+    pthread_cond_destroy(&source->changed);
+    pthread_mutex_destroy(&source->lock);
+    cairn_topology_destroy(source->topology);
+    free(source->line);
+    free(source);
+}
