@@ -2,6 +2,7 @@
 #include "agent/agent.h"
 
 #include "agent/agent_state.h"
+#include "agent/sizes.h"
 #include "base/crc.h"
 #include "base/log.h"
 #include "base/wire.h"
@@ -15,12 +16,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-enum {
-    GROUP_SIZE_DEFAULT = 10,
-    LAYOUT_BYTES_MIN = 256 << 10, /* room in a record for one member's tensor names and shapes */
-    SEAL_FIXED_BYTES = 64
-};
 
 uint64_t
 agent_now_ns(const struct cairn_agent *agent)
@@ -174,62 +169,8 @@ on_signal(void *context, int signal_number)
 
 /* ---- opening ---- */
 
-static uint32_t
-group_size(const struct cairn_config *config)
-{
-    uint32_t active = cairn_config_active_count(config);
-    uint32_t size = config->group_size ? config->group_size : GROUP_SIZE_DEFAULT;
-
-    if (size < config->parity + 1)
-        size = config->parity + 1;
-    return size < active ? size : active;
-}
-
-/* Blocks of all parity slots of one generation in the smallest group, which has the largest share; and its k and m. */
 static cairn_err
-parity_size(const struct cairn_config *config, uint64_t slot_blocks, uint64_t *parity_blocks,
-            uint32_t *k, uint32_t *m, uint32_t *members)
-{
-    uint32_t active = cairn_config_active_count(config);
-    uint32_t parity = config->parity < active ? config->parity : active - 1;
-    uint32_t *agents = calloc(config->node_count, sizeof *agents);
-    const char **domains = calloc(config->node_count, sizeof *domains);
-    struct cairn_roster *roster = NULL;
-    uint32_t count = 0;
-    cairn_err err = agents && domains ? CAIRN_OK : CAIRN_NOMEM;
-
-    for (uint32_t i = 0; !err && i < config->node_count; i++)
-        if (!config->nodes[i].spare) {
-            agents[count] = i;
-            domains[count++] = config->nodes[i].domain;
-        }
-    if (!err)
-        err = cairn_roster_build(agents, domains, count, parity, group_size(config), &roster);
-    *parity_blocks = 0;
-    *members = 1;
-    *k = 1;
-    *m = 0;
-    for (uint32_t g = 0; !err && g < roster->group_count; g++) {
-        uint32_t group_m = roster->groups[g].parity;
-        uint32_t group_k = roster->groups[g].count - group_m;
-        uint64_t blocks = group_m * ((slot_blocks + group_k - 1) / group_k);
-
-        if (blocks >= *parity_blocks) {
-            *parity_blocks = blocks;
-            *k = group_k;
-            *m = group_m;
-        }
-        if (roster->groups[g].count > *members)
-            *members = roster->groups[g].count;
-    }
-    cairn_roster_drop(roster);
-    free(agents);
-    free(domains);
-    return err;
-}
-
-static cairn_err
-open_memory(struct cairn_agent *agent, uint64_t *slot_blocks, uint64_t *parity_blocks)
+open_memory(struct cairn_agent *agent, struct cairn_sizes *sizes)
 {
     const struct cairn_config *config = &agent->config;
     struct cairn_memory_options options = {.slots = config->slots,
@@ -238,23 +179,19 @@ open_memory(struct cairn_agent *agent, uint64_t *slot_blocks, uint64_t *parity_b
                                                         CAIRN_CONFIG_HUGEPAGES_AUTO,
                                            .keeper = agent->keeper};
     char report[1024] = "";
-    uint32_t members;
     bool adopted = false;
     cairn_err err;
 
-    *slot_blocks = (config->state_bytes + CAIRN_BLOCK_BYTES - 1) / CAIRN_BLOCK_BYTES;
-    err = parity_size(config, *slot_blocks, parity_blocks, &options.data_count,
-                      &options.parity_count, &members);
+    err = cairn_sizes_of(config, sizes);
     if (err)
         return err;
-    options.slot_blocks = *slot_blocks;
-    options.parity_blocks = *parity_blocks;
-    agent->layout_bytes_max = config->state_bytes / LAYOUT_SHARE;
-    if (agent->layout_bytes_max < LAYOUT_BYTES_MIN)
-        agent->layout_bytes_max = LAYOUT_BYTES_MIN;
-    agent->seal_bytes_max = 16 * *slot_blocks + agent->layout_bytes_max + SEAL_FIXED_BYTES;
-    options.record_bytes = members * (agent->seal_bytes_max + 8) + 8 * *parity_blocks +
-                           64 * (uint64_t)config->node_count + 4096;
+    options.slot_blocks = sizes->slot_blocks;
+    options.parity_blocks = sizes->parity_blocks;
+    options.data_count = sizes->data_count;
+    options.parity_count = sizes->parity_count;
+    options.record_bytes = sizes->record_bytes;
+    agent->layout_bytes_max = sizes->layout_bytes_max;
+    agent->seal_bytes_max = sizes->seal_bytes_max;
     err = cairn_memory_open(&options, &agent->memory, &adopted, report, sizeof report);
     if (err) {
         CAIRN_LOG_AT(ERROR, "memory: cannot reserve: %s", report[0] ? report : cairn_err_text(err));
@@ -327,7 +264,7 @@ core_options(const struct cairn_agent *agent, const char **domains, bool *spares
         .domains = domains,
         .spares = spares,
         .parity = config->parity,
-        .group_size = group_size(config),
+        .group_size = cairn_sizes_group(config),
         .slots = config->slots,
         .every_steps = config->snapshot_every_steps,
         .incarnation = agent->incarnation,
@@ -340,7 +277,7 @@ core_options(const struct cairn_agent *agent, const char **domains, bool *spares
 }
 
 static cairn_err
-open_core(struct cairn_agent *agent, uint64_t slot_blocks, uint64_t parity_blocks)
+open_core(struct cairn_agent *agent, const struct cairn_sizes *sizes)
 {
     struct cairn_bytes records[CAIRN_HOLDINGS_MAX] = {{0}};
     uint8_t *buffers[CAIRN_HOLDINGS_MAX] = {0};
@@ -367,8 +304,8 @@ open_core(struct cairn_agent *agent, uint64_t slot_blocks, uint64_t parity_block
     }
     if (!err) {
         core_options(agent, domains, spares, &options);
-        options.slot_blocks = slot_blocks;
-        options.parity_blocks = parity_blocks;
+        options.slot_blocks = sizes->slot_blocks;
+        options.parity_blocks = sizes->parity_blocks;
         options.memory_is_new = !agent->memory_adopted;
         err = cairn_core_create(&options, agent_now_ns(agent), epoch, records, &dropped,
                                 &agent->core);
@@ -395,7 +332,7 @@ open_core(struct cairn_agent *agent, uint64_t slot_blocks, uint64_t parity_block
 static cairn_err
 open_all(struct cairn_agent *agent)
 {
-    uint64_t slot_blocks, parity_blocks;
+    struct cairn_sizes sizes;
     cairn_err err;
 
     err = sessions_lock(agent);
@@ -412,9 +349,9 @@ open_all(struct cairn_agent *agent)
     if (!err)
         err = keeping_open(agent);
     if (!err)
-        err = open_memory(agent, &slot_blocks, &parity_blocks);
+        err = open_memory(agent, &sizes);
     if (!err)
-        err = open_core(agent, slot_blocks, parity_blocks);
+        err = open_core(agent, &sizes);
     if (!err)
         err = cairn_workers_start(agent->loop, agent->config.workers, JOBS_MAX, &agent->workers);
     if (!err)

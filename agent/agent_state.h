@@ -44,7 +44,6 @@ enum {
     JOBS_MAX = 1024,                 /* of workers; FILE_JOBS_MAX of them may be reads of files */
     FILE_JOBS_MAX = 512,
     SCRATCH_ITEMS_MAX = 4,
-    LAYOUT_SHARE = 2048, /* room for names and shapes is this part of state_bytes, LAYOUT_BYTES_MIN at least */
     COMMIT_TIMES_MAX = 64,
     RESTORE_WINDOW_BLOCKS = 256, /* of a restoring trainer */
     REPAIR_WINDOW_BLOCKS = 16    /* of one that finds everything in this node's memory */

@@ -81,8 +81,8 @@ enum cairn_event_type {
     CAIRN_EVENT_SEALED, /* holding, bytes: the packed manifest (the answer to SEAL) */
     CAIRN_EVENT_FINISHED, /* holding, crcs, count: checksums of all parity blocks (answer to FINISH)
                            */
-    CAIRN_EVENT_VERIFIED, /* holding, bad, count, record_damaged: answer to VERIFY (positions are filled in by
-                             the core) */
+    CAIRN_EVENT_VERIFIED, /* holding, bad, count, record_damaged, err (it could not be looked at): answer to VERIFY
+                             (positions are filled in by the core) */
     CAIRN_EVENT_DECODED,  /* item: answer to DECODE */
     CAIRN_EVENT_OPENED,   /* holding, err: answer to OPEN of memory for a hosted holding */
     CAIRN_EVENT_OPERATOR, /* operation, request, generation, flags */
@@ -149,7 +149,7 @@ enum cairn_action_type {
     CAIRN_ACTION_VERIFY, /* holding: compare data, parity and record with their checksums; answer VERIFIED
                           */
     CAIRN_ACTION_GRANT,  /* rank, step, generation, holding: the trainer may copy */
-    CAIRN_ACTION_SKIP,   /* rank, step, reason */
+    CAIRN_ACTION_SKIP,   /* rank, step, reason; until_step; generation that is restorable, or none */
     CAIRN_ACTION_DROP,   /* generation: local trainers stop copying it */
     CAIRN_ACTION_COMMITTED, /* generation, holding */
     CAIRN_ACTION_ACTIVATED, /* generation (ready, or none): a new epoch; restart: trainers of older
@@ -190,6 +190,7 @@ struct cairn_action {
     uint64_t blocks;
     struct cairn_generation generation;
     enum cairn_skip reason;
+    uint64_t until_step; /* SKIP: the last step that is skipped for this reason, where that is known; else 0 */
     uint64_t request; /* REPLY: the operator's; else to be repeated in the answer */
     cairn_err err;
     const uint8_t *bytes; /* owned by the action list */

@@ -340,6 +340,8 @@ epoch_verified(struct cairn_core *core, const struct cairn_event *event)
         !answer_is(event->request, holding->asked_verify) ||
         !generation_is(holding->generation, event->generation))
         return;
+    if (event->err) /* what could not be looked at is not verified: the coordinator's deadline decides */
+        return;
     free(holding->bad);
     holding->bad = NULL;
     holding->bad_count = event->count;

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { HOLDINGS_LIMIT = 32, MEMORY_NAME_BYTES = 64, MARGIN_BYTES = 256 << 20 };
+enum { HOLDINGS_LIMIT = 32, MEMORY_NAME_BYTES = 64 };
 
 #define SIZES_ADVICE                                                                               \
     "set state_bytes, slots, parity, group_size and the nodes back to what they were, or end this node's keeper "          \
@@ -153,7 +153,7 @@ check_budget(const struct cairn_memory_options *options, char *report, size_t re
 
     if (err)
         return CAIRN_OK; /* unknown: the reservation itself will tell */
-    err = cairn_budget_check(&demand, &memory_free, MARGIN_BYTES, &budget);
+    err = cairn_budget_check(&demand, &memory_free, CAIRN_BUDGET_MARGIN_BYTES, &budget);
     if (err == CAIRN_OK || err == CAIRN_NOMEM)
         cairn_budget_text(&demand, &memory_free, &budget, report, report_bytes);
     if (err == CAIRN_OK)

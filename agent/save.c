@@ -31,6 +31,8 @@ reply_skip(struct cairn_core *core, uint32_t rank, uint64_t step, enum cairn_ski
     action->rank = rank;
     action->step = step;
     action->reason = reason;
+    action->until_step = reason == CAIRN_SKIP_BEGUN ? core->passed_step : 0;
+    action->generation = core->ready;
 }
 
 static bool

@@ -21,7 +21,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { SESSION_QUEUE_BYTES = 4 << 20 };
+enum { SESSION_QUEUE_BYTES = 4 << 20, BEGUN_STEPS_SAID = 8 };
 static const uint64_t hello_deadline_ns = 10 * CAIRN_NS_PER_S;   /* of who connects and says nothing */
 static const uint64_t closing_deadline_ns = 5 * CAIRN_NS_PER_S;  /* of who is shown out and does not read */
 static const uint64_t held_back_max_ns = 10 * CAIRN_NS_PER_S;
@@ -239,6 +239,15 @@ session_release_grants(struct cairn_agent *agent)
     }
 }
 
+/* A trainer that was resumed passes the few steps that its predecessors had begun unprotected, as it should; not so many of them. */
+static bool
+is_said(const struct cairn_agent *agent, const struct cairn_action *action)
+{
+    uint64_t every = agent->config.snapshot_every_steps ? agent->config.snapshot_every_steps : 1;
+
+    return action->until_step - action->step >= BEGUN_STEPS_SAID * every;
+}
+
 void
 session_skip(struct cairn_agent *agent, const struct cairn_action *action)
 {
@@ -261,6 +270,16 @@ session_skip(struct cairn_agent *agent, const struct cairn_action *action)
         snprintf(skip.text, sizeof skip.text,
                  "the trainers before this one had begun this step too, and parts of theirs may not be mixed with its own: the "
                  "first step after theirs is taken again");
+    if (action->reason == CAIRN_SKIP_BEGUN && is_said(agent, action)) {
+        skip.reason = CAIRN_REASON_OTHER;
+        snprintf(skip.text, sizeof skip.text,
+                 "the trainers before this one had begun all steps up to %" PRIu64 ", and parts of theirs may not be mixed with its "
+                 "own: snapshots begin after that step%s",
+                 action->until_step,
+                 action->generation.step ? ""
+                                         : ". They left nothing to restore: to have snapshots at once end the trainers, `cairn "
+                                           "restore --fresh`, and start them again");
+    }
     if (action->reason == CAIRN_SKIP_STALE)
         snprintf(skip.text, sizeof skip.text,
                  "the job holds a later generation than this step: restore it before training (--resume), or give it up "

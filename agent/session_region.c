@@ -6,6 +6,7 @@
  * a checksum.
  */
 #include "agent/session_state.h"
+#include "agent/sizes.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -197,7 +198,7 @@ check_record(struct cairn_agent *agent, struct session *session, char *text, siz
              "records have room for %.1f KiB: set state_bytes to at least %.0fMiB, or register fewer and larger tensors",
              session->slices.count, session->hello.rank, (double)layout_bytes / 1024.0,
              (double)agent->layout_bytes_max / 1024.0,
-             (double)layout_bytes * LAYOUT_SHARE / 1048576.0 + 1);
+             (double)layout_bytes * CAIRN_LAYOUT_SHARE / 1048576.0 + 1);
     return CAIRN_NOMEM;
 }
 

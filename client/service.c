@@ -480,6 +480,7 @@ client_service(void *argument)
     struct cairn_client *client = argument;
     uint64_t stop_until_ns = 0;
 
+    (void)pthread_setname_np(pthread_self(), "cairn-client");
     cairn_session_reader_init(&client->reader, CAIRN_SESSION_AGENT);
     while (turn(client, &stop_until_ns))
         ;

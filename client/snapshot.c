@@ -24,6 +24,13 @@
  * one. */
 #define STOP_MARGIN_NS (100 * CAIRN_NS_PER_MS)
 
+/*
+ * What is captured is told in parts of about a millisecond of copying. Where training fills all cores, each part takes
+ * one of them away from it twice, for our service thread and for the agent; and what is folded next is read from memory
+ * and not from a cache, however early it is told.
+ */
+#define REPORT_BLOCKS 128
+
 static void
 count_outcome(struct cairn_client *client, cairn_err result)
 {
@@ -79,7 +86,8 @@ blocks_captured(void *context, uint64_t first_block, uint32_t count, const uint6
     pthread_mutex_lock(&client->lock);
     memcpy(client->tensors->crcs + first_block, crcs, count * sizeof *crcs);
     client->report.ready_blocks = first_block + count;
-    client_wake(client);
+    if (client->report.ready_blocks - client->report.sent_blocks >= REPORT_BLOCKS)
+        client_wake(client);
     pthread_mutex_unlock(&client->lock);
 }
 

@@ -1,39 +1,14 @@
 /* replan/assign_read.c - problem files of `cairn assign`. */
 #include "replan/assign.h"
+#include "replan/field.h"
 #include "replan/plan.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { KEY_BYTES = 32, ROOM_MIN = 64 };
 #define TOKENS_MAX (UINT64_C(1) << 32)
 #define COEFFICIENT_MAX 1e12
 #define SCALE_MAX 1e6
-
-static uint32_t
-key_of(struct cairn_json_reader *reader, const char *name, const char *const *names, uint32_t count,
-       uint32_t *seen)
-{
-    for (uint32_t i = 0; i < count; i++)
-        if (strcmp(name, names[i]) == 0) {
-            if (*seen >> i & 1)
-                cairn_json_reader_fail(reader, "a key stands here twice");
-            *seen |= 1u << i;
-            return i;
-        }
-    cairn_json_reader_fail(reader, "an unknown key");
-    return count;
-}
-
-static double
-read_number(struct cairn_json_reader *reader, double low, double high, const char *why)
-{
-    double value = cairn_json_read_double(reader);
-
-    if (!(value >= low && value <= high))
-        cairn_json_reader_fail(reader, why);
-    return value;
-}
 
 static uint64_t
 read_tokens(struct cairn_json_reader *reader)
@@ -80,8 +55,8 @@ read_cost(struct cairn_json_reader *reader, struct cairn_assign_problem *problem
 
     cairn_json_object_begin(reader);
     while (cairn_json_object_next(reader, key, sizeof(key))) {
-        uint32_t which = key_of(reader, key, names, 3, &seen);
-        double value = read_number(reader, 0, COEFFICIENT_MAX, why);
+        uint32_t which = cairn_field_key(reader, key, names, 3, &seen);
+        double value = cairn_field_number(reader, 0, COEFFICIENT_MAX, why);
 
         if (which == 0)
             problem->square = value;
@@ -105,12 +80,12 @@ read_pipeline(struct cairn_json_reader *reader, struct cairn_assign_pipeline *pi
 
     cairn_json_object_begin(reader);
     while (cairn_json_object_next(reader, key, sizeof(key))) {
-        uint32_t which = key_of(reader, key, names, 3, &seen);
+        uint32_t which = cairn_field_key(reader, key, names, 3, &seen);
         uint64_t stages;
 
         if (which == 0) {
             pipeline->time_scale =
-                read_number(reader, 1e-6, SCALE_MAX, "a time_scale must be from 1e-6 to 1e6");
+                cairn_field_number(reader, 1e-6, SCALE_MAX, "a time_scale must be from 1e-6 to 1e6");
         } else if (which == 1) {
             stages = cairn_json_read_u64(reader, UINT64_MAX);
             if (stages < 1 || stages > CAIRN_PROBLEM_LAYERS_MAX)
@@ -166,7 +141,7 @@ cairn_assign_problem_read(const void *text, size_t text_bytes, struct cairn_assi
     cairn_json_reader_init(&reader, text, text_bytes);
     cairn_json_object_begin(&reader);
     while (!err && cairn_json_object_next(&reader, key, sizeof(key))) {
-        uint32_t which = key_of(&reader, key, names, 4, &seen);
+        uint32_t which = cairn_field_key(&reader, key, names, 4, &seen);
 
         if (cairn_json_reader_failed(&reader))
             break;

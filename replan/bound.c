@@ -6,11 +6,13 @@
  *   (A) the sum over its groups of floor(x), and
  *   (B) the sum over its groups of max(0, x - 1) + the share of the layers that it can hold,
  * and that (B) stays true when the pipelines of equal, fastest groups are counted with whole layers and
- * whole micro-batches (C), and (A) when groups that cannot hold the model alone count for less (D). The best grouping for each sum is known exactly (group.h); where even that
- * is below the micro-batches that there are, T cannot be reached.
+ * whole micro-batches (C), and (A) when groups that cannot hold the model alone count for less (D), or all count in whole
+ * parts of a micro-batch (E, bound_parts.h). The best grouping for each sum is known exactly (group.h); where even that is below
+ * the micro-batches that there are, T cannot be reached.
  */
 #include "replan/bound.h"
 
+#include "replan/bound_parts.h"
 #include "replan/cost.h"
 #include "replan/divide.h"
 
@@ -20,7 +22,9 @@
 /* Sums are compared with a margin for rounding: it lowers the bound, never raises it. */
 #define MARGIN 1e-9
 #define PRECISION 1e-6
-enum { DOUBLINGS_MAX = 400, STAGES_MAX = 512 };
+#define TIGHTENED_FIRST 0.01 /* by what (E) tries to raise the bound at first */
+#define TIGHTENED_TO 5e-4
+enum { DOUBLINGS_MAX = 400, STAGES_MAX = 512, PART_WAYS = 8 };
 
 /* Pipelines of s equal, fastest groups of one size. */
 struct uniform {
@@ -322,6 +326,63 @@ search(struct bound *bound, const struct cairn_stop *stop, double *step_ms)
     return err;
 }
 
+/* The ways of (E), the one that came nearest to saying something first. */
+struct part_ways {
+    struct cairn_parts_way way[PART_WAYS];
+    double total[PART_WAYS];
+};
+
+/* Whether (E) says that no plan can be as fast. Sorts the ways. */
+static cairn_err
+out_of_reach_in_parts(const struct cairn_fleet *fleet, struct cairn_parts *parts, double step_ms,
+                      struct part_ways *ways, bool *out)
+{
+    uint32_t all = (1u << fleet->problem->size_count) - 1;
+    double needed = fleet->problem->microbatches * (1 - MARGIN);
+    cairn_err err = CAIRN_OK;
+
+    *out = false;
+    for (uint32_t i = 0; !err && !*out && i < PART_WAYS; i++) {
+        struct cairn_parts_way way = ways->way[i];
+        double total = INFINITY;
+        uint32_t at = i;
+
+        if (cairn_parts_set_prices(parts, step_ms, &way))
+            err = cairn_group_best(fleet, all, cairn_parts_worth, parts, &total, NULL, NULL);
+        *out = total < needed;
+        for (; at > 0 && ways->total[at - 1] > total; at--) {
+            ways->way[at] = ways->way[at - 1];
+            ways->total[at] = ways->total[at - 1];
+        }
+        ways->way[at] = way;
+        ways->total[at] = total;
+    }
+    return err;
+}
+
+/* Raises a bound by (E), which takes more work: step by step, each longer where the last one was possible, else shorter. */
+static cairn_err
+tighten(const struct cairn_fleet *fleet, const struct cairn_stop *stop, double *step_ms)
+{
+    struct part_ways ways = {{{1, 2, 0}, {1, 2, 0.5}, {2, 2, 0.5}, {2, 2, 0}, {1, 1, 0.5}, {1, 3, 0}, {2, 3, 0}, {1, 3, 0.5}},
+                             {0}};
+    struct cairn_parts *parts = NULL;
+    double step = TIGHTENED_FIRST;
+    cairn_err err = cairn_parts_create(fleet, &parts);
+
+    while (!err && cairn_parts_matter(parts) && step > TIGHTENED_TO && !stop->over(stop->context)) {
+        double raised_ms = *step_ms * (1 + step);
+        bool beyond;
+
+        err = out_of_reach_in_parts(fleet, parts, raised_ms, &ways, &beyond);
+        if (beyond)
+            *step_ms = raised_ms;
+        step = beyond ? 2 * step : step / 2;
+    }
+    cairn_parts_destroy(parts);
+    return err;
+}
+
 cairn_err
 cairn_bound_step_ms(const struct cairn_fleet *fleet, const struct cairn_stop *stop, double *step_ms)
 {
@@ -342,6 +403,8 @@ cairn_bound_step_ms(const struct cairn_fleet *fleet, const struct cairn_stop *st
         begin_uniform(bound, i);
     if (!err)
         err = search(bound, stop, step_ms);
+    if (!err && *step_ms < INFINITY)
+        err = tighten(fleet, stop, step_ms);
     if (bound) {
         cairn_divider_destroy(bound->divider);
         cairn_divider_destroy(bound->free_divider);

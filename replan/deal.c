@@ -1,6 +1,8 @@
 /* replan/deal.c - which pipeline each group is dealt to at first. */
 #include "replan/deal.h"
 
+#include "replan/cost.h"
+
 #include <stdbool.h>
 #include <stdlib.h>
 
@@ -69,12 +71,45 @@ deal_evenly(const struct cairn_unit *units, uint32_t unit_count, uint32_t count,
     return err;
 }
 
+/* Groups that hold the model alone are pipelines by themselves; of the others, in order of speed, as few together as hold it. What is
+ * left at the end goes to the last. */
+static void
+deal_apart(const struct cairn_problem *problem, const struct cairn_unit *units, uint32_t unit_count, uint32_t count,
+           uint32_t *owner)
+{
+    uint32_t next = 0, stages = 0, last = count - 1;
+    uint64_t least_bytes = UINT64_MAX;
+
+    for (uint32_t unit = 0; unit < unit_count; unit++)
+        if (cairn_cost_layers_max(problem, units[unit].group.bytes, 1) >= problem->layers)
+            owner[unit] = next < count ? next++ : last;
+    for (uint32_t unit = 0; unit < unit_count; unit++) {
+        uint64_t bytes = units[unit].group.bytes;
+
+        if (cairn_cost_layers_max(problem, bytes, 1) >= problem->layers)
+            continue;
+        owner[unit] = next < count ? next : last;
+        least_bytes = bytes < least_bytes ? bytes : least_bytes;
+        stages++;
+        /* As if all had the memory of the least, and as many micro-batches in flight as there are stages. */
+        if ((uint64_t)stages * cairn_cost_layers_max(problem, least_bytes, stages) < problem->layers)
+            continue;
+        next += next < count;
+        stages = 0;
+        least_bytes = UINT64_MAX;
+    }
+}
+
 cairn_err
-cairn_deal_units(const struct cairn_unit *units, uint32_t unit_count, uint32_t pipeline_count,
-                 enum cairn_deal deal, uint32_t *owner)
+cairn_deal_units(const struct cairn_problem *problem, const struct cairn_unit *units, uint32_t unit_count,
+                 uint32_t pipeline_count, enum cairn_deal deal, uint32_t *owner)
 {
     struct dealt *heap;
 
+    if (deal == CAIRN_DEAL_APART) {
+        deal_apart(problem, units, unit_count, pipeline_count, owner);
+        return CAIRN_OK;
+    }
     if (deal == CAIRN_DEAL_EVEN)
         return deal_evenly(units, unit_count, pipeline_count, owner);
     heap = calloc(pipeline_count, sizeof(*heap));

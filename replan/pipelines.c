@@ -184,7 +184,7 @@ deal_units(struct cairn_division *division, enum cairn_deal deal)
     cairn_err err = owner && counts ? CAIRN_OK : CAIRN_NOMEM;
 
     if (!err)
-        err = cairn_deal_units(division->units, unit_count, pipeline_count, deal, owner);
+        err = cairn_deal_units(division->problem, division->units, unit_count, pipeline_count, deal, owner);
     for (uint32_t unit = 0; !err && unit < unit_count; unit++)
         counts[owner[unit]]++;
     for (uint32_t i = 0; !err && i <= pipeline_count; i++) {

@@ -53,6 +53,7 @@ enum cairn_deal {
     CAIRN_DEAL_MEMORY, /* each to the one with least memory: for when that is what lacks */
     CAIRN_DEAL_EVEN,   /* as many to each, slow ones to where they slow least */
     CAIRN_DEAL_ALIKE,  /* in order of speed: slow units together, pipelines of different speed */
+    CAIRN_DEAL_APART,  /* what holds the model alone by itself, the others as few together as hold it */
     CAIRN_DEAL_COUNT
 };
 

@@ -1,6 +1,7 @@
 /* replan/problem_read.c - problem files: JSON with every key known, every number in its range. */
 #include "replan/problem.h"
 
+#include "replan/field.h"
 #include "replan/plan.h"
 #include "replan/preset.h"
 
@@ -33,36 +34,10 @@ static const uint32_t preset_says = 1u << LAYERS | 1u << LAYER_MS | 1u << EMBED_
                                     1u << TP_COST | 1u << LAYER_BYTES | 1u << ACTIVATION_BYTES |
                                     1u << RESERVED_BYTES | 1u << LINK_GBPS;
 
-/* The index of a key that has not been seen yet; count and a failure otherwise. */
-static uint32_t
-key_of(struct cairn_json_reader *reader, const char *name, const char *const *names, uint32_t count,
-       uint32_t *seen)
-{
-    for (uint32_t i = 0; i < count; i++)
-        if (strcmp(name, names[i]) == 0) {
-            if (*seen >> i & 1)
-                cairn_json_reader_fail(reader, "a key stands here twice");
-            *seen |= 1u << i;
-            return i;
-        }
-    cairn_json_reader_fail(reader, "an unknown key");
-    return count;
-}
-
-static double
-read_number(struct cairn_json_reader *reader, double low, double high, const char *why)
-{
-    double value = cairn_json_read_double(reader);
-
-    if (!(value >= low && value <= high))
-        cairn_json_reader_fail(reader, why);
-    return value;
-}
-
 static double
 read_milliseconds(struct cairn_json_reader *reader)
 {
-    return read_number(reader, 1e-9, TIME_MS_MAX, "a time must be above 0 ms and at most 1e9 ms");
+    return cairn_field_number(reader, 1e-9, TIME_MS_MAX, "a time must be above 0 ms and at most 1e9 ms");
 }
 
 static uint32_t
@@ -110,7 +85,7 @@ read_sizes(struct cairn_json_reader *reader, struct cairn_problem *problem)
             }
             problem->sizes[at].size = (uint32_t)size;
             problem->sizes[at].cost =
-                read_number(reader, 1e-6, 1e6, "a tp_cost must be from 1e-6 to 1e6");
+                cairn_field_number(reader, 1e-6, 1e6, "a tp_cost must be from 1e-6 to 1e6");
             problem->size_count++;
         }
     }
@@ -127,7 +102,7 @@ read_device(struct cairn_json_reader *reader, struct cairn_device *device)
 
     cairn_json_object_begin(reader);
     while (cairn_json_object_next(reader, key, sizeof(key))) {
-        switch (key_of(reader, key, names, 4, &seen)) {
+        switch (cairn_field_key(reader, key, names, 4, &seen)) {
         case 0:
             device->id = cairn_json_read_u64(reader, UINT64_MAX);
             break;
@@ -136,7 +111,7 @@ read_device(struct cairn_json_reader *reader, struct cairn_device *device)
             break;
         case 2:
             if (!cairn_json_read_null(reader))
-                device->rate = read_number(reader, RATE_MIN, RATE_MAX,
+                device->rate = cairn_field_number(reader, RATE_MIN, RATE_MAX,
                                            "a rate must be from 1e-6 to 1e6, or null for a dead device");
             break;
         case 3:
@@ -185,8 +160,8 @@ read_links(struct cairn_json_reader *reader, struct cairn_problem *problem)
 
     cairn_json_object_begin(reader);
     while (cairn_json_object_next(reader, key, sizeof(key))) {
-        uint32_t which = key_of(reader, key, names, 2, &seen);
-        double gbps = read_number(reader, 1e-6, GBPS_MAX, "gbps must be from 1e-6 to 1e9");
+        uint32_t which = cairn_field_key(reader, key, names, 2, &seen);
+        double gbps = cairn_field_number(reader, 1e-6, GBPS_MAX, "gbps must be from 1e-6 to 1e9");
 
         if (which == 0)
             problem->intra_gbps = gbps;
@@ -207,7 +182,7 @@ read_slow_link(struct cairn_json_reader *reader, struct cairn_slow_link *link)
 
     cairn_json_object_begin(reader);
     while (cairn_json_object_next(reader, key, sizeof(key))) {
-        uint32_t which = key_of(reader, key, names, 2, &seen);
+        uint32_t which = cairn_field_key(reader, key, names, 2, &seen);
 
         if (which == 0) {
             cairn_json_array_begin(reader);
@@ -220,7 +195,7 @@ read_slow_link(struct cairn_json_reader *reader, struct cairn_slow_link *link)
                     cairn_json_reader_fail(reader, "a slow link joins two nodes");
             }
         } else if (which == 1) {
-            link->gbps = read_number(reader, 1e-6, GBPS_MAX, "gbps must be from 1e-6 to 1e9");
+            link->gbps = cairn_field_number(reader, 1e-6, GBPS_MAX, "gbps must be from 1e-6 to 1e9");
         }
     }
     if (seen != 3)
@@ -259,7 +234,7 @@ read_preset(struct cairn_json_reader *reader, struct cairn_preset *preset)
     preset->reached = 0.4; /* usual for large models */
     cairn_json_object_begin(reader);
     while (cairn_json_object_next(reader, key, sizeof(key))) {
-        switch (key_of(reader, key, names, 4, &seen)) {
+        switch (cairn_field_key(reader, key, names, 4, &seen)) {
         case 0:
             cairn_json_read_string(reader, name, sizeof(name));
             preset->model = cairn_model_shape_find(name);
@@ -277,7 +252,7 @@ read_preset(struct cairn_json_reader *reader, struct cairn_preset *preset)
                 read_count(reader, PRESET_TOKENS_MAX, "sequence_tokens must be from 1 to 2^24");
             break;
         case 3:
-            preset->reached = read_number(reader, 1e-3, 1, "reached must be from 0.001 to 1");
+            preset->reached = cairn_field_number(reader, 1e-3, 1, "reached must be from 0.001 to 1");
             break;
         default:
             break;
@@ -336,10 +311,10 @@ read_field(struct cairn_json_reader *reader, uint32_t key, struct cairn_problem 
         problem->layer_ms = read_milliseconds(reader);
         break;
     case EMBED_LAYERS:
-        problem->embed_layers = read_number(reader, 0, LAYERS_WEIGHT_MAX, weight);
+        problem->embed_layers = cairn_field_number(reader, 0, LAYERS_WEIGHT_MAX, weight);
         break;
     case HEAD_LAYERS:
-        problem->head_layers = read_number(reader, 0, LAYERS_WEIGHT_MAX, weight);
+        problem->head_layers = cairn_field_number(reader, 0, LAYERS_WEIGHT_MAX, weight);
         break;
     case MICROBATCHES:
         problem->microbatches = read_count(reader, CAIRN_PROBLEM_MICROBATCHES_MAX,
@@ -437,7 +412,7 @@ cairn_problem_read(const void *text, size_t text_bytes, struct cairn_problem *ou
     cairn_json_reader_init(&reader, text, text_bytes);
     cairn_json_object_begin(&reader);
     while (!err && cairn_json_object_next(&reader, key, sizeof(key)))
-        err = read_field(&reader, key_of(&reader, key, keys, KEY_COUNT, &seen), &problem, &preset);
+        err = read_field(&reader, cairn_field_key(&reader, key, keys, KEY_COUNT, &seen), &problem, &preset);
     if (!err)
         err = cairn_json_reader_done(&reader);
     if (err == CAIRN_CORRUPT)

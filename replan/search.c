@@ -3,25 +3,19 @@
 
 #include "replan/cost.h"
 #include "replan/exhaust.h"
+#include "replan/search_sets.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    SETS_MAX = 320, /* 13 for each size of groups, and as many again of one pipeline */
-    KEPT_MAX = 8,         /* divisions that are improved */
-    NEAR_PIPELINES = 40,  /* numbers of pipelines tried one by one, before the steps grow */
-    MOVES_MAX = 200000,    /* of one search */
+    KEPT_MAX = 24,         /* divisions that are improved */
+    NEAR_PIPELINES = 40,   /* numbers of pipelines tried one by one, before the steps grow */
+    MOVES_MAX = 1000000,   /* of one search */
     MOVES_AT_ONCE = 12000 /* towards one target */
 };
 #define NEAR 1.01 /* how far from the best a division may be to be kept for improvement */
-
-struct unit_set {
-    struct cairn_unit *units;
-    uint32_t unit_count;
-    double speed; /* sum of 1 / layer_ms */
-};
 
 struct search {
     const struct cairn_fleet *fleet;
@@ -32,179 +26,13 @@ struct search {
     double work_layers;
     bool stopped;
     bool tried; /* a division of many pipelines: before that a plan may be of a handful of devices, and time does not count */
-    struct unit_set sets[SETS_MAX];
-    uint32_t set_count;
+    struct cairn_unit_sets sets;
     struct cairn_division *kept[KEPT_MAX]; /* the best first */
     double kept_ms[KEPT_MAX];
     uint32_t kept_count;
     struct cairn_plan *plan; /* the best so far */
     double step_ms;
 };
-
-/* ---- sets of groups ---- */
-
-/* What groups are wanted for. */
-enum aim {
-    AIM_WHOLE,  /* micro-batches, as pipelines by themselves */
-    AIM_STAGES, /* micro-batches, as stages */
-    AIM_SPEED   /* every device that adds to the speed of all; of equal speed the largest groups */
-};
-
-struct worth {
-    const struct search *search;
-    double step_ms;
-    enum aim aim;
-};
-
-static double
-worth_of(const void *context, uint32_t size_index, double rate, uint64_t memory_bytes)
-{
-    const struct worth *worth = context;
-    const struct cairn_problem *problem = worth->search->problem;
-    const struct cairn_group_size *size = &problem->sizes[size_index];
-    uint64_t bytes = cairn_cost_group_bytes(problem, size->size, memory_bytes);
-    uint32_t layers = cairn_cost_layers_max(problem, bytes, 1);
-    double alone = worth->step_ms / (worth->search->work_layers * problem->layer_ms * size->cost * rate);
-
-    if (layers == 0)
-        return 0;
-    if (worth->aim == AIM_SPEED)
-        return (1 + 1e-6 * size->size) / (size->cost * rate);
-    if (worth->aim == AIM_WHOLE) /* fractions only where whole ones are equal */
-        return layers < problem->layers ? 0 : floor(alone) + 1e-3 * alone;
-    return alone < 1 ? 0 : alone - 1 + (double)layers / problem->layers;
-}
-
-static int
-by_speed_and_memory(const void *left, const void *right)
-{
-    const struct cairn_unit *a = left, *b = right;
-
-    if (a->group.layer_ms < b->group.layer_ms || a->group.layer_ms > b->group.layer_ms)
-        return a->group.layer_ms < b->group.layer_ms ? -1 : 1;
-    if (a->group.bytes != b->group.bytes)
-        return a->group.bytes > b->group.bytes ? -1 : 1;
-    return a->first < b->first ? -1 : a->first > b->first;
-}
-
-static struct cairn_unit
-unit_at(const struct search *search, const struct cairn_group_place *place)
-{
-    const struct cairn_problem *problem = search->problem;
-    struct cairn_unit unit = {.first = place->first, .size = place->size};
-    uint64_t memory_bytes = UINT64_MAX;
-    double rate = 0;
-
-    for (uint32_t i = place->first; i < place->first + place->size; i++) {
-        const struct cairn_device *device = &problem->devices[search->fleet->order[i]];
-
-        rate = device->rate > rate ? device->rate : rate;
-        memory_bytes = device->memory_bytes < memory_bytes ? device->memory_bytes : memory_bytes;
-    }
-    unit.group.layer_ms = problem->layer_ms * cairn_cost_of_size(problem, place->size) * rate;
-    unit.group.bytes = cairn_cost_group_bytes(problem, place->size, memory_bytes);
-    return unit;
-}
-
-static bool
-same_units(const struct unit_set *left, const struct unit_set *right)
-{
-    if (left->unit_count != right->unit_count)
-        return false;
-    for (uint32_t i = 0; i < left->unit_count; i++)
-        if (left->units[i].first != right->units[i].first ||
-            left->units[i].size != right->units[i].size)
-            return false;
-    return true;
-}
-
-/* Sorts, names kinds, and takes the set in unless it is empty or known. Owns units. */
-static void
-take_set(struct search *search, struct unit_set set)
-{
-    qsort(set.units, set.unit_count, sizeof(*set.units), by_speed_and_memory);
-    for (uint32_t i = 0; i < set.unit_count; i++) {
-        const struct cairn_group *own = &set.units[i].group;
-
-        set.speed += 1 / own->layer_ms;
-        set.units[i].kind = i == 0 ? 0 : set.units[i - 1].kind;
-        if (i > 0 && (own->bytes != set.units[i - 1].group.bytes ||
-                      own->layer_ms > set.units[i - 1].group.layer_ms))
-            set.units[i].kind++;
-    }
-    for (uint32_t i = 0; i < search->set_count; i++)
-        if (same_units(&set, &search->sets[i]))
-            set.unit_count = 0;
-    if (set.unit_count == 0 || search->set_count == SETS_MAX) {
-        free(set.units);
-        return;
-    }
-    search->sets[search->set_count++] = set;
-}
-
-/* The groups that are worth most at a time. */
-static cairn_err
-add_set(struct search *search, uint32_t sizes, double step_ms, enum aim aim)
-{
-    struct worth worth = {search, step_ms, aim};
-    struct unit_set set = {0};
-    uint32_t count = 0;
-    double total;
-    struct cairn_group_place *places = calloc((size_t)search->fleet->device_count + 1, sizeof(*places));
-    cairn_err err = CAIRN_NOMEM;
-
-    set.units = calloc((size_t)search->fleet->device_count + 1, sizeof(*set.units));
-    if (places && set.units)
-        err = cairn_group_best(search->fleet, sizes, worth_of, &worth, &total, places, &count);
-    if (err) {
-        free(set.units);
-    } else {
-        for (uint32_t i = 0; i < count; i++)
-            set.units[set.unit_count++] = unit_at(search, &places[i]);
-        take_set(search, set);
-    }
-    free(places);
-    return err;
-}
-
-/* With a set to go on with, the time limit counts. */
-static bool
-out_of_time(struct search *search)
-{
-    search->stopped =
-        search->stopped || (search->set_count > 0 && search->stop->over(search->stop->context));
-    return search->stopped;
-}
-
-static cairn_err
-add_sets(struct search *search)
-{
-    static const double times[] = {1.0, 1.03, 1.1, 1.4};
-    uint32_t size_count = search->problem->size_count;
-    cairn_err err = CAIRN_OK;
-
-    for (uint32_t t = 0; t < sizeof(times) / sizeof(*times); t++) {
-        double step_ms = search->bound_ms * times[t] * (1 + 1e-6);
-
-        for (uint32_t i = size_count; !err && i-- > 0 && !out_of_time(search);) {
-            uint32_t up_to = (2u << i) - 1;
-
-            err = add_set(search, up_to, step_ms, AIM_WHOLE);
-            if (!err)
-                err = add_set(search, up_to, step_ms, AIM_STAGES);
-            if (!err)
-                err = add_set(search, 1u << i, step_ms, AIM_STAGES);
-        }
-    }
-    if (!err)
-        err = add_set(search, (1u << size_count) - 1, search->bound_ms, AIM_SPEED);
-    /* Where memory is short, slow groups may be wanted for theirs. */
-    for (uint32_t i = size_count; !err && i-- > 0;)
-        err = add_set(search, 1u << i, search->bound_ms * 1e9, AIM_STAGES);
-    if (!err)
-        err = add_set(search, (1u << size_count) - 1, search->bound_ms * 1e9, AIM_STAGES);
-    return err;
-}
 
 /* ---- plans ---- */
 
@@ -288,6 +116,13 @@ keep(struct search *search, struct cairn_division *division, double step_ms)
 {
     uint32_t at = search->kept_count;
 
+    for (uint32_t i = 0; i < search->kept_count; i++) /* the same, dealt in another way */
+        if (search->kept[i]->pipeline_count == division->pipeline_count &&
+            search->kept[i]->unit_count == division->unit_count &&
+            fabs(search->kept_ms[i] - step_ms) <= 1e-9 * step_ms) {
+            cairn_division_destroy(division);
+            return;
+        }
     if (at == KEPT_MAX) {
         if (step_ms >= search->kept_ms[--at]) {
             cairn_division_destroy(division);
@@ -320,7 +155,7 @@ enough_ms(const struct search *search, struct cairn_division *division)
 }
 
 static cairn_err
-try_division(struct search *search, const struct unit_set *set, uint32_t pipeline_count,
+try_division(struct search *search, const struct cairn_unit_set *set, uint32_t pipeline_count,
              enum cairn_deal deal)
 {
     double limit_ms = search->step_ms < INFINITY ? search->step_ms * NEAR : search->bound_ms, step_ms;
@@ -348,7 +183,7 @@ try_division(struct search *search, const struct unit_set *set, uint32_t pipelin
 /* How many pipelines the units of a set may form at most: each needs as many as hold all layers, were all as large as
  * the largest. Pipelines of fewer micro-batches than stages might do with less, and are left to chance. */
 static uint32_t
-pipelines_max(const struct search *search, const struct unit_set *set)
+pipelines_max(const struct search *search, const struct cairn_unit_set *set)
 {
     const struct cairn_problem *problem = search->problem;
     uint64_t bytes_max = 0, layers = 0;
@@ -369,7 +204,7 @@ pipelines_max(const struct search *search, const struct unit_set *set)
 /* A set at every number of pipelines that may still be better than the best: the fewer, the longer they
  * are, the more time goes to filling and draining them. */
 static cairn_err
-try_set(struct search *search, const struct unit_set *set)
+try_set(struct search *search, const struct cairn_unit_set *set)
 {
     uint32_t step = 1, tried = 0;
     cairn_err err = CAIRN_OK;
@@ -381,6 +216,8 @@ try_set(struct search *search, const struct unit_set *set)
         if (search->plan && fluid_ms >= search->step_ms * NEAR)
             break;
         for (int deal = 0; !err && deal < CAIRN_DEAL_COUNT && !over(search); deal++) {
+            if (deal == CAIRN_DEAL_APART && tried > 0) /* the same for every number of pipelines that is enough */
+                continue;
             err = try_division(search, set, count, (enum cairn_deal)deal);
             search->tried = true;
         }
@@ -398,17 +235,17 @@ by_memory(const void *left, const void *right)
 
     if (a->group.bytes != b->group.bytes)
         return a->group.bytes > b->group.bytes ? -1 : 1;
-    return by_speed_and_memory(left, right);
+    return cairn_unit_by_speed_and_memory(left, right);
 }
 
 /* One pipeline of as few groups of a set as hold all layers: those with most memory, the largest last,
  * where a layer has fewest activations. What the other ways pass over where hardly anything fits. */
 static cairn_err
-try_shortest(struct search *search, const struct unit_set *set)
+try_shortest(struct search *search, const struct cairn_unit_set *set)
 {
     const struct cairn_problem *problem = search->problem;
-    struct unit_set largest = {.unit_count = 0};
-    uint32_t set_count = search->set_count;
+    struct cairn_unit_set largest = {.unit_count = 0};
+    uint32_t set_count = search->sets.count;
     uint64_t layers = 0;
     cairn_err err = CAIRN_OK;
 
@@ -425,17 +262,19 @@ try_shortest(struct search *search, const struct unit_set *set)
     }
     if (layers < problem->layers)
         largest.unit_count = 0;
-    take_set(search, largest);
-    if (search->set_count > set_count) /* else it was empty, or has been tried */
-        err = try_division(search, &search->sets[set_count], 1, CAIRN_DEAL_MEMORY);
+    cairn_unit_sets_take(&search->sets, largest);
+    if (search->sets.count > set_count) /* else it was empty, or has been tried */
+        err = try_division(search, &search->sets.sets[set_count], 1, CAIRN_DEAL_MEMORY);
     return err;
 }
 
-/* Aims nearer to the bound, and less so each time it fails. */
+/* Aims nearer to the bound, and less so each time it fails; on one of those kept. */
 static cairn_err
-improve(struct search *search, struct cairn_division *division, double step_ms, uint32_t *moves)
+improve(struct search *search, uint32_t at, uint32_t *moves)
 {
     static const double parts[] = {0.4, 0.15, 0.04, 0.01};
+    struct cairn_division *division = search->kept[at];
+    double step_ms = search->kept_ms[at];
     uint32_t part = 0;
     cairn_err err = CAIRN_OK;
 
@@ -450,6 +289,7 @@ improve(struct search *search, struct cairn_division *division, double step_ms, 
             continue;
         }
         step_ms = cairn_division_step_ms(division, search->bound_ms, target_ms);
+        search->kept_ms[at] = step_ms;
         if (step_ms < search->step_ms)
             err = take_plan(search, division, step_ms);
     }
@@ -478,23 +318,34 @@ cairn_search(const struct cairn_fleet *fleet, double bound_ms, const struct cair
                             .bound_ms = bound_ms,
                             .work_layers = cairn_problem_work_layers(fleet->problem),
                             .step_ms = INFINITY};
-    uint32_t moves = MOVES_MAX;
+    const struct cairn_division *improved = NULL;
+    uint32_t moves = MOVES_MAX, first_moves;
     cairn_err err;
 
+    search.sets.fleet = fleet;
+    search.sets.problem = fleet->problem;
+    search.sets.stop = stop;
+    search.sets.bound_ms = bound_ms;
+    search.sets.work_layers = search.work_layers;
     err = cairn_divider_create(fleet->problem, &search.divider);
     if (!err)
-        err = add_sets(&search);
+        err = cairn_unit_sets_find(&search.sets);
+    search.stopped = search.sets.stopped;
     /* With a plan, however long its step, the time limit counts. */
-    for (uint32_t i = 0, sets = search.set_count; !err && !search.plan && i < sets; i++)
-        err = try_shortest(&search, &search.sets[i]);
-    for (uint32_t i = 0; !err && i < search.set_count && !over(&search); i++)
-        err = try_set(&search, &search.sets[i]);
+    for (uint32_t i = 0, sets = search.sets.count; !err && !search.plan && i < sets; i++)
+        err = try_shortest(&search, &search.sets.sets[i]);
+    for (uint32_t i = 0; !err && i < search.sets.count && !over(&search); i++) {
+        err = try_set(&search, &search.sets.sets[i]);
+        first_moves = MOVES_AT_ONCE;
+        if (!err && search.kept_count > 0 && search.kept[0] != improved) /* what is better now spares work on other sets */
+            err = improve(&search, 0, &first_moves);
+        improved = search.kept_count > 0 ? search.kept[0] : NULL;
+    }
     for (uint32_t i = 0; !err && i < search.kept_count; i++)
-        err = improve(&search, search.kept[i], search.kept_ms[i], &moves);
+        err = improve(&search, i, &moves);
     for (uint32_t i = 0; i < search.kept_count; i++)
         cairn_division_destroy(search.kept[i]);
-    for (uint32_t i = 0; i < search.set_count; i++)
-        free(search.sets[i].units);
+    cairn_unit_sets_fini(&search.sets);
     cairn_divider_destroy(search.divider);
     if (!err && fleet->device_count <= CAIRN_EXHAUST_DEVICES_MAX)
         err = exhaust(&search);

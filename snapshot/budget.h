@@ -13,6 +13,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* What an agent leaves to the job of the memory that is free. */
+enum { CAIRN_BUDGET_MARGIN_BYTES = 256 << 20 };
+
 /* What a node wants to reserve. */
 struct cairn_budget_demand {
     uint64_t state_bytes;  /* of all ranks of this node, one generation */

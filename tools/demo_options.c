@@ -81,6 +81,11 @@ parse_kill(const struct cairn_usage *usage, const char *text, struct demo_option
                               fault.target, options->nodes - 1);
             return false;
         }
+        for (uint32_t i = first; i < options->fault_count; i++)
+            if (options->faults[i].target == fault.target) {
+                cairn_usage_error(usage, "--kill %s: node %u is named twice", text, fault.target);
+                return false;
+            }
         options->faults[options->fault_count++] = fault;
         if (*at != ',')
             break;

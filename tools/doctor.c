@@ -8,10 +8,11 @@
 #include "tools/doctor.h"
 
 #include "agent/config.h"
-#include "agent/roster.h"
+#include "agent/sizes.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "snapshot/budget.h"
+#include "snapshot/slot.h"
 #include "tools/ask.h"
 #include "tools/common.h"
 #include "tools/usage.h"
@@ -27,9 +28,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { HELLO_MS = 2000, GROUP_SIZE_DEFAULT = 10 };
-
-#define MARGIN_BYTES (UINT64_C(256) << 20)
+enum { HELLO_MS = 2000 };
 
 void
 doctor_find(struct doctor *doctor, enum doctor_level level, const char *code, const char *fix,
@@ -53,52 +52,32 @@ doctor_find(struct doctor *doctor, enum doctor_level level, const char *code, co
 
 /* ---- the configuration against the machine ---- */
 
-/* k and m of the group whose members hold the most parity. */
-static bool
-largest_share(const struct cairn_config *config, uint32_t *k, uint32_t *m)
+static uint64_t
+huge_pages(uint64_t bytes)
 {
-    uint32_t active = cairn_config_active_count(config), count = 0;
-    uint32_t size = config->group_size ? config->group_size : GROUP_SIZE_DEFAULT;
-    uint32_t parity = config->parity < active ? config->parity : active - 1;
-    uint32_t *agents = calloc(config->node_count, sizeof *agents);
-    const char **domains = calloc(config->node_count, sizeof *domains);
-    struct cairn_roster *roster = NULL;
-    bool found = false;
+    return (bytes + DOCTOR_HUGE_PAGE_BYTES - 1) / DOCTOR_HUGE_PAGE_BYTES;
+}
 
-    if (size < config->parity + 1)
-        size = config->parity + 1;
-    for (uint32_t i = 0; agents && domains && i < config->node_count; i++)
-        if (!config->nodes[i].spare) {
-            agents[count] = i;
-            domains[count++] = config->nodes[i].domain[0] ? config->nodes[i].domain : NULL;
-        }
-    if (count && cairn_roster_build(agents, domains, count, parity, size < active ? size : active,
-                                    &roster) == CAIRN_OK) {
-        *k = UINT32_MAX;
-        for (uint32_t g = 0; g < roster->group_count; g++)
-            if (roster->groups[g].count - roster->groups[g].parity < *k) {
-                *k = roster->groups[g].count - roster->groups[g].parity;
-                *m = roster->groups[g].parity;
-            }
-        found = true;
-    }
-    cairn_roster_drop(roster);
-    free(agents);
-    free(domains);
-    return found;
+/* Of all arenas: each begins at a huge page of its own. */
+static uint64_t
+huge_pages_of(const struct cairn_config *config, const struct cairn_sizes *sizes)
+{
+    return config->slots * (huge_pages(sizes->slot_blocks * CAIRN_BLOCK_BYTES) +
+                            huge_pages(sizes->parity_blocks * CAIRN_BLOCK_BYTES)) +
+           huge_pages(cairn_slot_memory_bytes(config->slots, sizes->record_bytes));
 }
 
 static void
 check_memory(struct doctor *doctor, const struct cairn_config *config, bool agent_runs)
 {
-    struct cairn_budget_demand demand = {.state_bytes = config->state_bytes,
-                                         .slots = config->slots};
+    struct cairn_budget_demand demand = {.slots = config->slots};
     struct cairn_budget_free memory;
     struct cairn_budget budget;
+    struct cairn_sizes sizes;
     char sum[512];
     cairn_err err;
 
-    if (!largest_share(config, &demand.data_count, &demand.parity_count)) {
+    if (cairn_sizes_of(config, &sizes) != CAIRN_OK) {
         doctor_find(doctor, DOCTOR_CRITICAL, "memory", "correct nodes, parity and group_size",
                     "the nodes cannot be laid out in erasure groups");
         return;
@@ -108,13 +87,18 @@ check_memory(struct doctor *doctor, const struct cairn_config *config, bool agen
                     "free memory cannot be read");
         return;
     }
-    err = cairn_budget_check(&demand, &memory, MARGIN_BYTES, &budget);
+    demand.state_bytes = sizes.slot_blocks * CAIRN_BLOCK_BYTES;
+    demand.data_count = sizes.data_count;
+    demand.parity_count = sizes.parity_count;
+    demand.fixed_bytes = cairn_slot_memory_bytes(config->slots, sizes.record_bytes);
+    err = cairn_budget_check(&demand, &memory, CAIRN_BUDGET_MARGIN_BYTES, &budget);
     if (err == CAIRN_INVAL) {
         doctor_find(doctor, DOCTOR_CRITICAL, "memory", "lower state_bytes or slots",
                     "the sum overflows");
         return;
     }
     doctor->need_bytes = budget.need_bytes;
+    doctor->huge_pages = huge_pages_of(config, &sizes);
     cairn_budget_text(&demand, &memory, &budget, sum, sizeof sum);
     if (err && agent_runs)
         doctor_find(doctor, DOCTOR_OK, "memory", NULL,

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { DOCTOR_FINDINGS_MAX = 40 };
+enum { DOCTOR_FINDINGS_MAX = 40, DOCTOR_HUGE_PAGE_BYTES = 2 << 20 };
 
 enum doctor_level { DOCTOR_OK = 0, DOCTOR_WARN = 1, DOCTOR_CRITICAL = 2 };
 
@@ -21,6 +21,7 @@ struct doctor {
     uint32_t count;
     struct doctor_finding findings[DOCTOR_FINDINGS_MAX];
     uint64_t need_bytes; /* that an agent would reserve; 0 unknown */
+    uint64_t huge_pages; /* that these need; 0 unknown */
     bool pinning;        /* the network's provider pins memory */
     bool hugepages;      /* the configuration wants them */
 };

@@ -23,7 +23,6 @@
 
 enum {
     PROBE_BYTES = 2 << 20,
-    HUGE_PAGE_BYTES = 2 << 20,
     FILES_WANTED = 1024,
     CODE_DATA = 8,
     CODE_PARITY = 2,
@@ -174,7 +173,7 @@ probe_hugepages(struct doctor *doctor)
         return;
     }
     cairn_show_bytes(free_bytes, free_text);
-    if (free_bytes && free_bytes >= doctor->need_bytes) {
+    if (free_bytes && free_bytes >= doctor->huge_pages * DOCTOR_HUGE_PAGE_BYTES) {
         doctor_find(doctor, DOCTOR_OK, "hugepages", NULL, "%s of huge pages are reserved and free",
                     free_text);
         return;
@@ -188,7 +187,7 @@ probe_hugepages(struct doctor *doctor)
     snprintf(fix, sizeof fix,
              "as root: sysctl vm.nr_hugepages=%" PRIu64
              " (or echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled)",
-             (doctor->need_bytes + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES);
+             doctor->huge_pages);
     doctor_find(doctor, DOCTOR_WARN, "hugepages", fix,
                 "%s of huge pages are reserved and free, and shared memory gets none by itself "
                 "(%s): a slower start, more "

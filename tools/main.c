@@ -1,13 +1,17 @@
 /* tools/main.c - the `cairn` command: a table of verbs, the help over all of them, and the way into
  * one. */
+#include "client/session.h"
 #include "tools/usage.h"
 #include "tools/verb.h"
+#include "transport/transport.h"
 
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
 enum { VERBS_MAX = 32 };
+
+static const char release[] = "0.1.0"; /* as bindings/python/pyproject.toml says */
 
 static const struct cairn_verb verbs[] = {
     {"demo", "the whole system on this machine: a job, faults, restores, a report",
@@ -54,7 +58,7 @@ print_help(FILE *out)
                  "  cairn agent --sample > cairn.yaml     # a configuration to start from\n"
                  "  cairn run -- ./train                  # a trainer with an agent beside it\n"
                  "  cairn status                          # is the job protected?\n\n"
-                 "Help on one verb: cairn VERB --help\n");
+                 "Help on one verb: cairn VERB --help; the version: cairn --version\n");
 }
 
 static int
@@ -98,6 +102,10 @@ main(int argc, char **argv)
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
         strcmp(argv[1], "help") == 0) {
         print_help(stdout);
+        return finish(CAIRN_EXIT_OK);
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("cairn %s (protocols: session %d, agents %d)\n", release, CAIRN_SESSION_PROTOCOL, CAIRN_TRANSPORT_VERSION);
         return finish(CAIRN_EXIT_OK);
     }
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)

@@ -44,6 +44,17 @@ enum {
 
 /* ---- the agent ---- */
 
+/* It was configured by whoever started it. */
+static void
+say_configured(const struct cairn_embedded *embedded, const char *socket_path)
+{
+    if (embedded->every || embedded->state)
+        fprintf(stderr,
+                "cairn run: an agent serves %s already: --every and --state change nothing, "
+                "its configuration holds\n",
+                socket_path);
+}
+
 /* Finds an agent that answers, or starts one. False: the command runs without. */
 static bool
 attach(const char *given, const struct cairn_embedded *embedded, char *socket_path,
@@ -53,17 +64,14 @@ attach(const char *given, const struct cairn_embedded *embedded, char *socket_pa
 
     snprintf(socket_path, socket_bytes, "%s", cairn_agent_socket(given));
     if (cairn_agent_answers(socket_path, HELLO_MS)) {
-        if (embedded->every || embedded->state)
-            fprintf(stderr,
-                    "cairn run: an agent serves %s already: --every and --state change nothing, "
-                    "its configuration holds\n",
-                    socket_path);
+        say_configured(embedded, socket_path);
         return true;
     }
     if (!named && !cairn_embedded_socket(socket_path, socket_bytes))
         return false;
     if (!named && cairn_agent_answers(socket_path, HELLO_MS)) {
         fprintf(stderr, "cairn run: goes on with the agent at %s\n", socket_path);
+        say_configured(embedded, socket_path);
         return true;
     }
     if (cairn_embedded_start(embedded, socket_path) != CAIRN_OK)

@@ -11,7 +11,7 @@ import tempfile
 import time
 import unittest
 
-from harness import (AGAIN, CAIRN, CONFIG, CRITICAL, Cluster, DENIED, IO, LOST, OK, PEER, TRAINER, USAGE, WARN, build, cairn,
+from harness import (AGAIN, CAIRN, CONFIG, CRITICAL, Cluster, DENIED, IO, LOST, OK, PEER, ROOT, TRAINER, USAGE, WARN, build, cairn,
                      free_ports, spawn, text_of, wait_for)
 
 
@@ -41,13 +41,22 @@ class Usage(unittest.TestCase):
         self.assertEqual(code, OK)
         self.assertNotIn("keeper", out)
 
+    def test_version(self):
+        """Of the release that the binding names, with the protocols that a refusal of "another version" is about."""
+        with open(os.path.join(ROOT, "bindings", "python", "pyproject.toml")) as project:
+            release = re.search(r'^version = "(.*)"$', project.read(), re.M).group(1)
+        code, out, err = run("--version")
+        self.assertEqual((code, err), (OK, ""))
+        self.assertRegex(out, rf"^cairn {re.escape(release)} \(protocols: session \d+, agents \d+\)\n$")
+
     def test_mistakes_end_with_64_and_the_nearest_name(self):
         for words, said in ((("statsu",), 'did you mean "status"?'), (("status", "--agnet", "x"), "did you mean --agent?"),
                             (("status", "-o", "xml"), "-o takes table or json"), (("restore", "--generation", "30"), "EPOCH:STEP"),
                             (("restore", "--timeout", "soon"), "--timeout"), (("snapshots", "extra"), "one word too many"),
                             (("run",), "which command?"), (("run", "--every", "0", "--", "true"), "--every"),
                             (("agent",), "--config"), (("restore", "--to"), "needs a value"),
-                            (("bench", "protect", "--nodes", "4", "--parity", "4"), "at most half")):
+                            (("bench", "protect", "--nodes", "4", "--parity", "4"), "at most half"),
+                            (("demo", "--kill", "1,1@9"), "node 1 is named twice")):
             code, out, err = run(*words)
             self.assertEqual((code, out), (USAGE, ""), words)
             self.assertIn(said, err)
@@ -461,6 +470,7 @@ class Run(unittest.TestCase):
         self.assertEqual((code, out.split()), (7, [path, "default", "1"]), err)
         self.assertIn("nothing to resume from", err)
         self.assertNotIn("one was started", err)
+        self.assertIn("--every and --state change nothing", err)
 
     def test_many_at_once_get_one_agent(self):
         self.addCleanup(self.end_embedded)

@@ -3,10 +3,12 @@
 
     bench_peers.py [--small] [--rounds N] [--json]
 
-A transformer of 202 million parameters with AdamW on CPU, 2.4 GB of state (--small: 0.4 million, to see that it runs). Two
-trainers take turns, so that they never compete: one under `cairn run` with an agent of its own (one node, no parity), the other
-without Cairn, which trains with nothing, torch.save and async_save in turn. Files go to /dev/shm. Figures are medians.
-Needs 20 GiB of free memory and a build (make). `make bench-peers` sees to everything.
+A transformer of 202 million parameters with AdamW on CPU, 2.4 GB of state (--small: 0.4 million, to see that it runs). One
+trainer runs under `cairn run` with an agent of its own (one node, no parity) and saves with Cairn, torch.save and async_save in
+short turns; each turn stands between two steps of the same trainer without saving, and is compared with those (bench_pairs.py).
+What Cairn's hooks take in such a step is added to what Cairn costs. Files go to /dev/shm. Figures are medians, with intervals.
+A round takes four minutes where a step takes two seconds; three rounds give the intervals their meaning.
+Needs 19 GiB of free memory and a build (make). `make bench-peers` sees to everything.
 """
 
 from __future__ import annotations
@@ -24,29 +26,35 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "cluster"))
 
+import bench_pairs  # noqa: E402
 import harness  # noqa: E402
 
 WORKER = str(ROOT / "tests" / "interop" / "bench_worker.py")
 BINDINGS = str(ROOT / "bindings" / "python")
 RAM_DISK = "/dev/shm"
 CAIRN = "cairn"
-CONTROL = "cairn, nothing due"  # the same trainer without snapshots
 MODES = ("async_save, thread", "async_save, process")
 BEHIND = tuple(
     f"{mode}, staged behind" for mode in MODES
 )  # with a stager of the script's own that copies during the step, see bench_worker.py
 PEERS = ("torch.save", *MODES, *BEHIND)
-CANDIDATES = ("nothing", *PEERS, CONTROL, CAIRN)
+GROUPS = 2  # of each peer in a round; after each of these turns Cairn has one
+CPU: Dict[str, Callable[[Dict[str, float]], float]] = {
+    "all": lambda each: each["trainer"] + each["children"] + each["agent"],
+    "Cairn's copy": lambda each: each["copy"],
+    "the rest of Cairn": lambda each: each["client"] + each["agent"],
+    "the saver's own process": lambda each: each["children"],
+    "other threads of the trainer": lambda each: each["trainer"] - each["copy"] - each["client"],
+}
 READERS = ("dcp.load", "torch.load")
 STARTS = {"interpreter_s": "Cairn's hook in the interpreter", "import_s": "import", "attach_s": "attach"}
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("CAIRN_") and name != "PYTHONPATH"}
 MIB = 1 << 20
-NOISE = 0.05  # of a step
 
 
 class Size(NamedTuple):
@@ -69,28 +77,6 @@ def first_to_die() -> None:
         file.write("1000")
 
 
-def tree_cpu_seconds(roots: List[int]) -> float:
-    """CPU time so far of these processes and all that descend from them."""
-    parents: Dict[int, Tuple[int, float]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat") as file:
-                    fields = file.read().rpartition(")")[2].split()
-            except OSError:
-                continue
-            parents[int(name)] = (
-                int(fields[1]),
-                sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK"),
-            )  # ended children included
-    total, todo = 0.0, list(roots)
-    while todo:
-        pid = todo.pop()
-        total += parents.get(pid, (0, 0.0))[1]
-        todo += [child for child, (parent, _) in parents.items() if parent == pid]
-    return total
-
-
 def available_bytes() -> int:
     with open("/proc/meminfo") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
@@ -102,8 +88,9 @@ class Bench:
     def __init__(self, size: Size, rounds: int, folder: str, cluster: harness.Cluster) -> None:
         self.size, self.rounds, self.folder, self.cluster = size, rounds, folder, cluster
         self.log = os.path.join(folder, "log")
-        self.blocks: Dict[str, List[Dict[str, Any]]] = {name: [] for name in CANDIDATES}
+        self.groups: Dict[str, List[bench_pairs.Group]] = {name: [] for name in (CAIRN, *PEERS)}
         self.processes: List[subprocess.Popen] = []
+        self.round = 0
 
     def under_cairn(self, *words: str) -> List[str]:
         return [harness.CAIRN, "run", "--agent", self.cluster.socket(0), *words, "--"]
@@ -144,67 +131,79 @@ class Bench:
 
     def train(self) -> None:
         words = [sys.executable, "-u", WORKER, "train", *self.size.words(), self.folder]
-        plain, protected = self.start(words), self.start(self.under_cairn() + words)
-        self.machine = {which: self.ask(process) for which, process in (("plain", plain), ("cairn", protected))}
-        if not self.machine["cairn"]["hooked"] or self.machine["plain"]["hooked"]:
-            sys.exit("bench_peers: `cairn run` did not bring its hooks into the trainer, or something else did into the other")
-        pids = {"plain": [self.machine["plain"]["pid"]], "cairn": [self.machine["cairn"]["pid"], self.cluster.agents[0].pid]}
-        for number in range(-1, self.rounds):  # the first is for warming up
-            for name in CANDIDATES:
-                who = "cairn" if name in (CAIRN, CONTROL) else "plain"
-                saves = 2 if name in PEERS else 3
-                process = protected if who == "cairn" else plain
-                self.ask(process, f"block {name} {saves if number >= 0 else 1}")  # it is ready
-                before = tree_cpu_seconds(pids[who])
-                found = self.ask(process)
-                found.update(cpu_s=tree_cpu_seconds(pids[who]) - before, warm_up=number < 0)
-                self.blocks[name].append(found)
-                self.progress(
-                    f"round {number + 1} of {self.rounds}: {name}: steps {' '.join(f'{each:.2f}' for each in found['steps'])} s, "
-                    f"stood still {' '.join(f'{1000 * each:.1f}' for each in found['blocked'])} ms"
-                )
-        self.finished = {"plain": self.ask(plain, "finish"), "cairn": self.ask(protected, "finish")}
-        step = self.finished["cairn"]["step"]
+        self.memory_before = self.memory_without_cairn(words)
+        trainer = self.start(self.under_cairn() + words + [str(self.cluster.agents[0].pid)])
+        self.machine = self.ask(trainer)
+        if not self.machine["hooked"]:
+            sys.exit("bench_peers: `cairn run` did not bring its hooks into the trainer")
+        self.memory_bytes = self.turn(trainer, CAIRN, 1)["memory_bytes"]
+        for name in PEERS:  # these are for warming up
+            self.turn(trainer, name, 1)
+        for self.round in range(1, self.rounds + 1):
+            for name in PEERS:
+                self.groups[name] += self.turn(trainer, name, GROUPS)["groups"]
+                found = self.turn(trainer, CAIRN, 1)
+                self.groups[CAIRN] += found["groups"]
+        self.stats = found["stats"]
+        self.finished = self.ask(trainer, "finish")
+        step = self.finished["step"]
         harness.wait_for(f"step {step} is committed", lambda: self.cluster.committed()[1] >= step, 60)
-        for process in (plain, protected):
-            process.kill()
-            process.wait()
+        trainer.kill()
+        trainer.wait()
 
-    def timed(self, name: str) -> List[Dict[str, Any]]:
-        return [each for each in self.blocks[name] if not each["warm_up"]]
+    def memory_without_cairn(self, words: List[str]) -> int:
+        trainer = self.start(words + ["0"])
+        if self.ask(trainer)["hooked"]:
+            sys.exit("bench_peers: something brings Cairn's hooks into a trainer that is not under `cairn run`")
+        found = self.turn(trainer, "nothing", 1)
+        trainer.kill()
+        trainer.wait()
+        return found["memory_bytes"]
+
+    def turn(self, trainer: subprocess.Popen, name: str, groups: int) -> Dict[str, Any]:
+        found = self.ask(trainer, f"block {name} {groups}")
+        for each in found["groups"]:
+            episode, (before, after) = each["episode"], each["control"]
+            self.progress(
+                f"{f'round {self.round} of {self.rounds}' if self.round else 'warming up'}: {name}: "
+                f"{episode['saves']} saves in {episode['steps']} steps of {episode['wall_s'] / episode['steps']:.2f} s "
+                f"between steps of {before['wall_s']:.2f} and {after['wall_s']:.2f} s, "
+                f"stood still {' '.join(f'{1000 * one:.1f}' for one in episode['blocked'])} ms"
+            )
+        return found
 
     def blocked_s(self, name: str) -> float:
-        return statistics.median(value for each in self.timed(name) for value in each["blocked"])
+        return statistics.median(value for each in self.groups[name] for value in each["episode"]["blocked"])
 
-    def step_s(self, name: str) -> float:
-        return statistics.median(statistics.fmean(each["steps"]) for each in self.timed(name))
+    def always_s(self, name: str) -> float:
+        """What Cairn's hooks take in the steps that it is compared with."""
+        if name != CAIRN:
+            return 0.0
+        return statistics.median(part["blocked"][0] for each in self.groups[CAIRN] for part in each["control"])
 
-    def unsaved(self, name: str) -> List[Dict[str, Any]]:
-        """The steps of the same trainer in the same rounds without saving."""
-        return self.timed(CONTROL if name == CAIRN else "nothing")
+    def per_step(self, name: str) -> bench_pairs.Estimate:
+        return bench_pairs.per_step(self.groups[name], self.always_s(name))
 
-    def overhead_s(self, name: str) -> float:
-        """Beyond the steps without saving."""
-        return statistics.median(
-            statistics.fmean(each["steps"]) - statistics.fmean(base["steps"])
-            for each, base in zip(self.timed(name), self.unsaved(name))
-        )
+    def saver(self, name: str) -> Dict[str, Any]:
+        groups = self.groups[name]
+        per_step, per_save = self.per_step(name), bench_pairs.per_save(groups, self.always_s(name))
+        cpu_s = {what: bench_pairs.cpu_per_save(groups, pick) for what, pick in CPU.items()}
+        return {
+            "blocked_s": self.blocked_s(name),
+            "groups": len(groups),
+            "step_s": statistics.median(each["episode"]["wall_s"] / each["episode"]["steps"] for each in groups),
+            "unsaved": bench_pairs.control_scatter(groups),
+            "overhead_s": per_step._asdict(),
+            "overhead_s_per_save": per_save._asdict(),
+            "resolved": per_step.is_resolved(),
+            "saves_per_step": statistics.median(each["episode"]["saves"] / each["episode"]["steps"] for each in groups),
+            "cpu_s_per_save": {what: each._asdict() for what, each in cpu_s.items()},
+        }
 
-    def overhead_ratio(self, peer: str) -> Optional[float]:
-        """None where the peer's is lost in the noise of the steps: then the ratio says nothing."""
-        theirs = self.overhead_s(peer)
-        return self.overhead_s(CAIRN) / theirs if theirs > NOISE * self.step_s("nothing") else None
-
-    def saves_per_step(self, name: str) -> float:
-        """Of which async_save as often as it can makes less than one."""
-        return statistics.median(len(each["blocked"]) / len(each["steps"]) for each in self.timed(name))
-
-    def cpu_s(self, name: str) -> float:
-        """CPU time per save of all processes beyond that of the same number of steps without saving."""
-        return statistics.median(
-            (each["cpu_s"] - base["cpu_s"] / len(base["steps"]) * len(each["steps"])) / len(each["blocked"])
-            for each, base in zip(self.timed(name), self.unsaved(name))
-        )
+    def overhead_bound(self, of: Tuple[str, ...], bound: float) -> Dict[str, Any]:
+        best = min(of, key=lambda name: self.per_step(name).median)
+        found = bench_pairs.ratio(self.per_step(CAIRN), self.per_step(best))
+        return {**found._asdict(), "bound": bound, "unit": f"of {best}", "met": found.is_at_most(bound)}
 
     # ---- restoring ----
 
@@ -218,7 +217,7 @@ class Bench:
                 env = {"PYTHONPATH": BINDINGS, **({} if number else {"BENCH_FINGERPRINT": "1"})}
                 found = self.once(under + words, env)
                 self.restores[kind].append(found)
-                wanted = self.finished["cairn" if kind == CAIRN else "plain"]["fingerprint"]
+                wanted = self.finished["fingerprint"]
                 if number == 0 and found["fingerprint"] != wanted:
                     sys.exit(f"bench_peers: {kind} did not restore what was saved:\n{harness.text_of(self.log)[-3000:]}")
                 self.progress(f"restore {number + 1} of {self.rounds}: {kind}: {found['restore_s']:.3f} s")
@@ -281,45 +280,30 @@ class Bench:
     # ---- the outcome ----
 
     def outcome(self) -> Dict[str, Any]:
-        savers = {
-            name: {
-                "blocked_s": self.blocked_s(name),
-                "step_s": self.step_s(name),
-                "unsaved_step_s": statistics.median(statistics.fmean(each["steps"]) for each in self.unsaved(name)),
-                "overhead_s": self.overhead_s(name),
-                "saves_per_step": self.saves_per_step(name),
-                "cpu_s_per_save": self.cpu_s(name),
-            }
-            for name in (CAIRN, *PEERS)
-        }
         memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        last = self.timed(CAIRN)[-1]
-        copies = [each["copy_cpu_s"] / len(each["steps"]) for each in self.timed(CAIRN)]
         starting = {**self.starts, "added_s": sum(self.starts[name] for name in STARTS)}
         blocked = {name: min(of, key=self.blocked_s) for name, of in (("", ("torch.save", *MODES)), (", staged behind", BEHIND))}
-        overhead = {name: min(of, key=self.overhead_s) for name, of in (("", MODES), (", staged behind", BEHIND))}
-        reached = {
+        simple = {
             **{
                 f"blocked{name}": (self.blocked_s(CAIRN) / self.blocked_s(best), 0.1, f"of {best}")
                 for name, best in blocked.items()
             },
-            **{f"overhead{name}": (self.overhead_ratio(best), 1 / 3, f"of {best}") for name, best in overhead.items()},
             **{f"restore, {kind}": (self.restore_s(kind) / self.restore_s(CAIRN), 5.0, "times as fast") for kind in READERS},
-            "memory": ((last["memory_bytes"] - self.blocks["nothing"][0]["memory_bytes"]) / MIB, 64.0, "MiB in the trainer"),
+            "memory": ((self.memory_bytes - self.memory_before) / MIB, 64.0, "MiB in the trainer"),
             "start": (starting["added_s"] * 1000, 50.0, "ms added"),
         }
         return {
             "machine": f"{os.cpu_count()} cores, {cpu_model()}, {memory_bytes / (1 << 30):.1f} GiB",
             "kernel": platform.release(),
-            "torch": self.machine["plain"]["torch"],
-            "threads": self.machine["plain"]["threads"],
-            "parameters": self.machine["plain"]["parameters"],
+            "torch": self.machine["torch"],
+            "threads": self.machine["threads"],
+            "parameters": self.machine["parameters"],
             "load": os.getloadavg()[0],
             "rounds": self.rounds,
-            "step_s": self.step_s("nothing"),
-            "savers": savers,
-            "copy_cpu_s": statistics.median(copies),
-            "snapshots": last["stats"],
+            "unsaved": bench_pairs.control_scatter([each for of in self.groups.values() for each in of]),
+            "savers": {name: self.saver(name) for name in (CAIRN, *PEERS)},
+            "hooks_s": self.always_s(CAIRN),
+            "snapshots": self.stats,
             "restore": {
                 kind: {"until_s": self.restore_s(kind), "with_step_s": self.restored_and_stepped_s(kind)}
                 for kind in (CAIRN, *READERS)
@@ -327,13 +311,17 @@ class Bench:
             "launch_s": self.launch_s,
             "start": starting,
             "bounds": {
-                name: {
-                    "value": value,
-                    "bound": bound,
-                    "unit": unit,
-                    "met": None if value is None else value >= bound if name.startswith("restore") else value <= bound,
-                }
-                for name, (value, bound, unit) in reached.items()
+                "overhead": self.overhead_bound(MODES, 1 / 3),
+                "overhead, staged behind": self.overhead_bound(BEHIND, 1 / 3),
+                **{
+                    name: {
+                        "value": value,
+                        "bound": bound,
+                        "unit": unit,
+                        "met": value >= bound if name.startswith("restore") else value <= bound,
+                    }
+                    for name, (value, bound, unit) in simple.items()
+                },
             },
         }
 
@@ -342,6 +330,10 @@ def cpu_model() -> str:
     with open("/proc/cpuinfo") as file:
         fields = dict((part.strip() for part in line.split(":", 1)) for line in file if ":" in line)
     return f"{fields.get('model name', '?')} (family {fields.get('cpu family', '?')}, model {fields.get('model', '?')})"
+
+
+def interval(found: Dict[str, float], digits: int = 2) -> str:
+    return f"{found['median']:+.{digits}f} s [{found['low']:+.{digits}f}, {found['high']:+.{digits}f}]"
 
 
 def table(*rows: Tuple[str, ...]) -> str:
@@ -355,23 +347,32 @@ def show(found: Dict[str, Any]) -> None:
     stats, start = found["snapshots"], found["start"]
     print(f"{found['machine']}, Linux {found['kernel']}, load average {found['load']:.3g}")
     print(f"torch {found['torch']}, {found['threads']} threads")
-    print(f"{found['parameters'] / 1e6:.1f} million parameters, AdamW; a step without saving {found['step_s']:.2f} s")
+    unsaved = found["unsaved"]
+    print(f"{found['parameters'] / 1e6:.1f} million parameters, AdamW; a step without saving {unsaved['median_s']:.2f} s")
     print(f"Rounds: {found['rounds']}; figures are medians\n")
     savers = [
         (
             name,
             f"{each['blocked_s'] * 1000:.1f} ms",
             f"{each['step_s']:.2f} s",
-            f"{each['unsaved_step_s']:.2f} s",
-            f"{each['overhead_s']:+.2f} s",
+            f"{each['unsaved']['median_s']:.2f} s",
+            interval(each["overhead_s"]) + ("" if each["resolved"] else ", not resolved"),
             f"{each['saves_per_step']:.2f}",
-            f"{each['cpu_s_per_save']:.2f} s",
+            interval(each["overhead_s_per_save"]),
+            f"{each['groups']}, {100 * each['overhead_s']['coverage']:.0f} %",
         )
         for name, each in found["savers"].items()
     ]
-    head = ("saver", "training stands still, per save", "step", "without saving", "beyond it", "saves per step", "CPU per save")
-    print(table(head, *savers))
-    print(f"The copy itself takes {found['copy_cpu_s']:.2f} CPU s per snapshot.")
+    head = ("saver", "training stands still, per save", "step", "without saving", "beyond it, per step", "saves per step")
+    print(table((*head, "beyond it, per saved state", "groups, interval holds"), *savers))
+    cpu = [(name, *(interval(each["cpu_s_per_save"][what], 3) for what in CPU)) for name, each in found["savers"].items()]
+    print(table(("CPU per saved state, beyond steps without saving", *CPU), *cpu))
+    print("In brackets: the interval that holds the median with the probability in the first table's last column.")
+    print(
+        f"Steps without saving: half of them between {unsaved['low_s']:.2f} and {unsaved['high_s']:.2f} s; two of one group "
+        f"differ by {unsaved['apart_s']:.2f} s (median)"
+    )
+    print(f"In each of them Cairn's hooks take {found['hooks_s'] * 1000:.1f} ms, which Cairn's figures contain.")
     print(
         "Snapshots: "
         + ", ".join(f"{stats['snapshots_' + how]} {how}" for how in ("begun", "captured", "skipped", "failed"))
@@ -384,11 +385,11 @@ def show(found: Dict[str, Any]) -> None:
     print(f"Start: {', '.join(parts)}; torch's own import {start['torch_s']:.2f} s\n")
     for name, each in found["bounds"].items():
         sign = ">=" if name.startswith("restore") else "<="
-        if each["value"] is None:
-            print(f"{name}: not decided, as what {each['unit'][3:]} adds to a step is less than the steps differ")
-            continue
-        verdict = "met" if each["met"] else "MISSED"
-        print(f"{name}: {each['value']:.3g} {each['unit']}, promised {sign} {each['bound']:.3g}: {verdict}")
+        verdict = {True: "met", False: "MISSED", None: "NOT DECIDED, the scatter is too large"}[each["met"]]
+        value = "?" if each["value"] is None else f"{each['value']:.3g}"
+        if each.get("low") is not None:
+            value += f" [{each['low']:.3g}, {each['high']:.3g}]"
+        print(f"{name}: {value} {each['unit']}, promised {sign} {each['bound']:.3g}: {verdict}")
 
 
 def main() -> int:

@@ -1,6 +1,7 @@
 """The trainer that bench_peers.py measures: one model with AdamW, and whatever saves its state.
 
-    bench_worker.py train LAYERS WIDTH TOKENS FOLDER     obeys the lines on standard input, answers each with a line of JSON
+    bench_worker.py train LAYERS WIDTH TOKENS FOLDER AGENT   obeys the lines on standard input, answers each with a line of JSON;
+                                                             AGENT: the process id of Cairn's agent, 0 without
     bench_worker.py restore KIND LAYERS WIDTH TOKENS FOLDER
     bench_worker.py startup                              what Cairn adds to the start of a trainer
 
@@ -15,19 +16,29 @@ import time
 STARTED = time.perf_counter()
 
 import ctypes  # noqa: E402
+import functools  # noqa: E402
 import gc  # noqa: E402
 import json  # noqa: E402
 import os  # noqa: E402
 import shutil  # noqa: E402
-from typing import Any, Callable, Dict, List, Optional, Tuple  # noqa: E402
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple  # noqa: E402
 
+from bench_clocks import Clocks  # noqa: E402
 import torch  # noqa: E402
 import torch.nn as nn  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 
 IMPORTED = time.perf_counter()
 VOCABULARY = 256
-SETTLING_STEPS = 2  # not timed, while memory that the other trainer's turn has cooled comes back: as many as an agent has slots
+SETTLING_STEPS = 2  # not timed, while memory that other savers' turns have cooled comes back: as many as an agent has slots
+
+LEFT_OUT_MAX = 5  # groups of a block
+
+
+class Episode(NamedTuple):
+    steps: int
+    saves: int
+    blocked: List[float]  # seconds that training stood still, per save
 
 
 class Model(nn.Module):
@@ -90,49 +101,82 @@ def private_memory_bytes() -> int:
 # ---- what saves ----
 
 
-class Nothing:
-    """No saving, and what the savers have in common. `blocked` gets the time of each save that training stood still for."""
+class Saver:
+    """What the savers have in common. An episode is a number of steps of a training that saves as often as it can."""
 
-    def __init__(self, folder: str, model: Model, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, folder: str, model: Model, optimizer: torch.optim.Optimizer, hooks: "Hooks") -> None:
         self.path, self.model, self.optimizer = os.path.join(folder, "checkpoint"), model, optimizer
-        self.blocked: List[float] = []
-        self.ended = 0  # saves that are complete
+        self.hooks = hooks
 
-    def before_update(self) -> None:
-        """The state is about to be overwritten."""
+    def settle(self) -> None:
+        """Steps that are not timed, before the first group of a block."""
+        for _ in range(SETTLING_STEPS):
+            train_step(self.model, self.optimizer)
 
-    def after_step(self, more: bool) -> None:
-        """The state may be saved; `more` where another save may begin."""
-        self.ended += 1
+    def episode(self) -> Episode:
+        raise NotImplementedError
 
-    def close(self) -> None:
+    def clean(self) -> None:
+        """After an episode: what it left in memory and on the RAM disk goes."""
         if os.path.isdir(self.path):
             shutil.rmtree(self.path)
         elif os.path.exists(self.path):
             os.remove(self.path)
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)
+
+    def close(self) -> None:
+        """After the last group of a block."""
 
     def state(self) -> Dict[str, Any]:
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
 
 
-class TorchSave(Nothing):
-    def after_step(self, more: bool) -> None:
-        if more:
-            begin = time.perf_counter()
-            torch.save(self.state(), self.path)
-            self.blocked.append(time.perf_counter() - begin)
-            self.ended += 1
+class Nothing(Saver):
+    def episode(self) -> Episode:
+        train_step(self.model, self.optimizer)
+        return Episode(1, 1, [0.0])
 
 
-class AsyncSave(Nothing):
-    """torch.distributed.checkpoint.async_save, a new one as soon as the one before has ended; training never waits for a file.
+class Cairn(Saver):
+    """A snapshot in each step, for as many steps as an agent has slots. It begins in the forward, and the update waits for it."""
+
+    def settle(self) -> None:
+        self.hooks.pause(False)
+        super().settle()
+        self.hooks.pause(True)
+
+    def episode(self) -> Episode:
+        blocked: List[float] = []
+        self.hooks.pause(False)
+        for _ in range(SETTLING_STEPS):
+            self.hooks.seconds = 0.0
+            train_step(self.model, self.optimizer)
+            blocked.append(self.hooks.seconds)
+        self.hooks.pause(True)
+        return Episode(SETTLING_STEPS, SETTLING_STEPS, blocked)
+
+
+class TorchSave(Saver):
+    """A save after each step."""
+
+    def episode(self) -> Episode:
+        train_step(self.model, self.optimizer)
+        begin = time.perf_counter()
+        torch.save(self.state(), self.path)
+        return Episode(1, 1, [time.perf_counter() - begin])
+
+
+class AsyncSave(Saver):
+    """torch.distributed.checkpoint.async_save, from the instant it is called until the first step after which the save has ended:
+    then as often as it can, the next one would be called. Training never waits for a file.
 
     Behind: its stager is kept, so that its memory is there already, and it copies in a thread behind forward and backward; the
     update waits for it. That is the most that async_save can do for tensors on the CPU.
     """
 
-    def __init__(self, folder: str, model: Model, optimizer: torch.optim.Optimizer, process: bool, behind: bool) -> None:
-        super().__init__(folder, model, optimizer)
+    def __init__(self, *given: Any, process: bool, behind: bool) -> None:
+        super().__init__(*given)
         from torch.distributed import checkpoint
         from torch.distributed.checkpoint import staging
         from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
@@ -149,55 +193,52 @@ class AsyncSave(Nothing):
             if behind
             else None
         )
-        self.staged: Any = None
-        self.written: Any = None
         if process:  # it is started here; it ends with the block, as it would keep its copy of everything until the next save
             self.save({"it": torch.zeros(1)}, storage_writer=self.writer(), async_checkpointer_type=self.kind).result()
         if self.stager:
             self.stager.stage(self.state()).result()
 
-    def before_update(self) -> None:
-        if self.staged is not None:
-            begin = time.perf_counter()
-            self.staged.result()
-            self.blocked[-1] += time.perf_counter() - begin
-            self.staged = None
+    def episode(self) -> Episode:
+        begin = time.perf_counter()
+        given = self.save(
+            self.state(), storage_writer=self.writer(), async_checkpointer_type=self.kind, async_stager=self.stager
+        )
+        blocked = [time.perf_counter() - begin]
+        written = given.upload_completion if self.stager else given
+        staged = given.staging_completion if self.stager else None
 
-    def after_step(self, more: bool) -> None:
-        if self.written is not None and self.written.done():
-            self.written.result()
-            self.written = None
-            self.ended += 1
-        if more and self.written is None:
-            begin = time.perf_counter()
-            given = self.save(
-                self.state(), storage_writer=self.writer(), async_checkpointer_type=self.kind, async_stager=self.stager
-            )
-            self.blocked.append(time.perf_counter() - begin)
-            self.written = given.upload_completion if self.stager else given
-            self.staged = given.staging_completion if self.stager else None
+        def before_update() -> None:
+            nonlocal staged
+            if staged is not None:
+                begin = time.perf_counter()
+                staged.result()
+                blocked[0] += time.perf_counter() - begin
+                staged = None
+
+        steps = 0
+        while steps == 0 or not written.done():
+            train_step(self.model, self.optimizer, before_update)
+            steps += 1
+        written.result()
+        return Episode(steps, 1, blocked)
 
     def close(self) -> None:
-        if self.written is not None:
-            self.written.result()
         if self.stager:
             self.stager.close()
         if self.ends_process:
             from torch.distributed.checkpoint import _async_process_executor as executor
 
             executor._CHECKPOINT_PROCESS = None
-        super().close()
 
 
-SAVERS: Dict[str, Callable[..., Nothing]] = {
+SAVERS: Dict[str, Callable[..., Saver]] = {
     "nothing": Nothing,
-    "cairn": Nothing,
-    "cairn, nothing due": Nothing,
+    "cairn": Cairn,
     "torch.save": TorchSave,
-    "async_save, thread": lambda *given: AsyncSave(*given, process=False, behind=False),
-    "async_save, process": lambda *given: AsyncSave(*given, process=True, behind=False),
-    "async_save, thread, staged behind": lambda *given: AsyncSave(*given, process=False, behind=True),
-    "async_save, process, staged behind": lambda *given: AsyncSave(*given, process=True, behind=True),
+    "async_save, thread": functools.partial(AsyncSave, process=False, behind=False),
+    "async_save, process": functools.partial(AsyncSave, process=True, behind=False),
+    "async_save, thread, staged behind": functools.partial(AsyncSave, process=False, behind=True),
+    "async_save, process, staged behind": functools.partial(AsyncSave, process=True, behind=True),
 }
 
 
@@ -205,7 +246,7 @@ SAVERS: Dict[str, Callable[..., Nothing]] = {
 
 
 class Hooks:
-    """The time that training spends in Cairn's hooks, and the CPU time of its copying thread."""
+    """The time that training spends in Cairn's hooks; they take no snapshot while they are paused, as at the beginning."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -214,6 +255,7 @@ class Hooks:
         self.job = job.current() if job else None
         for name in ("before_step", "after_step", "saw_forward", "before_forward") if job else ():
             setattr(job.Job, name, self._clocked(getattr(job.Job, name)))
+        self.pause(True)
 
     def _clocked(self, function: Callable[..., None]) -> Callable[..., None]:
         def clocked(*arguments: Any) -> None:
@@ -229,18 +271,13 @@ class Hooks:
         return clocked
 
     def pause(self, paused: bool) -> None:
-        """Hooks that take no snapshot: the same process, hence the same memory, is what a step with one is compared to."""
-        if self.job:
-            self.job._refused = paused
-
-    def copy_cpu_seconds(self) -> float:
-        for task in os.listdir("/proc/self/task"):
-            with open(f"/proc/self/task/{task}/stat") as file:
-                line = file.read()
-            if "(cairn-capture)" in line:
-                fields = line.rpartition(")")[2].split()
-                return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-        return 0.0
+        """The same process, hence the same memory, is what a step with a snapshot is compared to."""
+        if not self.job:
+            return
+        if paused:
+            self.job._begin = lambda: setattr(self.job, "_pending", False)
+        else:
+            vars(self.job).pop("_begin", None)
 
     def stats(self) -> Dict[str, int]:
         return dict(self.job.stats()) if self.job else {}
@@ -249,15 +286,13 @@ class Hooks:
 # ---- training ----
 
 
-def train(layers: int, width: int, tokens: int, folder: str) -> None:
-    """Blocks of steps: `block SAVER SAVES`, then `finish`, after which the process waits to be killed."""
-    hooks = Hooks()
-    if hooks.job is None:
-        torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=0, world_size=1)
+def train(layers: int, width: int, tokens: int, folder: str, agent_pid: int) -> None:
+    """Blocks of groups: `block SAVER GROUPS`, then `finish`, after which the process waits to be killed."""
+    hooks, clocks = Hooks(), Clocks(agent_pid)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/rendezvous-{os.getpid()}", rank=0, world_size=1)
     model, optimizer = build(layers, width, tokens)
     answer(
         {
-            "pid": os.getpid(),
             "parameters": sum(each.numel() for each in model.parameters()),
             "torch": torch.__version__,
             "threads": torch.get_num_threads(),
@@ -267,55 +302,82 @@ def train(layers: int, width: int, tokens: int, folder: str) -> None:
     for line in sys.stdin:
         command, _, rest = line.strip().partition(" ")
         if command == "block":
-            name, _, saves = rest.rpartition(" ")
-            saver = SAVERS[name](folder, model, optimizer)
-            hooks.pause(name == "cairn, nothing due")
-            for _ in range(SETTLING_STEPS):
-                train_step(model, optimizer)
-            answer({"ready": True})
-            found = block(saver, int(saves), hooks)
-            # What a saver leaves behind, in cycles and in malloc, would stay for the next one: several GB.
-            del saver
-            gc.collect()
-            ctypes.CDLL(None).malloc_trim(0)
-            answer({**found, "memory_bytes": private_memory_bytes()})
+            name, _, groups = rest.rpartition(" ")
+            saver = SAVERS[name](folder, model, optimizer, hooks)
+            saver.settle()
+            found = groups_of(saver, int(groups), hooks, clocks)
+            saver.close()
+            saver.clean()
+            answer({"groups": found, "stats": hooks.stats(), "memory_bytes": private_memory_bytes()})
         elif command == "finish":
             answer(finish(model, optimizer, folder, hooks))
 
 
-def block(saver: Nothing, saves: int, hooks: Hooks) -> Dict[str, Any]:
-    """Steps until so many saves are complete."""
-    steps: List[float] = []
-    hooked: List[float] = []
-    copied = hooks.copy_cpu_seconds()
-    while saver.ended < saves:
-        begin, hooks.seconds = time.perf_counter(), 0.0
-        train_step(saver.model, saver.optimizer, saver.before_update)
-        saver.after_step(saver.ended + (getattr(saver, "written", None) is not None) < saves)
-        steps.append(time.perf_counter() - begin)
-        hooked.append(hooks.seconds)
-    copied = hooks.copy_cpu_seconds() - copied
-    saver.close()
+def groups_of(saver: Saver, count: int, hooks: Hooks, clocks: Clocks) -> List[Dict[str, Any]]:
+    """So many groups in which everything was saved that was to be."""
+    found: List[Dict[str, Any]] = []
+    for _ in range(count + LEFT_OUT_MAX):
+        one = group(saver, hooks, clocks)
+        found += [one] if one else []
+        if len(found) == count:
+            return found
+    sys.exit(f"bench_worker: {LEFT_OUT_MAX + 1} groups of {count + LEFT_OUT_MAX} had snapshots that were not captured")
+
+
+def group(saver: Saver, hooks: Hooks, clocks: Clocks) -> Optional[Dict[str, Any]]:
+    """A control step, an episode, a step while what it left is cleaned up and settles, a control step.
+
+    None where a snapshot of the episode was skipped (the machine was too slow for the one before): it would cost nothing.
+    """
+
+    def control() -> Episode:
+        hooks.seconds = 0.0
+        train_step(saver.model, saver.optimizer)
+        return Episode(1, 0, [hooks.seconds])
+
+    clocks.look()
+    begin = hooks.stats()
+    before = timed(control, clocks)
+    episode = timed(saver.episode, clocks)
+    saver.clean()
+    train_step(saver.model, saver.optimizer)
+    after = timed(control, clocks)
+    begun, captured = (
+        hooks.stats().get(name, 0) - begin.get(name, 0) for name in ("snapshots_begun", "snapshots_captured")
+    )
+    wanted = episode["saves"] if isinstance(saver, Cairn) else 0
+    if begun > wanted:
+        sys.exit(f"bench_worker: {begun} snapshots were begun in a group of {type(saver).__name__} instead of {wanted}")
+    return {"control": [before, after], "episode": episode} if captured == wanted else None
+
+
+def timed(run: Callable[[], Episode], clocks: Clocks) -> Dict[str, Any]:
+    cpu, begin = clocks.read(), time.perf_counter()
+    steps, saves, blocked = run()
+    wall_s = time.perf_counter() - begin
     return {
+        "wall_s": wall_s,
+        "cpu_s": {name: value - cpu[name] for name, value in clocks.read().items()},
         "steps": steps,
-        "blocked": saver.blocked or hooked,
-        "copy_cpu_s": copied,
-        "stats": hooks.stats(),
+        "saves": saves,
+        "blocked": blocked,
     }
 
 
 def finish(model: Model, optimizer: torch.optim.Optimizer, folder: str, hooks: Hooks) -> Dict[str, Any]:
-    """Leaves one complete snapshot of the present state, for the restores; its fingerprint."""
-    found = {"fingerprint": fingerprint(model, optimizer), "step": hooks.job.step if hooks.job else 0}
-    if hooks.job:
-        train_step(model, optimizer)  # its forward begins the snapshot, its update confirms it
-    else:
-        from torch.distributed import checkpoint
-        from torch.distributed.checkpoint.state_dict import get_state_dict
+    """Leaves the present state complete in all three ways, for the restores; its fingerprint."""
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.state_dict import get_state_dict
 
-        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, os.path.join(folder, "torch.pt"))
-        parameters, moments = get_state_dict(model, optimizer)
-        checkpoint.save({"model": parameters, "optimizer": moments}, checkpoint_id=os.path.join(folder, "dcp"))
+    found = {"fingerprint": fingerprint(model, optimizer), "step": hooks.job.step if hooks.job else 0}
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, os.path.join(folder, "torch.pt"))
+    parameters, moments = get_state_dict(model, optimizer)
+    checkpoint.save({"model": parameters, "optimizer": moments}, checkpoint_id=os.path.join(folder, "dcp"))
+    del parameters, moments
+    hooks.pause(False)
+    if hooks.job:
+        hooks.job._pending = True  # the round that has ended was left out
+    train_step(model, optimizer)  # its forward begins the snapshot, its update confirms it
     return found
 
 
@@ -388,8 +450,8 @@ def answer(value: Dict[str, Any]) -> None:
 
 
 def main(words: List[str]) -> Optional[int]:
-    if words[:1] == ["train"] and len(words) == 5:
-        train(int(words[1]), int(words[2]), int(words[3]), words[4])
+    if words[:1] == ["train"] and len(words) == 6:
+        train(int(words[1]), int(words[2]), int(words[3]), words[4], int(words[5]))
     elif words[:1] == ["restore"] and len(words) == 6:
         restore(words[1], int(words[2]), int(words[3]), int(words[4]), words[5])
     elif words == ["startup"]:

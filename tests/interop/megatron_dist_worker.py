@@ -297,8 +297,9 @@ def settle(folder: str, wrapped: Any, optimizer: Any, job: dict[str, Any]) -> di
 
 
 def held(optimizer: Any) -> list[Any]:
-    """The settings of each group, and the master weights and moments of what the rank has of each parameter in it."""
-    return [{**{key: value for key, value in group.items() if key != "params"},
+    """The settings of each group, but for what other optimizers than torch's keep there, and the master weights, moments and
+    steps of what the rank has of each parameter in it."""
+    return [{**{key: value for key, value in group.items() if key not in ("params", "bias_correction", "step")},
              "held": [{"master": main.detach().clone(), **optimizer.optimizer.state[main]} for main in group["params"]]}
             for group in optimizer.optimizer.param_groups]
 

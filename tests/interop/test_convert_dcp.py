@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import pathlib
 import pickle
+import re
 import shutil
 from collections.abc import Callable
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+import torch.distributed.checkpoint  # noqa: E402
 from convert_states import cairn, load_dcp, make_dcp, nested_paths, same  # noqa: E402
 
 KINDS = [(1, "nested"), (2, "nested"), (4, "nested"), (2, "flat"), (3, "bare")]
@@ -44,6 +46,26 @@ def test_resharded(checkpoints: Callable[[int, str], pathlib.Path], tmp_path: pa
     assert nested_paths(source) == nested_paths(tmp_path / "out")
     assert len(list((tmp_path / "out").glob("*.distcp"))) == ranks
     cairn("diff", source, tmp_path / "out")
+
+
+def test_many(tmp_path: pathlib.Path) -> None:
+    """Enough tensors for several threads: each has its own elements, and of several damaged ones the first in the file is named."""
+    state = {f"layers.{i}.weight": torch.full((3, i % 4 + 1), float(i)) for i in range(1200)}
+    torch.distributed.checkpoint.save(state, checkpoint_id=tmp_path / "many", no_dist=True)
+    cairn("convert", tmp_path / "many", tmp_path / "out.pt", "--to", "torch")
+    model = torch.load(tmp_path / "out.pt")["model"]
+    assert model.keys() == state.keys() and all(torch.equal(model[name], state[name]) for name in state)
+    (path,) = (tmp_path / "many").glob("*.distcp")
+    whole = path.read_bytes()
+    starts = [found.start() for found in re.finditer(rb"PK\x05\x06", whole)]  # an archive's end
+    damaged = bytearray(whole)
+    for at in (starts[700], starts[1100]):
+        damaged[at] ^= 1
+    path.write_bytes(damaged)
+    said = cairn("inspect", tmp_path / "many", status=65).stderr
+    index = pickle.loads((tmp_path / "many" / ".metadata").read_bytes()).storage_data
+    (name,) = (key.fqn for key, info in index.items() if info.offset <= starts[700] < info.offset + info.length)
+    assert f"({name}) is no whole archive" in said, said
 
 
 @pytest.mark.parametrize("world, kind", KINDS)

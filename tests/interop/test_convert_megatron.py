@@ -171,15 +171,15 @@ def in_order_of_the_table(saved: pathlib.Path) -> list[Job]:
 
 
 def plain_as_distributed(saved: pathlib.Path) -> Job:
-    """An optimizer that is not distributed becomes one where its settings are made anew; else it is not loaded from torch_dist."""
+    """An optimizer that is not distributed becomes one where its settings are made anew; else torch_dist does not load it."""
     said = convert(saved / "plain", saved / "plain_dist", "--to", "megatron-dist")
     assert "not the distributed one" in said, said
     names = [tensor["name"] for tensor in json.loads(cairn("inspect", saved / "plain", "-o", "json").stdout)["tensors"]
              if tensor["kind"] == "param"]
     group = {"params": names, "lr": 0.001, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0}
     (saved / "plain.json").write_text(json.dumps({"param_groups": [group]}))
-    said = convert(saved / "plain", saved / "plain_again", "--to", "megatron", "--tp", 1, "--pp", 1, "--job", saved / "plain.json",
-                   "--drop", "megatron/*,rank*/megatron/*")
+    said = convert(saved / "plain", saved / "plain_again", "--to", "megatron", "--tp", 1, "--pp", 1, "--job",
+                   saved / "plain.json", "--drop", "megatron/*,rank*/megatron/*")
     assert "opt_param_scheduler" in said, said
     return {"mode": "load", "dir": str(saved / "plain_again"), **CASES["plain"][0], "tp": 1, "pp": 1, "dp": 2,
             "distributed_optimizer": True, "vocab_multiple": 128}
@@ -194,26 +194,29 @@ def test_other_frameworks(saved: pathlib.Path) -> None:
     optim = {name: {"step": torch.tensor(3.0), **{key: known[f"{key}.{name}"] for key in ("exp_avg", "exp_avg_sq")}}
              for name in model}
     plain = [name for name in model if model[name].dim() == 1]
-    groups = [{"params": [name for name in model if name not in plain], "lr": 0.001, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1},
-              {"params": plain, "lr": 0.001, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.0}]
+    alike = {"lr": 0.001, "betas": (0.9, 0.95), "eps": 1e-8}
+    groups = [{"params": [name for name in model if name not in plain], **alike, "weight_decay": 0.1},
+              {"params": plain, **alike, "weight_decay": 0.0}]
     dcp.save({"model": model, "optim": {"state": optim, "param_groups": groups}}, checkpoint_id=saved / "fsdp", no_dist=True)
     scheduler = {"lr_scheduler": {"max_lr": 0.001, "num_steps": 24}}
     (saved / "scheduler.json").write_text(json.dumps(scheduler))
     (saved / "job.json").write_text(json.dumps({"param_groups": groups, **scheduler}))
     job = {**CASES["interleaved"][0], "vocab_multiple": 128, "own_masters": True}
     target = {"tp": 2, "pp": 2, "vpp": 1, "dp": 2}
-    convert(saved / "fsdp", saved / "from_fsdp", "--to", "megatron", *flags(target), "--dtype", "BF16", "--job", saved / "scheduler.json")
+    words = ["--dtype", "BF16", "--job", saved / "scheduler.json"]
+    convert(saved / "fsdp", saved / "from_fsdp", "--to", "megatron", *flags(target), *words)
     convert(saved / "fsdp", saved / "by_file", "--to", "universal", "--drop", "optimizer.param_groups.pickle")
     said = convert(saved / "by_file", saved / "bare", "--to", "megatron", "--tp", 4)
     assert "does not say the groups of its optimizer" in said, said
     convert(saved / "by_file", saved / "from_file", "--to", "megatron", "--tp", 4, "--job", saved / "job.json")
+    whole = {**job, "dtype": "fp32", "tp": 4, "pp": 1, "vpp": 1, "dp": 1}
     run_jobs(saved, [{"mode": "load", "dir": str(saved / "from_fsdp"), **job, **target},
-                     {"mode": "load", "dir": str(saved / "from_file"), **job, "dtype": "fp32", "tp": 4, "pp": 1, "vpp": 1, "dp": 1},
-                     plain_as_distributed(saved)])
+                     {"mode": "load", "dir": str(saved / "from_file"), **whole}, plain_as_distributed(saved)])
     path = next((saved / "from_fsdp").glob("*/mp_rank_00_000/model_optim_rng.pt"))
     made = torch.load(path, weights_only=False)
     assert made["iteration"] == 3 and made["opt_param_scheduler"] == scheduler["lr_scheduler"]
-    found = [(group["wd_mult"], group["weight_decay"], group["lr"], group["step"]) for group in made["optimizer"]["optimizer"]["param_groups"]]
+    found = [tuple(group[key] for key in ("wd_mult", "weight_decay", "lr", "step"))
+             for group in made["optimizer"]["optimizer"]["param_groups"]]
     assert found == [(1.0, 0.1, 0.001, 3), (0.0, 0.0, 0.001, 3)]
     groups[1]["lr"] = 0.1
     groups[1]["params"].append(groups[0]["params"].pop())

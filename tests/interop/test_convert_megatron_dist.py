@@ -186,6 +186,24 @@ def test_ranks(worker: Worker, checkpoints: pathlib.Path, tmp_path: pathlib.Path
         same(ours["rng_state"], theirs["rng_state"])
 
 
+def test_other_frameworks(worker: Worker, checkpoints: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Moments that did not come from Megatron are loaded by its distributed optimizer, with the groups that --job says."""
+    listed = json.loads(cairn("inspect", checkpoints / "dense", "-o", "json").stdout)["tensors"]
+    opaque = ",".join(tensor["name"] for tensor in listed if tensor["kind"] == "opaque")
+    cairn("convert", checkpoints / "dense", tmp_path / "other", "--to", "universal", "--drop", opaque)
+    common = torch.load(checkpoints / "dense" / "common.pt", weights_only=False)
+    vectors = {tensor["name"] for tensor in listed if len(tensor["shape"]) <= 1}
+    names = [tensor["name"] for tensor in listed if tensor["kind"] == "param"]
+    groups = [{**group, "params": [name for name in names if (name in vectors) == (group["wd_mult"] == 0)]}
+              for group in common["optimizer"]["optimizer"]["param_groups"]]
+    (tmp_path / "job.json").write_text(json.dumps({"param_groups": groups, "lr_scheduler": common["opt_param_scheduler"],
+                                                   "global_steps": 7}))
+    cairn("convert", tmp_path / "other", tmp_path / "out", "--to", "megatron-dist", "--job", tmp_path / "job.json")
+    job = {**DENSE, "tp": 1, "pp": 1}
+    answer = worker.ask(op="alike", job=job, one=str(checkpoints / "dense"), other=str(tmp_path / "out"))
+    assert answer["differences"] == [] and answer["tensors"] > 100
+
+
 def test_common_state(checkpoints: pathlib.Path, tmp_path: pathlib.Path) -> None:
     """Where Megatron-Core 0.19 keeps what common.pt had: an object among the others."""
     folder = broken(checkpoints / "mixed", tmp_path / "newer")

@@ -32,6 +32,10 @@ def test_plain_state_comes_back():
     }
     assert again(value) == value
     assert type(again(collections.Counter({3: 2}))) is collections.Counter  # a scheduler relies on its missing keys
+    counts = again({"seen": collections.defaultdict(int, {"a": 2}), "raw": bytearray(b"12")})
+    assert counts == {"seen": {"a": 2}, "raw": bytearray(b"12")} and type(counts["raw"]) is bytearray
+    counts["seen"]["b"] += 1  # a script relies on that
+    assert type(again(collections.defaultdict(lambda: 0, {1: 2}))) is dict
     assert again(-0.0).hex() == (-0.0).hex() and math.isnan(again(math.nan)) and again(math.inf) == math.inf and again(0.1) == 0.1
     for tensor in (torch.randn(3, 4, dtype=torch.bfloat16), torch.tensor(3), torch.empty(0, 2), torch.randn(2, 3).t()):
         assert torch.equal(again(tensor), tensor) and again(tensor).dtype == tensor.dtype
@@ -88,6 +92,7 @@ def test_forms_of_tensors():
     assert _torch.uncovered(torch.randn(4).expand(3, 4)) == "it is not contiguous"
     assert _torch.uncovered(torch.empty(2, device="meta")) == "it is on the meta device"
     assert _torch.uncovered(torch.zeros(2, dtype=torch.complex128)) == "its type is torch.complex128"
+    assert _torch.uncovered(torch.nn.LazyLinear(2).weight) == "it gets its shape in the first forward"
     assert _torch.uncovered(torch.eye(2).to_sparse()) == "its layout is torch.sparse_coo"
 
 

@@ -182,6 +182,8 @@ def main():
     parser.add_argument("--mischief", default="")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.mischief == "agentless" and RANK == 1:
+        os.environ["CAIRN_AGENT"] = "/nonexistent/agent"
     if "RANK" in os.environ:
         torch.distributed.init_process_group("gloo")
     models, optimizers = build(options.kind)

@@ -37,6 +37,11 @@ bool cairn_dcp_default_path(const struct cairn_checkpoint *checkpoint, uint32_t 
 
 /* ---- items: dcp_items.c ---- */
 
+/* The `.metadata` of a checkpoint; as cairn_dcp_metadata_parse, and the errors of reading. */
+CAIRN_MUST_CHECK cairn_err cairn_dcp_metadata_load(const struct cairn_checkpoint *checkpoint,
+                                                   struct cairn_dcp_metadata *out,
+                                                   struct cairn_complaint *complaint);
+
 /* Something that lies in the checkpoint's files, with where it belongs. What it points to is in the
  * metadata's `kept`. */
 struct cairn_dcp_wanted {

@@ -18,6 +18,21 @@
 
 /* ---- files ---- */
 
+cairn_err
+cairn_dcp_metadata_load(const struct cairn_checkpoint *checkpoint, struct cairn_dcp_metadata *out,
+                        struct cairn_complaint *complaint)
+{
+    char path[CAIRN_FILE_PATH_BYTES_MAX];
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0;
+    cairn_err err;
+
+    (void)snprintf(path, sizeof(path), "%s/" CAIRN_DCP_METADATA, checkpoint->place.path);
+    err = cairn_place_load(&checkpoint->place, CAIRN_DCP_METADATA,
+                           CAIRN_CONVERT_METADATA_BYTES_MAX, &bytes, &bytes_len, complaint);
+    return err ? err : cairn_dcp_metadata_parse(bytes, bytes_len, path, out, complaint);
+}
+
 int
 cairn_dcp_compare_paths(const struct cairn_pickle_node *a, const struct cairn_pickle_node *b)
 {

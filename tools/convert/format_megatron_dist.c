@@ -4,9 +4,7 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "base/file.h"
 #include "tools/convert/mdist_read.h"
 #include "tools/convert/megatron_plain.h"
 #include "tools/convert/megatron_plan.h"
@@ -23,17 +21,8 @@ static cairn_err
 read_checkpoint(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
 {
     struct cairn_mdist_reading reading = {.checkpoint = checkpoint, .complaint = complaint};
-    char path[CAIRN_FILE_PATH_BYTES_MAX];
-    uint8_t *bytes = NULL;
-    size_t bytes_len = 0;
-    cairn_err err;
+    cairn_err err = cairn_dcp_metadata_load(checkpoint, &reading.metadata, complaint);
 
-    (void)snprintf(path, sizeof(path), "%s/" CAIRN_DCP_METADATA, checkpoint->place.path);
-    err = cairn_place_load(&checkpoint->place, CAIRN_DCP_METADATA,
-                           CAIRN_CONVERT_METADATA_BYTES_MAX, &bytes, &bytes_len, complaint);
-    if (err)
-        return err;
-    err = cairn_dcp_metadata_parse(bytes, bytes_len, path, &reading.metadata, complaint);
     if (err)
         return err;
     (void)snprintf(checkpoint->framework, sizeof(checkpoint->framework),

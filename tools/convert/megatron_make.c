@@ -270,6 +270,19 @@ add_object(struct make *make)
     return err;
 }
 
+/* Optimizers that count for all parameters at once have the step in their groups. */
+static bool
+read_group_step(const struct make *make, uint64_t *step)
+{
+    const struct cairn_pickle_node *node = cairn_pickle_get(make->chosen[DECAYED], "step");
+
+    if (node && node->kind == CAIRN_PICKLE_FLOAT && node->real >= 0 && node->real < 9e15) {
+        *step = (uint64_t)node->real;
+        return true;
+    }
+    return cairn_pickle_u64(node, step);
+}
+
 /* The optimizer's step, and the job's where that is not said. */
 static cairn_err
 find_step(struct make *make)
@@ -279,6 +292,8 @@ find_step(struct make *make)
 
     if (err)
         return err;
+    if (!known)
+        known = read_group_step(make, &make->step);
     if (!known && !make->job.step_known)
         return cairn_complain(make->complaint, CAIRN_INVAL,
                               "%s does not say how many steps it has trained; say it with --job FILE: "

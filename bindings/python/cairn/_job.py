@@ -14,6 +14,8 @@ Where a round has no forward between two updates (models that are no modules) it
 A forward without gradients (an evaluation) does not begin one: weights may be swapped for it.
 
 A restore returns when a forward can run. Moments on the CPU come in behind it (_moments.py), and the first update waits for them.
+Either all ranks of a job resume from a step or none does: in attach they tell each other beforehand whether they can; an unchanged
+script's ranks look before the first update, since the first forward of one may wait for that of another.
 
 All hooks run in the thread that trains. A forked child has no job.
 """
@@ -48,6 +50,7 @@ COPY_LONGEST_S = 60.0  # a copy that takes longer is not left running behind fur
 WATCHED_BYTES_MIN = 1 << 20  # per parameter: with less to be captured it is quicker to wait than to look at each write
 ORDERS_LEARNED_MAX = 4
 NAMES_KEY = "names"
+ABLE_KEY, START_KEY = "able", "start"  # the step that a rank can resume from, and does; 0 for none
 
 
 class Damaged(RuntimeError):
@@ -100,6 +103,8 @@ class Job:
         self._restored: Set[str] = set()
         self._tried: Tuple[int, int] = (-1, -1)
         self._filling: Optional[Filling] = None  # moments, behind the first forward and backward
+        self._told_able = False  # the other ranks know whether this one can resume,
+        self._told_start = False  # and from which step it goes on
         self._last_step = -1  # that was seen to its end
         self.snapshots_refused = 0  # begun, and found changed behind the optimizer's back
 
@@ -155,6 +160,11 @@ class Job:
         self._leave()
 
     def _stop(self) -> None:
+        try:  # nobody is kept waiting
+            self._all_can_resume(False)
+            self._tell_start()
+        except Exception:
+            pass  # the store is gone, and the others with it
         self._ended = True
         self._pending = self._begun = False
         self._unwatch()
@@ -293,6 +303,8 @@ class Job:
         if self._resume:
             self._try_restore(final=True)
         self._await_moments()
+        if not self._told_start:
+            self._compare_starts()
         if self._pending:
             self._pending = False
             self._begins_at_once = True
@@ -593,9 +605,10 @@ class Job:
         self._say_refusals()
         if not self._resume:
             self._open()
+            self._all_can_resume(False)
         else:
             try:
-                self._try_restore(final=True)
+                self._try_restore(final=True, asks=True)
             except Damaged:
                 raise
             except Exception as error:
@@ -625,18 +638,39 @@ class Job:
                 return False
         return False
 
-    def _try_restore(self, final: bool) -> None:
-        """Restores what is known by now and was not restored yet. Final: what differs is said, and nothing more is tried."""
+    def _try_restore(self, final: bool, asks: bool = False) -> None:
+        """Restores what is known by now and was not restored yet. Final: what differs is said, and nothing more is tried.
+        Asks: only where all ranks can."""
         state = (len(self._roots), len(self._known))
         if not final and state == self._tried:
             return
         self._tried = state
         self._await_moments()
+        todo: Optional[List[Tuple[Entry, str]]] = None
+        layout = None
         if final:
             self._resume = False
-        if not self._list():
+        if self._list():
+            layout, todo = self._look_for_what_fits(final)
+        else:
             self._resume = False
-            return
+        if asks and not self._all_can_resume(todo is not None):
+            todo = None
+        try:
+            if todo and layout is not None:
+                self._fill(layout, todo)
+        except BaseException:
+            self._forget_state()  # it was never filled
+            raise
+        if todo is None:
+            self._forget_state()
+
+    def _forget_state(self) -> None:
+        for known in self._live():
+            known.forget_state()
+
+    def _look_for_what_fits(self, final: bool) -> Tuple[Layout, Optional[List[Tuple[Entry, str]]]]:
+        """(layout, what of it is to be restored under which names); None, and said where it is final: the snapshot does not fit."""
         assert self._listed is not None and self._place is not None
         names, parts, _ = named(self._roots, self._place.world)
         for known in self._live():
@@ -648,15 +682,11 @@ class Job:
         late = [entry.name for entry, _ in todo if entry.kind == _lib.PARAM] if final and not self._attached else []
         if late and not problems:
             self.say(
-                f"nothing was restored: {few(late)} belong to no module whose forward was seen, and gradients were made from "
-                "their fresh values: call cairn.attach before the first step to resume such a script"
+                f"nothing was restored: {few(late)} belong to no module whose forward was seen, or had no shape before it, and "
+                "gradients were made from their fresh values: call cairn.attach before the first step to resume such a script"
             )
-            for known in self._live():
-                known.forget_state()
-            return
+            return layout, None
         if problems:
-            for known in self._live():
-                known.forget_state()
             if final:
                 unused = sorted(set(self._listed) - {entry.name for entry in layout.entries} - self._restored)
                 lacking = [name for name in unused if self._listed[name].kind == _lib.PARAM]
@@ -666,14 +696,70 @@ class Job:
                     + "; ".join(problems[:6])
                     + (f"; the snapshot has, and the model has not: {few(lacking)}" if lacking else "")
                 )
+            return layout, None
+        return layout, todo
+
+    def _all_can_resume(self, able: bool) -> bool:
+        """In attach, which all ranks call: whether each of them can restore the same step. Where one cannot, none does: the others
+        would go on from elsewhere."""
+        from . import _torch
+
+        here = _torch.place()
+        if self._told_able or here.world == 1 or not _torch.has_store():
+            return able
+        self._told_able = True
+        _torch.publish(ABLE_KEY, str(self._listed_step if able else 0).encode(), here)
+        if not able:
+            return False
+        try:
+            steps = _torch.gather(ABLE_KEY, here)
+        except RuntimeError:
+            self.say(f"waits for the other ranks to know whether they can resume from step {self._listed_step}")
+            try:
+                steps = _torch.gather(ABLE_KEY, here, _torch.RESUME_TIMEOUT)
+            except RuntimeError:
+                return True  # the first update will tell
+        unlike = [str(rank) for rank, step in enumerate(steps) if int(step) != self._listed_step]
+        if unlike:
+            self.say(
+                f"nothing was restored: rank {few(unlike)} cannot resume from step {self._listed_step}, or was not asked to "
+                "(--resume on every node), and what it has said tells why: all ranks make a fresh start"
+            )
+        return not unlike
+
+    def _tell_start(self) -> Optional[Place]:
+        """Tells the other ranks, once, from which step this one goes on; None where there is nobody to tell."""
+        from . import _torch
+
+        here = _torch.place()
+        if self._told_start or here.world == 1 or not _torch.has_store():
+            return None
+        self._told_start = True
+        _torch.publish(START_KEY, str(self._listed_step if self._restored else 0).encode(), here)
+        return here
+
+    def _compare_starts(self) -> None:
+        """Before the first update, once: a rank that goes on beside one that began afresh would train on a mixture of both."""
+        from . import _torch
+
+        here = self._tell_start()
+        self._told_start = True
+        if here is None or not self._restored:
             return
         try:
-            if todo:
-                self._fill(layout, todo)
-        except BaseException:
-            for known in self._live():
-                known.forget_state()  # it was never filled
-            raise
+            steps = _torch.gather(START_KEY, here)
+        except RuntimeError:
+            self.say(
+                f"resumed from step {self._listed_step}, and not all other ranks have said from where they go on: look whether "
+                "they run under `cairn run --resume` too"
+            )
+            return
+        unlike = [f"{rank} (step {int(step)})" for rank, step in enumerate(steps) if int(step) != self._listed_step]
+        if unlike:
+            raise Damaged(
+                f"cairn: rank {here.rank} has resumed from step {self._listed_step}, but not so rank {few(unlike)}: together they "
+                "would train on a mixture. Start all ranks with --resume, and look at what those have said; or all without"
+            )
 
     def _fill(self, layout: Layout, todo: List[Tuple[Entry, str]]) -> None:
         from . import _torch

@@ -243,11 +243,12 @@ class Known:
         optimizer = self.holder()
         found = list(self.without_moments)
         for group in optimizer.param_groups:
-            states = [(parameter, optimizer.state.get(parameter) or {}) for parameter in group["params"]]
+            states = [(parameter, optimizer.state.get(parameter)) for parameter in group["params"]]
+            states = [(parameter, state) for parameter, state in states if state]  # none: it may not even have a shape yet
             counts: Dict[int, int] = {}
             for parameter, state in states:
                 counts[parameter.dim()] = max(counts.get(parameter.dim(), 0), len(state))
-            found += [parameter for parameter, state in states if 0 < len(state) < counts[parameter.dim()]]
+            found += [parameter for parameter, state in states if len(state) < counts[parameter.dim()]]
         return found
 
     def plain(self, layout: "Layout") -> Dict[str, Any]:

@@ -61,6 +61,7 @@ DTYPES: Dict[torch.dtype, int] = {
 }
 FROM_DTYPE = {value: dtype for dtype, value in DTYPES.items()}
 EXCHANGE_TIMEOUT = datetime.timedelta(seconds=30)
+RESUME_TIMEOUT = datetime.timedelta(minutes=15)  # a rank may wait as long for the restore of its agents
 LOCAL_RANKS = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE")
 WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 
@@ -91,12 +92,13 @@ def publish(key: str, value: bytes, here: Place) -> None:
     _get_default_store().set(f"cairn/{key}/{here.rank}", value.decode())
 
 
-def gather(key: str, here: Place) -> List[bytes]:
-    """What each rank published under the key last, by rank, without a collective. Waits for each to have done so; raises on timeout."""
+def gather(key: str, here: Place, timeout: datetime.timedelta = EXCHANGE_TIMEOUT) -> List[bytes]:
+    """What each rank published under the key last, by rank, without a collective. Waits for each to have done so; RuntimeError on
+    timeout."""
     from torch.distributed.distributed_c10d import _get_default_store
 
     store = _get_default_store()
-    store.wait([f"cairn/{key}/{rank}" for rank in range(here.world)], EXCHANGE_TIMEOUT)
+    store.wait([f"cairn/{key}/{rank}" for rank in range(here.world)], timeout)
     return [store.get(f"cairn/{key}/{rank}") for rank in range(here.world)]
 
 
@@ -176,6 +178,8 @@ def memory_order(tensor: Tensor) -> Optional[Tuple[int, ...]]:
 
 def uncovered(tensor: Tensor) -> Optional[str]:
     """Why a tensor cannot be captured in place; None where it can."""
+    if torch.nn.parameter.is_lazy(tensor):
+        return "it gets its shape in the first forward"
     here = local(tensor)
     if here.is_meta:
         return "it is on the meta device"

@@ -281,6 +281,26 @@ test_steps_that_were_begun_before(void **state)
     hang_up(&trainer);
 }
 
+/* Many steps of trainers that left nothing would otherwise pass unprotected without a word. */
+static void
+test_many_steps_that_were_begun_before(void **state)
+{
+    struct trainer trainer;
+
+    attach(*state, &trainer, 0, 1);
+    enlist(&trainer, 0);
+    (void)begin(&trainer, 2000);
+    hang_up(&trainer);
+
+    attach(*state, &trainer, 0, 1);
+    enlist(&trainer, 0);
+    expect_skip(&trainer, 1, CAIRN_REASON_OTHER, "`cairn restore --fresh`");
+    expect_skip(&trainer, 1992, CAIRN_REASON_OTHER, "all steps up to 2000");
+    expect_skip(&trainer, 1993, CAIRN_REASON_BUSY, "had begun this step too");
+    (void)begin(&trainer, 2001);
+    hang_up(&trainer);
+}
+
 /* An operator's question and its answer, in text[text_bytes]. */
 static void
 ask(const struct node *node, const char *question, char *text, size_t text_bytes)
@@ -479,6 +499,7 @@ main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_a_slot_waits_for_its_old_writer, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_steps_that_were_begun_before, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_left_overs_of_a_restore, start_node, end_node),
+        cmocka_unit_test_setup_teardown(test_many_steps_that_were_begun_before, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_what_is_not_covered_is_in_the_status, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_hostile_coverage_ends_its_session, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_one_agent_per_socket, start_node, end_node),

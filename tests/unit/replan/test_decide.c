@@ -183,7 +183,7 @@ test_flicker(void **test_state)
         play(&job, measured);
     }
     print_message("%u actions on 250 changes\n", job.actions);
-    assert_true(job.actions < 40);
+    assert_true(job.actions <= 50); /* of 250 changes */
     end(&job);
 }
 

@@ -161,6 +161,39 @@ test_small(void **test_state)
     free(table);
 }
 
+/* Slow devices in four nodes of eight, one of which holds half of the model: whoever counts fractions of micro-batches, or a slow
+ * group as a help for the single healthy devices, ends 3 % or more below what can be done. */
+static void
+test_bound_counts_whole_micro_batches(void **test_state)
+{
+    static const double slow[] = {1.56, 3.93, 3.26, 5.0};
+    const struct cairn_stop stop = {never, NULL};
+    struct cairn_problem problem = {.layers = 80,
+                                    .layer_ms = 10,
+                                    .head_layers = 5.4,
+                                    .microbatches = 64,
+                                    .tp = 8,
+                                    .sizes = {{1, 8}, {2, 4}, {4, 2}, {8, 1}},
+                                    .size_count = 4,
+                                    .layer_bytes = UINT64_C(3) << 29,
+                                    .activation_bytes = UINT64_C(192) << 20,
+                                    .reserved_bytes = UINT64_C(4) << 30,
+                                    .device_count = 64};
+    struct cairn_answer_plan answer = {0};
+
+    (void)test_state;
+    problem.devices = calloc(64, sizeof(*problem.devices));
+    assert_non_null(problem.devices);
+    for (uint32_t i = 0; i < 64; i++)
+        problem.devices[i] = (struct cairn_device){i, i / 8, i % 16 == 0 ? slow[i / 16] : 1, UINT64_C(80) << 30};
+    assert_int_equal(cairn_answer_plan_make(&problem, &stop, &stop, &answer), CAIRN_OK);
+    assert_non_null(answer.plan);
+    assert_true(answer.bound_ms <= answer.step_ms);
+    assert_true(answer.step_ms <= answer.bound_ms * 1.002);
+    cairn_answer_plan_fini(&answer);
+    cairn_problem_fini(&problem);
+}
+
 /* Where nothing fits, what would is true: with that much more memory there is a plan. */
 static void
 test_infeasible(void **test_state)
@@ -200,6 +233,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_small),
+        cmocka_unit_test(test_bound_counts_whole_micro_batches),
         cmocka_unit_test(test_infeasible),
     };
 
