@@ -14,6 +14,7 @@ anything failed. Only the standard library is used.
 """
 import concurrent.futures
 import contextlib
+import functools
 import glob
 import os
 import re
@@ -158,7 +159,7 @@ def run_binaries(suite, build, patterns, variables=(), target=None, env=None, li
     if status != 0:
         return [Result(f"{suite}: build", failed=1, output=output)]
     commands = {f"{suite}: {p[len(build) + 7:]}": [p] for p in programs}
-    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+    with concurrent.futures.ThreadPoolExecutor(JOBS + 1) as pool:  # many of them wait for the clock
         results = list(pool.map(lambda n: run_program(n, commands[n], limit_s, env), commands))
     return again_alone(results, commands, limit_s, env)
 
@@ -334,6 +335,13 @@ def interop_environment():
     return python, missing or install_deepspeed(venv) or install_megatron(venv)
 
 
+@functools.cache
+def interop_environments():
+    """Makes both environments of interop, beside whatever else runs: their downloads take minutes."""
+    pool = concurrent.futures.ThreadPoolExecutor(1)
+    return pool.submit(lambda: (interop_environment(), install_oldest_torch()))
+
+
 def suite_environment():
     """Only makes the environment of interop, for `make bench-peers` and `make bench-convert`."""
     python, missing = interop_environment()
@@ -346,10 +354,9 @@ def suite_interop():
                            "build/plain/libfakecuda.so"])
     if status != 0:
         return [Result("interop: build", failed=1, output=output)]
-    python, missing = interop_environment()
+    (python, missing), no_oldest = interop_environments().result()
     if not python:
         return [Result("interop", skipped=1, reasons=[missing])]
-    no_oldest = install_oldest_torch()
     commands = {f"interop: {os.path.basename(p)}": [python, "-m", "pytest", "-q", "-rs", "--durations=5", p] for p in programs_of("interop")}
     alone = "interop: test_measures.py"  # it measures
     with concurrent.futures.ThreadPoolExecutor(min(JOBS + 1, INTEROP_JOBS_MAX)) as pool:
@@ -401,6 +408,8 @@ def main(arguments):
     names = arguments or ["all"]
     if names == ["all"]:
         names = ORDER
+    if "interop" in names:
+        interop_environments()
     results = []
     try:
         for name in names:
