@@ -351,6 +351,8 @@ open_all(struct cairn_agent *agent)
     if (!err)
         err = open_memory(agent, &sizes);
     if (!err)
+        keeping_started(agent);
+    if (!err)
         err = open_core(agent, &sizes);
     if (!err)
         err = cairn_workers_start(agent->loop, agent->config.workers, JOBS_MAX, &agent->workers);

@@ -238,6 +238,7 @@ void carry_open(struct cairn_agent *agent, const struct cairn_action *action);
 /* ---- keeping.c ---- */
 /* Starts and connects the keeper, and watches it from then on. Without one in the configuration it does nothing. */
 CAIRN_MUST_CHECK cairn_err keeping_open(struct cairn_agent *agent);
+void keeping_started(struct cairn_agent *agent); /* the loop begins: what asks the keeper must be short now */
 void keeping_tick(struct cairn_agent *agent);
 void keeping_close(struct cairn_agent *agent);
 

@@ -64,6 +64,9 @@ CAIRN_MUST_CHECK cairn_err cairn_keeper_connect(const char *socket_path, uint32_
                                                 struct cairn_keeper **out);
 void cairn_keeper_close(struct cairn_keeper *keeper); /* NULL is allowed */
 
+/* How long each call blocks at most from now on. */
+void cairn_keeper_set_timeout(struct cairn_keeper *keeper, uint32_t timeout_ms);
+
 /*
  * Has the keeper hold a duplicate of fd, a plain file or memfd of exactly `bytes` bytes, under a
  * name (1 … 127 bytes). fd stays the caller's. Putting the same file under the same name again

@@ -361,6 +361,12 @@ done:
 }
 
 void
+cairn_keeper_set_timeout(struct cairn_keeper *keeper, uint32_t timeout_ms)
+{
+    keeper->timeout_ms = timeout_ms;
+}
+
+void
 cairn_keeper_close(struct cairn_keeper *keeper)
 {
     if (!keeper)

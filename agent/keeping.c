@@ -126,11 +126,18 @@ keeping_open(struct cairn_agent *agent)
     if (!err)
         err = cairn_keeper_connect(keeping->path, START_TIMEOUT_MS, &keeping->watched);
     if (!err)
-        err = cairn_keeper_connect(keeping->path, CALL_TIMEOUT_MS, &agent->keeper);
+        err = cairn_keeper_connect(keeping->path, START_TIMEOUT_MS, &agent->keeper);
     if (err)
         CAIRN_LOG_AT(ERROR, "keeper: cannot be started at %s: %s: check `dir`, or set keeper: false to live without one",
                      keeping->path, cairn_err_text(err));
     return err;
+}
+
+void
+keeping_started(struct cairn_agent *agent)
+{
+    if (agent->keeper)
+        cairn_keeper_set_timeout(agent->keeper, CALL_TIMEOUT_MS);
 }
 
 void

@@ -363,7 +363,11 @@ class Job(unittest.TestCase):
             self.assertEqual((code, answer["verdict"]), (WARN, "repaired"), (kind, answer))
             self.assertEqual((answer["bad_blocks"], answer["repaired_blocks"], answer["still_bad_blocks"]), (1, 1, 0), answer)
             code, answer, _ = cairn("verify", *self.agent)
-            self.assertEqual((code, answer["bad_blocks"]), (OK, 0), answer)
+            self.assertEqual(answer["bad_blocks"], 0, answer)
+            if any("was never committed" in line for line in answer["considered"]):  # nothing can repair what the trainers left unfinished
+                self.assertIn((code, answer["other_bad_blocks"] > 0), ((OK, False), (WARN, True)), answer)
+            else:
+                self.assertEqual((code, answer["other_bad_blocks"]), (OK, 0), answer)
 
     def test_damage_beyond_the_parity_is_loss(self):
         self.train()
