@@ -340,8 +340,10 @@ epoch_verified(struct cairn_core *core, const struct cairn_event *event)
         !answer_is(event->request, holding->asked_verify) ||
         !generation_is(holding->generation, event->generation))
         return;
-    if (event->err) /* what could not be looked at is not verified: the coordinator's deadline decides */
+    if (event->err) { /* what could not be looked at is not verified: it is looked at again when it is asked for again */
+        holding->verify_epoch = 0;
         return;
+    }
     free(holding->bad);
     holding->bad = NULL;
     holding->bad_count = event->count;
