@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-enum { RUNNING = 4, AGENTS_MAX = 8, LETTERS_MAX = 512, TICK_MS = 100 };
+enum { RUNNING = 4, AGENTS_MAX = 8, LETTERS_MAX = 512 };
 static const uint64_t ms = 1000000, first_epoch = 0x1ffff;
 
 struct letter {
@@ -27,6 +27,7 @@ static struct cairn_core *cores[RUNNING];
 static struct letter letters[LETTERS_MAX];
 static uint32_t letter_count;
 static uint64_t now_ns;
+static uint32_t tick_ms;
 static bool any_frozen; /* at some time */
 static bool faints;     /* agent 1, once, as it has promised: it says nothing of what it holds */
 static uint64_t faint_until_ns;
@@ -41,6 +42,7 @@ start(uint32_t agent_count)
     now_ns = 1000 * ms;
     any_frozen = faints = false;
     faint_until_ns = 0;
+    tick_ms = 100;
     for (uint32_t a = 0; a < RUNNING; a++) {
         const struct cairn_core_options options = {.self = a,
                                                    .agent_count = agent_count,
@@ -133,8 +135,8 @@ train(uint32_t seconds)
 {
     for (uint32_t a = 0; a < RUNNING; a++)
         step(a, (struct cairn_event){.type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 5, .world = RUNNING});
-    for (uint32_t i = 0; i < seconds * 1000 / TICK_MS; i++) {
-        now_ns += TICK_MS * ms;
+    for (uint32_t i = 0; i < seconds * 1000 / tick_ms; i++) {
+        now_ns += tick_ms * ms;
         for (uint32_t a = 0; a < RUNNING; a++)
             if (!has_fainted(a))
                 step(a, (struct cairn_event){.type = CAIRN_EVENT_TICK});
@@ -201,6 +203,24 @@ a_minority_is_not_frozen(void **unused)
     end();
 }
 
+/* Agents that take a turn every 1.2 s, where they should beat every 0.5 s, tell the dead from those that run. */
+static void
+late_turns_do_not_hide_the_dead(void **unused)
+{
+    (void)unused;
+    start(5);
+    tick_ms = 1200;
+    train(30);
+    for (uint32_t a = 0; a < RUNNING; a++)
+        assert_true(cairn_core_alive(cores[0], a));
+    faint_until_ns = UINT64_MAX;
+    train(60);
+    assert_false(cairn_core_alive(cores[0], 1));
+    assert_true(cairn_core_alive(cores[0], 2));
+    assert_true(cairn_core_alive(cores[0], 3));
+    end();
+}
+
 int
 main(void)
 {
@@ -208,6 +228,7 @@ main(void)
         cmocka_unit_test(becomes_a_member),
         cmocka_unit_test(becomes_a_member_after_a_claim_that_failed),
         cmocka_unit_test(a_minority_is_not_frozen),
+        cmocka_unit_test(late_turns_do_not_hide_the_dead),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
