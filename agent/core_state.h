@@ -583,7 +583,7 @@ uint32_t join_late_agents(const struct cairn_core *core, uint32_t *late);
 bool join_possible(const struct cairn_core *core);
 /* Blocks of the largest part that the attached trainers have. */
 uint64_t join_largest_part(const struct cairn_core *core);
-/* An operator began the epoch with nothing, and nothing was protected since: there is nothing to restore. */
+/* An operator began the epoch with nothing, and by what was chosen nothing was protected since: there is nothing to restore. */
 bool join_from_nothing(const struct cairn_core *core);
 
 /* ---- restore_watch.c ---- */

@@ -340,8 +340,10 @@ epoch_verified(struct cairn_core *core, const struct cairn_event *event)
         !answer_is(event->request, holding->asked_verify) ||
         !generation_is(holding->generation, event->generation))
         return;
-    if (event->err) /* what could not be looked at is not verified: the coordinator's deadline decides */
+    if (event->err) { /* what could not be looked at is not verified: it is looked at again when it is asked for again */
+        holding->verify_epoch = 0;
         return;
+    }
     free(holding->bad);
     holding->bad = NULL;
     holding->bad_count = event->count;
@@ -369,6 +371,20 @@ epoch_verified(struct cairn_core *core, const struct cairn_event *event)
 }
 
 /* ---- activation ---- */
+
+/*
+ * Which of two holdings is rather kept where nothing in memory is ready. An epoch that nobody asked for has found all that was
+ * made since the trainers began to be of no use; what is older is what an operator may still go back to.
+ */
+static bool
+is_better(const struct cairn_core *core, const struct holding *a, const struct holding *b)
+{
+    bool by_itself = core->restart_epoch < core->active;
+    bool a_before = by_itself && a->generation.epoch < core->restart_epoch;
+    bool b_before = by_itself && b->generation.epoch < core->restart_epoch;
+
+    return a_before == b_before ? cairn_generation_compare(a->generation, b->generation) >= 0 : a_before;
+}
 
 /*
  * What must stay: the ready generation where this agent is its holder. With files, or nothing (an
@@ -399,7 +415,7 @@ drop_superseded(struct cairn_core *core)
                 holding_drop(core, holding, false);
             continue;
         }
-        if (kept && cairn_generation_compare(holding->generation, kept->generation) < 0) {
+        if (kept && !is_better(core, holding, kept)) {
             holding_drop(core, holding, false); /* one slot must be free for what comes */
             continue;
         }

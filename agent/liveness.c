@@ -121,7 +121,8 @@ beat(struct cairn_core *core)
  * After a pause of this agent (SIGSTOP, a stalled machine) everyone else's silence is its own: the
  * gap does not count, or it would take all for dead and judge a restore by the few that it has
  * heard already. Ticks come every interval, so without any event for two of them it stood still; the
- * first event after that may be a message, and must not find deadlines passed.
+ * first event after that may be a message, and must not find deadlines passed. Half an interval of each
+ * gap counts all the same, or an agent whose every turn is late would take nobody for dead, and wait for ever.
  */
 void
 liveness_awake(struct cairn_core *core)
@@ -131,6 +132,9 @@ liveness_awake(struct cairn_core *core)
     core->event_ns = core->now_ns;
     if (gap_ns <= 2 * core->options.heartbeat_interval_ns)
         return;
+    if (gap_ns >= core->options.dead_after_ns)
+        core->repair_wait_ns = 0; /* what calls for a repair must have lasted while it looked */
+    gap_ns -= core->options.heartbeat_interval_ns / 2;
     for (uint32_t i = 0; i < core->options.agent_count; i++) {
         struct peer *peer = &core->peers[i];
 
@@ -142,8 +146,6 @@ liveness_awake(struct cairn_core *core)
     core->restore.deadline_ns += gap_ns;
     core->restore.patient_until_ns += gap_ns;
     core->restore.silence_until_ns += gap_ns;
-    if (gap_ns >= core->options.dead_after_ns)
-        core->repair_wait_ns = 0; /* what calls for a repair must have lasted while it looked */
 }
 
 void

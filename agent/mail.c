@@ -422,6 +422,7 @@ mail_open(struct cairn_agent *agent)
                                               .node_count = config->node_count,
                                               .job_id = agent->job_id,
                                               .incarnation = agent->incarnation,
+                                              .version = CAIRN_MESSAGE_VERSION,
                                               .buffer_count = MAIL_BUFFERS,
                                               .window = MAIL_WINDOW,
                                               .on_message = on_message,

@@ -50,6 +50,12 @@ enum cairn_message_type {
 
 #define CAIRN_MESSAGE_TYPE_LAST CAIRN_MSG_VERDICTS
 
+/*
+ * Of the messages, with all that their bytes hold, told in every handshake: agents of different versions refuse each other and
+ * say so. Raised with every change of what a message or a packed value on the wire looks like. 2: an inventory says who trains.
+ */
+enum { CAIRN_MESSAGE_VERSION = 2 };
+
 /* Beside CAIRN_AREA_DATA and CAIRN_AREA_PARITY of erasure/stripe.h: what a repair has decoded. */
 enum { CAIRN_AREA_SCRATCH = 2 };
 

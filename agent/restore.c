@@ -244,6 +244,26 @@ gather_again(struct cairn_core *core, cairn_err err, const char *text)
     restore_send_claim(core);
 }
 
+/*
+ * Whoever promises is frozen until an epoch is active, and no epoch is without a majority. So a restore that nobody asked for
+ * claims nothing where too few have answered: what they protect among themselves would stop until others come back.
+ */
+static void
+claim(struct cairn_core *core)
+{
+    struct restore *restore = &core->restore;
+    uint32_t known = 0;
+
+    for (uint32_t a = 0; a < core->options.agent_count; a++)
+        known += restore->inventories[a].known;
+    if (restore->by_itself && !core->frozen && known <= core->options.agent_count / 2) {
+        restore_say(core, "not more than half of the job's agents answered: nothing is claimed");
+        restore_finish(core, CAIRN_AGAIN);
+        return;
+    }
+    restore_begin_claim(core);
+}
+
 static void
 queried(struct cairn_core *core)
 {
@@ -258,22 +278,22 @@ queried(struct cairn_core *core)
         return;
     }
     if (restore->operation == CAIRN_OP_FRESH) {
-        restore_begin_claim(core);
+        claim(core);
         return;
     }
     restore_choose(core);
     if (restore->joining && join_from_nothing(core)) {
-        restore_begin_claim(core);
+        claim(core);
         return;
     }
     if (restore_must_wait(core))
         return;
     if (restore->choice.err && restore->may_begin_anew && restore_heard_everyone(core)) {
-        restore_begin_claim(core);
+        claim(core);
         return;
     }
     if (restore->choice.err && restore->unfreeze && core->frozen) {
-        restore_begin_claim(core); /* nothing can be restored now, but nobody may stay frozen */
+        claim(core); /* nothing can be restored now, but nobody may stay frozen */
         return;
     }
     if (restore->operation == CAIRN_OP_DRY_RUN || restore->choice.err) {
@@ -281,7 +301,7 @@ queried(struct cairn_core *core)
         return;
     }
     if (restore->operation == CAIRN_OP_RESTORE) {
-        restore_begin_claim(core);
+        claim(core);
         return;
     }
     if (restore->choice.from_files) {

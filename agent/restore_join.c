@@ -98,13 +98,22 @@ join_largest_part(const struct cairn_core *core)
     return largest;
 }
 
+/*
+ * Parts of the generation that was in flight may be there: of one that has not all ranks of the job, or not all its parts. All
+ * members have answered, so it never was committed, or somebody would know.
+ */
 bool
 join_from_nothing(const struct cairn_core *core)
 {
-    if (core->ready.step != 0)
+    const struct choice *choice = &core->restore.choice;
+
+    if (core->ready.step != 0 || choice->err != CAIRN_LOST || choice->passed_committed || choice->excluded_count > 0)
         return false;
-    for (uint32_t a = 0; a < core->options.agent_count; a++)
-        if (core->restore.inventories[a].holding_count > 0 || core->restore.inventories[a].spilled.step != 0)
+    for (uint32_t a = 0; a < core->options.agent_count; a++) {
+        const struct inventory *inventory = &core->restore.inventories[a];
+
+        if (inventory->spilled.step != 0 || (inventory->active == core->active && inventory->ready.step != 0))
             return false;
+    }
     return true;
 }

@@ -66,7 +66,8 @@ restore_called_for(const struct cairn_core *core)
         call.reason = "an unfinished restore";
     } else if (core->frozen) {
         return call;
-    } else if (!core->settled && core->committed.step == 0) {
+    } else if (!core->settled && core->committed.step == 0 && !join_called_for(core)) {
+        /* A late agent decides the same by joining, and leaves the rest to the members, who are alive. */
         call.reason = "a restore that failed";
         call.patience_ns *= 2;
     } else if (facts_stuck(core)) {

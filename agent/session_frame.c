@@ -332,6 +332,8 @@ take_timing(struct cairn_agent *agent, struct session *session, struct cairn_ses
         session->state = SESSION_CLOSING;
         return;
     }
+    if (session->stale) /* whoever has its rank now is the right one */
+        return;
     timing_take_ring(agent, session, frame->fds[0]);
     frame->fds[0] = -1;
 }

@@ -118,6 +118,16 @@ find_ring(struct timing_state *timing, const struct stat *status)
     return NULL;
 }
 
+static uint32_t
+count_rings(const struct timing_state *timing, const struct timing_rank *rank)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < TIMING_RINGS_MAX; i++)
+        count += timing->rings[i].memory && timing->rings[i].rank == (uint32_t)(rank - timing->ranks);
+    return count;
+}
+
 /* Maps a ring and opens it for reading; *why says what is wrong with it. */
 static cairn_err
 map_ring(int fd, struct timing_ring *out, const char **why)
@@ -166,9 +176,12 @@ timing_take_ring(struct cairn_agent *agent, const struct session *session, int r
         close(ring_fd);
         return;
     }
-    for (uint32_t i = 0; i < TIMING_RINGS_MAX && !slot; i++)
-        if (!timing->rings[i].memory)
-            slot = &timing->rings[i];
+    if (rank && count_rings(timing, rank) >= CAIRN_SESSION_RINGS_MAX)
+        why = "its process has handed over as many as are read of one";
+    else
+        for (uint32_t i = 0; i < TIMING_RINGS_MAX && !slot; i++)
+            if (!timing->rings[i].memory)
+                slot = &timing->rings[i];
     if (!rank || !slot || map_ring(ring_fd, &ring, &why) != CAIRN_OK) {
         CAIRN_LOG_AT(WARN, "timing: a ring of rank=%u is not read: %s", session->hello.rank, why);
         close(ring_fd);

@@ -47,6 +47,16 @@ is_ring(int folder, const char *name)
     return got >= (ssize_t)sizeof link_begin - 1 && memcmp(target, link_begin, sizeof link_begin - 1) == 0;
 }
 
+/* Of a descriptor that was duplicated, the other one is in the list. */
+static bool
+is_found(const struct found *found, uint32_t count, uint64_t inode)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (found[i].inode == inode)
+            return true;
+    return false;
+}
+
 /* Lists rings that the agent does not have into found[CAIRN_SESSION_RINGS_MAX]. */
 static uint32_t
 find_rings(const struct client_rings *rings, struct found *found)
@@ -64,7 +74,7 @@ find_rings(const struct client_rings *rings, struct found *found)
         if (!is_ring(dirfd(folder), entry->d_name))
             continue;
         fd = (int)strtol(entry->d_name, NULL, 10);
-        if (fstat(fd, &status) == 0 && !is_handed_over(rings, status.st_ino))
+        if (fstat(fd, &status) == 0 && !is_handed_over(rings, status.st_ino) && !is_found(found, count, status.st_ino))
             found[count++] = (struct found){fd, status.st_ino};
     }
     closedir(folder);

@@ -1,9 +1,9 @@
 /* tools/main.c - the `cairn` command: a table of verbs, the help over all of them, and the way into
  * one. */
+#include "agent/message.h"
 #include "client/session.h"
 #include "tools/usage.h"
 #include "tools/verb.h"
-#include "transport/transport.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -105,7 +105,7 @@ main(int argc, char **argv)
         return finish(CAIRN_EXIT_OK);
     }
     if (strcmp(argv[1], "--version") == 0) {
-        printf("cairn %s (protocols: session %d, agents %d)\n", release, CAIRN_SESSION_PROTOCOL, CAIRN_TRANSPORT_VERSION);
+        printf("cairn %s (protocols: session %d, agents %d)\n", release, CAIRN_SESSION_PROTOCOL, CAIRN_MESSAGE_VERSION);
         return finish(CAIRN_EXIT_OK);
     }
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)

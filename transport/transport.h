@@ -37,7 +37,7 @@
 #include <stdint.h>
 
 enum {
-    CAIRN_TRANSPORT_VERSION = 1,          /* of the frames: transport/frame.h */
+    CAIRN_TRANSPORT_VERSION = 1,          /* of the frames: transport/frame.h; whoever speaks through them has its own */
     CAIRN_TRANSPORT_BODY_BYTES_MAX = 4096,
     CAIRN_TRANSPORT_KEY_BYTES_MIN = 16,
     CAIRN_TRANSPORT_KEY_BYTES_MAX = 256,

@@ -294,6 +294,40 @@ ranks(void **unused)
     assert_non_null(strstr(text, "step 20: not restorable: it holds 11 of the job's 12 ranks\n"));
 }
 
+/* A late agent of an epoch that began with nothing is not kept out by parts of a generation that cannot be whole. */
+static void
+joins_begin_from_nothing(void **unused)
+{
+    static struct cairn_core core;
+
+    (void)unused;
+    memset(&core, 0, sizeof core);
+    core.options.agent_count = AGENTS;
+    core.active = epoch_1;
+    core.restore.inventories = inventories;
+    choose();
+    core.restore.choice = choice;
+    assert_true(join_from_nothing(&core));
+    generation(10, "hh..h."); /* of members 1, 3 and 5 one is there */
+    choose();
+    core.restore.choice = choice;
+    assert_true(join_from_nothing(&core));
+    inventories[6].ready = (struct cairn_generation){epoch_1 - 1, 5}; /* an agent of an epoch before */
+    inventories[6].active = epoch_1 - 1;
+    assert_true(join_from_nothing(&core));
+    inventories[6].active = epoch_1;
+    assert_false(join_from_nothing(&core));
+    inventories[6].ready.step = 0;
+    inventories[0].holdings[0].committed = true;
+    choose();
+    core.restore.choice = choice;
+    assert_false(join_from_nothing(&core));
+    generation(20, "hhhhhh");
+    choose();
+    core.restore.choice = choice;
+    assert_false(join_from_nothing(&core));
+}
+
 /* A text that does not fit is cut, never overrun. */
 static void
 long_text(void **unused)
@@ -328,6 +362,7 @@ main(void)
         CASE(holders),
         CASE(passed),
         CASE(ranks),
+        CASE(joins_begin_from_nothing),
         CASE(long_text),
     };
 

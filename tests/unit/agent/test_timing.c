@@ -161,6 +161,26 @@ test_what_is_no_ring_is_not_read(void **state)
     hang_up(&trainer);
 }
 
+/* One process does not take the rings of all others. */
+static void
+test_a_process_has_few_rings(void **state)
+{
+    struct ring_file files[CAIRN_SESSION_RINGS_MAX + 1];
+    struct trainer trainer;
+
+    attach(*state, &trainer, 0, 1);
+    for (int i = 0; i <= CAIRN_SESSION_RINGS_MAX; i++) {
+        files[i] = make_ring();
+        hand_over(&trainer, files[i].fd);
+    }
+    await_log(*state, "as many as are read of one");
+    await_status(*state, "\"rings\":8,");
+    enlist(&trainer, 0); /* its session goes on */
+    hang_up(&trainer);
+    for (int i = 0; i <= CAIRN_SESSION_RINGS_MAX; i++)
+        end_ring(&files[i]);
+}
+
 /* A trainer that writes noise into its ring while it is read harms nobody. */
 static void
 test_noise_in_a_ring(void **state)
@@ -214,6 +234,7 @@ main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_a_ring_is_read, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_what_is_no_ring_is_not_read, start_node, end_node),
+        cmocka_unit_test_setup_teardown(test_a_process_has_few_rings, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_noise_in_a_ring, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_a_ring_of_the_dead, start_node, end_node),
     };
