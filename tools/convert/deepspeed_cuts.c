@@ -8,6 +8,9 @@
 #define IS(category) (UINT32_C(1) << (category))
 #define TOO_LARGE "it is larger than any memory"
 
+/* So that bytes and sums of two do not overflow. */
+static const uint64_t ELEMENTS_MAX = INT64_MAX / 16;
+
 enum category { REPLICATED, AVERAGED, COLUMNS, VOCABULARY, HALVES, SUB_PARAMETERS, UNSUPPORTED };
 
 static cairn_err
@@ -182,6 +185,17 @@ cairn_deepspeed_cut(struct cairn_deepspeed_cuts *cuts, const char *path, uint32_
     return cut_as(cairn_deepspeed_patterns_match(&cuts->patterns, path), cuts->vocabulary, dims, shape, ranks, rank, out);
 }
 
+static bool
+is_too_large(uint32_t dims, const uint64_t *shape)
+{
+    uint64_t elements = 1;
+
+    for (uint32_t d = 0; d < dims; d++)
+        if (__builtin_mul_overflow(elements, shape[d], &elements) || elements > ELEMENTS_MAX)
+            return true;
+    return false;
+}
+
 const char *
 cairn_deepspeed_cut_whole(struct cairn_deepspeed_cuts *cuts, const char *path, uint32_t dims, const uint64_t *whole,
                           uint64_t padded_rows, uint32_t ranks, uint32_t rank, uint64_t part[CAIRN_DIMS_MAX],
@@ -203,6 +217,8 @@ cairn_deepspeed_cut_whole(struct cairn_deepspeed_cuts *cuts, const char *path, u
                        : "it cannot be divided evenly among so many ranks";
         part[along] = total / ranks;
     }
+    if (is_too_large(dims, part)) /* rows of padding are as many as any file says */
+        return TOO_LARGE;
     why = cut_as(categories, vocabulary, dims, part, ranks, rank, out);
     if (!why && memcmp(out->shape, whole, dims * sizeof(*whole)) != 0)
         why = "its patterns contradict its shape";

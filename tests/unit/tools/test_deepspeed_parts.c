@@ -99,6 +99,8 @@ refuses_uneven_parts(void **state)
     assert_non_null(cairn_deepspeed_cut_whole(&cuts, "down.weight", 1, whole, 0, 2, 0, part, &cut));
     assert_non_null(cairn_deepspeed_cut_whole(&cuts, "gated", 2, whole, 0, 4, 0, part, &cut));
     assert_non_null(cairn_deepspeed_cut_whole(&cuts, "embed", 2, whole, 14, 4, 0, part, &cut));
+    assert_null(cairn_deepspeed_cut_whole(&cuts, "embed", 2, whole, UINT64_C(1) << 40, 4, 0, part, &cut));
+    assert_non_null(cairn_deepspeed_cut_whole(&cuts, "embed", 2, whole, UINT64_C(1) << 62, 4, 0, part, &cut));
     cairn_deepspeed_cuts_fini(&cuts);
     cairn_pickle_fini(&tree);
 }
