@@ -12,6 +12,7 @@
 
 #include "tools/convert/deepspeed_cuts.h"
 #include "tools/convert/deepspeed_experts.h"
+#include "tools/convert/deepspeed_target.h"
 
 enum { MANY = 20000 };
 
@@ -138,6 +139,64 @@ many_patterns_are_looked_up(void **state)
     cairn_deepspeed_patterns_fini(&patterns);
 }
 
+/* ---- buffers of ZeRO 3 ---- */
+
+/* One group of the optimizer with the buffers [first, first + count). */
+static void
+put_setting(struct cairn_pickle *tree, struct cairn_pickle_node *settings, uint32_t first, uint32_t count)
+{
+    struct cairn_pickle_node *list = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
+    struct cairn_pickle_node *setting = cairn_pickle_dict(tree);
+
+    for (uint32_t i = 0; i < count; i++)
+        cairn_pickle_append(tree, list, cairn_pickle_int(tree, first + i));
+    cairn_pickle_put(tree, setting, cairn_pickle_text(tree, "params"), list);
+    cairn_pickle_append(tree, settings, setting);
+}
+
+/* Four parameters of a group in two buffers, and one of another group in the third: where the first ends follows from what a
+ * rank has. */
+static void
+buffers_follow_from_ranks(void **state)
+{
+    static const struct {
+        uint32_t counts[3];
+        uint64_t size;
+        uint32_t ranks;
+        bool fit;
+    } cases[] = {{{2, 2, 1}, 5, 2, true},  {{2, 2, 1}, 6, 2, true},   {{2, 2, 1}, 5, 1, false},
+                 {{2, 2, 1}, 5, 3, false}, {{3, 1, 1}, 5, 3, true},   {{2, 2, 1}, 12, 2, false},
+                 {{4, 0, 1}, 12, 2, false}, {{1, 3, 1}, 12, 1, false}};
+    struct cairn_pickle tree;
+    struct cairn_pickle_node *settings, *fewer;
+    bool known = true;
+
+    (void)state;
+    cairn_pickle_init(&tree, 1 << 20);
+    settings = cairn_pickle_sequence(&tree, CAIRN_PICKLE_LIST, NULL, 0);
+    fewer = cairn_pickle_sequence(&tree, CAIRN_PICKLE_LIST, NULL, 0);
+    put_setting(&tree, settings, 0, 2);
+    put_setting(&tree, settings, 2, 1);
+    put_setting(&tree, fewer, 0, 2);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct cairn_deepspeed_parameter parameters[5] = {{.elements = 6}, {.elements = 6}, {.elements = 6}, {.elements = 6},
+                                                          {.elements = 6}};
+        struct cairn_deepspeed_group buffers[3] = {{.spread = 1}, {.spread = 1}, {.spread = 1}};
+        struct cairn_deepspeed_groups groups = {
+            .parameters = parameters, .parameter_count = 5, .groups = buffers, .group_count = 3};
+
+        for (uint32_t g = 0, first = 0; g < 3; first += cases[i].counts[g++]) {
+            buffers[g].first = first;
+            buffers[g].count = cases[i].counts[g];
+        }
+        assert_int_equal(cairn_deepspeed_subgroups_fit(&groups, settings, cases[i].size, cases[i].ranks, &known), cases[i].fit);
+        assert_true(known);
+        assert_false(cairn_deepspeed_subgroups_fit(&groups, fewer, cases[i].size, cases[i].ranks, &known));
+        assert_false(known);
+    }
+    cairn_pickle_fini(&tree);
+}
+
 /* ---- experts ---- */
 
 #define EXPERTS ".deepspeed_moe.experts.deepspeed_experts."
@@ -231,6 +290,7 @@ main(void)
         cmocka_unit_test(parts_are_of_the_whole),
         cmocka_unit_test(refuses_uneven_parts),
         cmocka_unit_test(many_patterns_are_looked_up),
+        cmocka_unit_test(buffers_follow_from_ranks),
         cmocka_unit_test(experts_are_spread_and_gathered),
     };
 
