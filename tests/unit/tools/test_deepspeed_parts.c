@@ -106,6 +106,76 @@ refuses_uneven_parts(void **state)
     cairn_pickle_fini(&tree);
 }
 
+static struct cairn_pickle_node *
+list_of(struct cairn_pickle *tree, int64_t first, int64_t second)
+{
+    struct cairn_pickle_node *items[] = {cairn_pickle_int(tree, first), cairn_pickle_int(tree, second)};
+
+    return cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, items, 2);
+}
+
+static struct cairn_pickle_node *
+place_of(struct cairn_pickle *tree, int64_t offset)
+{
+    struct cairn_pickle_node *items[] = {cairn_pickle_int(tree, offset), list_of(tree, 3, 1)};
+
+    return cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, items, 2);
+}
+
+static struct cairn_pickle_node *
+dict_of(struct cairn_pickle *tree, struct cairn_pickle_node *key, struct cairn_pickle_node *value)
+{
+    struct cairn_pickle_node *dict = cairn_pickle_dict(tree);
+
+    cairn_pickle_put(tree, dict, key, value);
+    return dict;
+}
+
+/* What newer versions say of up.weight, of which rank 1 of 2 has the last two rows: scaled (0: not), of a version. */
+static struct cairn_pickle_node *
+build_affine(struct cairn_pickle *tree, int64_t offset, double scale, int64_t version)
+{
+    struct cairn_pickle_node *piece = dict_of(tree, cairn_pickle_text(tree, "shape"), list_of(tree, 2, 3)), *rank, *map;
+
+    cairn_pickle_put(tree, piece, cairn_pickle_text(tree, "source"), place_of(tree, offset));
+    cairn_pickle_put(tree, piece, cairn_pickle_text(tree, "dest"), place_of(tree, 0));
+    if (scale > 0)
+        cairn_pickle_put(tree, piece, cairn_pickle_text(tree, "scale"), cairn_pickle_float(tree, scale));
+    rank = dict_of(tree, cairn_pickle_text(tree, "shard_shape"), list_of(tree, 2, 3));
+    cairn_pickle_put(tree, rank, cairn_pickle_text(tree, "pieces"), cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, &piece, 1));
+    map = dict_of(tree, cairn_pickle_text(tree, "ranks"), dict_of(tree, cairn_pickle_int(tree, 1), rank));
+    map = dict_of(tree, cairn_pickle_text(tree, "params"), dict_of(tree, cairn_pickle_text(tree, "^up\\.weight$"), map));
+    cairn_pickle_put(tree, map, cairn_pickle_text(tree, "version"), cairn_pickle_int(tree, version));
+    return dict_of(tree, cairn_pickle_text(tree, "affine_map"), map);
+}
+
+/* A rank may hold a parameter divided by a number, which the patterns do not say. */
+static void
+places_must_be_what_patterns_say(void **state)
+{
+    static const struct {
+        int64_t offset, version;
+        double scale;
+        bool agrees;
+    } cases[] = {{6, 1, 0, true}, {6, 1, 1, true}, {6, 1, 0.5, false}, {6, 2, 0, false}, {0, 1, 0, false}};
+    struct cairn_deepspeed_cuts cuts;
+    struct cairn_pickle tree;
+    char name[CAIRN_NAME_BYTES_MAX];
+
+    (void)state;
+    cairn_pickle_init(&tree, 1 << 20);
+    read_some(&cuts, &tree);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct cairn_pickle_node *info = build_affine(&tree, cases[i].offset, cases[i].scale, cases[i].version);
+
+        assert_int_equal(cairn_deepspeed_cuts_agree(&cuts, info, 2, 1, name), cases[i].agrees);
+        if (!cases[i].agrees && cases[i].version == 1)
+            assert_string_equal(name, "up.weight");
+    }
+    cairn_deepspeed_cuts_fini(&cuts);
+    cairn_pickle_fini(&tree);
+}
+
 /* As many patterns as parameters, as AutoTP has them: trying each for each would take minutes. */
 static void
 many_patterns_are_looked_up(void **state)
@@ -289,6 +359,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_are_of_the_whole),
         cmocka_unit_test(refuses_uneven_parts),
+        cmocka_unit_test(places_must_be_what_patterns_say),
         cmocka_unit_test(many_patterns_are_looked_up),
         cmocka_unit_test(buffers_follow_from_ranks),
         cmocka_unit_test(experts_are_spread_and_gathered),
