@@ -8,6 +8,10 @@
 #define IS(category) (UINT32_C(1) << (category))
 #define TOO_LARGE "it is larger than any memory"
 
+/* So that bytes and sums of two do not overflow. */
+static const uint64_t ELEMENTS_MAX = INT64_MAX / 16;
+
+enum { AFFINE_VERSION_MAX = 1 };
 enum category { REPLICATED, AVERAGED, COLUMNS, VOCABULARY, HALVES, SUB_PARAMETERS, UNSUPPORTED };
 
 static cairn_err
@@ -182,6 +186,17 @@ cairn_deepspeed_cut(struct cairn_deepspeed_cuts *cuts, const char *path, uint32_
     return cut_as(cairn_deepspeed_patterns_match(&cuts->patterns, path), cuts->vocabulary, dims, shape, ranks, rank, out);
 }
 
+static bool
+is_too_large(uint32_t dims, const uint64_t *shape)
+{
+    uint64_t elements = 1;
+
+    for (uint32_t d = 0; d < dims; d++)
+        if (__builtin_mul_overflow(elements, shape[d], &elements) || elements > ELEMENTS_MAX)
+            return true;
+    return false;
+}
+
 const char *
 cairn_deepspeed_cut_whole(struct cairn_deepspeed_cuts *cuts, const char *path, uint32_t dims, const uint64_t *whole,
                           uint64_t padded_rows, uint32_t ranks, uint32_t rank, uint64_t part[CAIRN_DIMS_MAX],
@@ -203,6 +218,8 @@ cairn_deepspeed_cut_whole(struct cairn_deepspeed_cuts *cuts, const char *path, u
                        : "it cannot be divided evenly among so many ranks";
         part[along] = total / ranks;
     }
+    if (is_too_large(dims, part)) /* rows of padding are as many as any file says */
+        return TOO_LARGE;
     why = cut_as(categories, vocabulary, dims, part, ranks, rank, out);
     if (!why && memcmp(out->shape, whole, dims * sizeof(*whole)) != 0)
         why = "its patterns contradict its shape";
@@ -239,6 +256,16 @@ lies_at(const struct cairn_pickle_node *place, uint32_t dims, const uint64_t *sh
     return true;
 }
 
+/* Whether a rank holds a piece as it is, and not divided by a number. */
+static bool
+is_unscaled(const struct cairn_pickle_node *scale)
+{
+    uint64_t number;
+
+    return !scale || (scale->kind == CAIRN_PICKLE_FLOAT ? scale->real == 1.0
+                                                        : cairn_pickle_u64(scale, &number) && number == 1);
+}
+
 /* Whether the pieces of a rank are the boxes of its part. */
 static bool
 has_pieces(const struct cairn_pickle_node *pieces, uint32_t dims, const uint64_t *part, const struct cairn_deepspeed_cut *cut)
@@ -255,7 +282,8 @@ has_pieces(const struct cairn_pickle_node *pieces, uint32_t dims, const uint64_t
             from = from * cut->shape[d] + box->start[d];
             to = d > 0 ? to * part[d] : to;
         }
-        if (!read_sizes(cairn_pickle_get(piece, "shape"), shape, &count) || count != dims ||
+        if (!is_unscaled(cairn_pickle_get(piece, "scale")) ||
+            !read_sizes(cairn_pickle_get(piece, "shape"), shape, &count) || count != dims ||
             memcmp(shape, box->extent, dims * sizeof(*shape)) != 0 ||
             !lies_at(cairn_pickle_get(piece, "source"), dims, cut->shape, shape, from) ||
             !lies_at(cairn_pickle_get(piece, "dest"), dims, part, shape, to))
@@ -290,9 +318,14 @@ bool
 cairn_deepspeed_cuts_agree(struct cairn_deepspeed_cuts *cuts, const struct cairn_pickle_node *info, uint32_t ranks,
                            uint32_t rank, char name[CAIRN_NAME_BYTES_MAX])
 {
-    const struct cairn_pickle_node *maps =
-        cairn_pickle_pairs(cairn_pickle_get(cairn_pickle_get(info, "affine_map"), "params"));
+    const struct cairn_pickle_node *said = cairn_pickle_get(info, "affine_map");
+    const struct cairn_pickle_node *version = cairn_pickle_get(said, "version");
+    const struct cairn_pickle_node *maps = cairn_pickle_pairs(cairn_pickle_get(said, "params"));
+    uint64_t known;
 
+    (void)snprintf(name, CAIRN_NAME_BYTES_MAX, "a parameter");
+    if (version && (!cairn_pickle_u64(version, &known) || known > AFFINE_VERSION_MAX))
+        return false; /* it may say more than is looked at here */
     for (uint32_t i = 0; maps && i < maps->count; i++) {
         const struct cairn_pickle_node *by_rank = cairn_pickle_pairs(cairn_pickle_get(maps->items[2 * i + 1], "ranks"));
         const struct cairn_pickle_node *own = NULL;

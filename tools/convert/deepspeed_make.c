@@ -308,7 +308,12 @@ check_experts(const struct cairn_deepspeed_make *make)
 static cairn_err
 check_slabs(const struct cairn_deepspeed_make *make)
 {
-    if (make->options->parallelism.tp <= 1 || make->slab_count == make->job.groups->count)
+    uint32_t wanted = make->options->parallelism.tp;
+    uint32_t ranks = wanted          ? wanted /* as cairn_deepspeed_tensor_plan has it */
+                     : make->job.cuts ? make->checkpoint->parallelism.tp
+                                      : 1;
+
+    if (ranks <= 1 || make->slab_count == make->job.groups->count)
         return CAIRN_OK;
     return cairn_complain(make->complaint, CAIRN_INVAL,
                           "%s has a group of more than %" PRIu64

@@ -55,7 +55,8 @@ read_cuts(struct reading *reading, const struct cairn_pickle_node *root, uint64_
     if (!cairn_deepspeed_cuts_agree(&state->cuts, info, state->part_count, state->part, name))
         return cairn_complain(reading->complaint, CAIRN_VERSION,
                               "%s/%s: affine_map in universal_checkpoint_info says of %s that it is cut otherwise than in equal "
-                              "parts along one dimension, which is not read; merge it with the framework that wrote it",
+                              "parts along one dimension, or scaled, which is not read; merge it with the framework that "
+                              "wrote it",
                               reading->checkpoint->place.path, reading->where, name);
     return CAIRN_OK;
 }

@@ -391,6 +391,8 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
         err = note_aliases(target);
     if (!err && !target->stage3 && flat)
         err = check_order(target, object.root);
+    if (!err && target->stage3 && flat)
+        err = cairn_deepspeed_subgroups_check(target, object.root);
     cairn_deepspeed_object_fini(&object);
     return err;
 }

@@ -92,6 +92,17 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_tensor_add_flat(struct cairn_deepspee
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_tensor_add(struct cairn_deepspeed_target *target, uint32_t tensor, uint32_t file,
                                                       uint64_t at);
 
+/*
+ * deepspeed_subgroups.c. Whether ZeRO 3 makes these buffers of the optimizer's groups (`settings`, its param_groups with the
+ * numbers of buffers) where it splits them at `size` elements of one of so many ranks. *known: whether all buffers are in
+ * them, without which it is false.
+ */
+bool cairn_deepspeed_subgroups_fit(const struct cairn_deepspeed_groups *groups, const struct cairn_pickle_node *settings,
+                                   uint64_t size, uint32_t ranks, bool *known);
+/* CAIRN_INVAL where the source's ranks had these buffers by its sub_group_size, and the target's would have others. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_subgroups_check(struct cairn_deepspeed_target *target,
+                                                           const struct cairn_pickle_node *model);
+
 /* Adds a file with a tree (target->rank says whose), and the pieces of the tensors in it. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_add(struct cairn_deepspeed_target *target,
                                                       const char *path, struct cairn_pickle *tree,

@@ -65,6 +65,8 @@ cut_groups(struct cairn_deepspeed_target *target)
                 parameter->elements *= part[d];
             parameter->begin = elements;
             elements += parameter->elements;
+            if (elements > INT64_MAX / 16)
+                return refuse(target, parameter->path, "the parts of its group are larger than any memory");
         }
         if (whole != groups->groups[g].elements)
             return refuse(target, "param_alignment_paddings",

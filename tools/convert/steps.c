@@ -37,7 +37,7 @@ is_count(enum cairn_dtype dtype, const uint8_t *bytes, uint64_t *count)
         memcpy(&real, bytes, sizeof(real));
     if (dtype == CAIRN_I64)
         memcpy(&whole, bytes, sizeof(whole));
-    if (real >= 0 && real < 16777216.0f)
+    if (real >= 0 && real < 16777216.0f && (float)(int64_t)real == real)
         whole = (int64_t)real;
     *count = (uint64_t)whole;
     return whole >= 0;
@@ -84,7 +84,8 @@ cairn_steps_common(const struct cairn_checkpoint *checkpoint, bool *known, uint6
 
         if (tensor->kind != CAIRN_OPTIMIZER || strncmp(tensor->name, "step.", 5) != 0)
             continue;
-        if (cairn_tensor_bytes(tensor) > sizeof(bytes) ||
+        if (cairn_tensor_bytes(tensor) != cairn_dtype_bytes(tensor->dtype) ||
+            cairn_tensor_bytes(tensor) > sizeof(bytes) ||
             !load_bytes(checkpoint, piece, bytes, (size_t)cairn_tensor_bytes(tensor)) ||
             !is_count(tensor->dtype, bytes, &found))
             return cairn_complain(complaint, CAIRN_CORRUPT,

@@ -3,6 +3,7 @@
 #include "tools/convert/conversion.h"
 #include "tools/convert/deepspeed_cuts.h"
 #include "tools/convert/json_tree.h"
+#include "tools/convert/steps.h"
 
 #include "base/log.h"
 
@@ -130,6 +131,41 @@ loses_no_parameters(void **state)
     assert_int_not_equal(access(target, F_OK), 0);
 }
 
+/* A count of steps is one number without a fraction. */
+static void
+counts_steps(void **state)
+{
+    static const struct {
+        float values[2];
+        uint64_t elements;
+        cairn_err err;
+    } cases[] = {{{7, 0}, 1, CAIRN_OK}, {{7, 7}, 2, CAIRN_CORRUPT}, {{2.5f, 0}, 1, CAIRN_CORRUPT}, {{-1, 0}, 1, CAIRN_CORRUPT}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct cairn_checkpoint checkpoint = {.place.dir_fd = -1};
+        struct cairn_complaint complaint = {""};
+        uint64_t count = 0;
+        uint32_t tensor;
+        bool known = false;
+
+        checkpoint.place.path = strdup("imagined");
+        assert_int_equal(cairn_layout_create(&checkpoint.layout), CAIRN_OK);
+        assert_int_equal(cairn_checkpoint_add_opaque(&checkpoint, "bytes", cases[i].values, sizeof(cases[i].values), &complaint),
+                         CAIRN_OK);
+        assert_int_equal(cairn_checkpoint_add_tensor(&checkpoint, "step.up", CAIRN_F32, CAIRN_OPTIMIZER, 1, &cases[i].elements,
+                                                     &tensor, &complaint),
+                         CAIRN_OK);
+        assert_int_equal(cairn_checkpoint_add_box(&checkpoint, tensor, 0, NULL, NULL, 0, NULL, &complaint), CAIRN_OK);
+        assert_int_equal(cairn_steps_common(&checkpoint, &known, &count, &complaint), cases[i].err);
+        if (cases[i].err)
+            assert_non_null(strstr(complaint.text, "step.up"));
+        else
+            assert_true(known && count == 7);
+        cairn_checkpoint_close(&checkpoint);
+    }
+}
+
 /* ---- what is said of the job ---- */
 
 static void
@@ -251,6 +287,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(makes_every_stage_for_any_number_of_ranks),
         cmocka_unit_test(loses_no_parameters),
+        cmocka_unit_test(counts_steps),
         cmocka_unit_test(reads_json),
         cmocka_unit_test(cuts_as_the_patterns_say),
     };

@@ -12,6 +12,7 @@
 
 #include "tools/convert/deepspeed_cuts.h"
 #include "tools/convert/deepspeed_experts.h"
+#include "tools/convert/deepspeed_target.h"
 
 enum { MANY = 20000 };
 
@@ -99,6 +100,78 @@ refuses_uneven_parts(void **state)
     assert_non_null(cairn_deepspeed_cut_whole(&cuts, "down.weight", 1, whole, 0, 2, 0, part, &cut));
     assert_non_null(cairn_deepspeed_cut_whole(&cuts, "gated", 2, whole, 0, 4, 0, part, &cut));
     assert_non_null(cairn_deepspeed_cut_whole(&cuts, "embed", 2, whole, 14, 4, 0, part, &cut));
+    assert_null(cairn_deepspeed_cut_whole(&cuts, "embed", 2, whole, UINT64_C(1) << 40, 4, 0, part, &cut));
+    assert_non_null(cairn_deepspeed_cut_whole(&cuts, "embed", 2, whole, UINT64_C(1) << 62, 4, 0, part, &cut));
+    cairn_deepspeed_cuts_fini(&cuts);
+    cairn_pickle_fini(&tree);
+}
+
+static struct cairn_pickle_node *
+list_of(struct cairn_pickle *tree, int64_t first, int64_t second)
+{
+    struct cairn_pickle_node *items[] = {cairn_pickle_int(tree, first), cairn_pickle_int(tree, second)};
+
+    return cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, items, 2);
+}
+
+static struct cairn_pickle_node *
+place_of(struct cairn_pickle *tree, int64_t offset)
+{
+    struct cairn_pickle_node *items[] = {cairn_pickle_int(tree, offset), list_of(tree, 3, 1)};
+
+    return cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, items, 2);
+}
+
+static struct cairn_pickle_node *
+dict_of(struct cairn_pickle *tree, struct cairn_pickle_node *key, struct cairn_pickle_node *value)
+{
+    struct cairn_pickle_node *dict = cairn_pickle_dict(tree);
+
+    cairn_pickle_put(tree, dict, key, value);
+    return dict;
+}
+
+/* What newer versions say of up.weight, of which rank 1 of 2 has the last two rows: scaled (0: not), of a version. */
+static struct cairn_pickle_node *
+build_affine(struct cairn_pickle *tree, int64_t offset, double scale, int64_t version)
+{
+    struct cairn_pickle_node *piece = dict_of(tree, cairn_pickle_text(tree, "shape"), list_of(tree, 2, 3)), *rank, *map;
+
+    cairn_pickle_put(tree, piece, cairn_pickle_text(tree, "source"), place_of(tree, offset));
+    cairn_pickle_put(tree, piece, cairn_pickle_text(tree, "dest"), place_of(tree, 0));
+    if (scale > 0)
+        cairn_pickle_put(tree, piece, cairn_pickle_text(tree, "scale"), cairn_pickle_float(tree, scale));
+    rank = dict_of(tree, cairn_pickle_text(tree, "shard_shape"), list_of(tree, 2, 3));
+    cairn_pickle_put(tree, rank, cairn_pickle_text(tree, "pieces"), cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, &piece, 1));
+    map = dict_of(tree, cairn_pickle_text(tree, "ranks"), dict_of(tree, cairn_pickle_int(tree, 1), rank));
+    map = dict_of(tree, cairn_pickle_text(tree, "params"), dict_of(tree, cairn_pickle_text(tree, "^up\\.weight$"), map));
+    cairn_pickle_put(tree, map, cairn_pickle_text(tree, "version"), cairn_pickle_int(tree, version));
+    return dict_of(tree, cairn_pickle_text(tree, "affine_map"), map);
+}
+
+/* A rank may hold a parameter divided by a number, which the patterns do not say. */
+static void
+places_must_be_what_patterns_say(void **state)
+{
+    static const struct {
+        int64_t offset, version;
+        double scale;
+        bool agrees;
+    } cases[] = {{6, 1, 0, true}, {6, 1, 1, true}, {6, 1, 0.5, false}, {6, 2, 0, false}, {0, 1, 0, false}};
+    struct cairn_deepspeed_cuts cuts;
+    struct cairn_pickle tree;
+    char name[CAIRN_NAME_BYTES_MAX];
+
+    (void)state;
+    cairn_pickle_init(&tree, 1 << 20);
+    read_some(&cuts, &tree);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct cairn_pickle_node *info = build_affine(&tree, cases[i].offset, cases[i].scale, cases[i].version);
+
+        assert_int_equal(cairn_deepspeed_cuts_agree(&cuts, info, 2, 1, name), cases[i].agrees);
+        if (!cases[i].agrees && cases[i].version == 1)
+            assert_string_equal(name, "up.weight");
+    }
     cairn_deepspeed_cuts_fini(&cuts);
     cairn_pickle_fini(&tree);
 }
@@ -134,6 +207,64 @@ many_patterns_are_looked_up(void **state)
         assert_int_equal(cairn_deepspeed_patterns_add(&patterns, 0, "a.*"), CAIRN_OK);
     assert_int_equal(cairn_deepspeed_patterns_add(&patterns, 0, "a.*"), CAIRN_VERSION);
     cairn_deepspeed_patterns_fini(&patterns);
+}
+
+/* ---- buffers of ZeRO 3 ---- */
+
+/* One group of the optimizer with the buffers [first, first + count). */
+static void
+put_setting(struct cairn_pickle *tree, struct cairn_pickle_node *settings, uint32_t first, uint32_t count)
+{
+    struct cairn_pickle_node *list = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
+    struct cairn_pickle_node *setting = cairn_pickle_dict(tree);
+
+    for (uint32_t i = 0; i < count; i++)
+        cairn_pickle_append(tree, list, cairn_pickle_int(tree, first + i));
+    cairn_pickle_put(tree, setting, cairn_pickle_text(tree, "params"), list);
+    cairn_pickle_append(tree, settings, setting);
+}
+
+/* Four parameters of a group in two buffers, and one of another group in the third: where the first ends follows from what a
+ * rank has. */
+static void
+buffers_follow_from_ranks(void **state)
+{
+    static const struct {
+        uint32_t counts[3];
+        uint64_t size;
+        uint32_t ranks;
+        bool fit;
+    } cases[] = {{{2, 2, 1}, 5, 2, true},  {{2, 2, 1}, 6, 2, true},   {{2, 2, 1}, 5, 1, false},
+                 {{2, 2, 1}, 5, 3, false}, {{3, 1, 1}, 5, 3, true},   {{2, 2, 1}, 12, 2, false},
+                 {{4, 0, 1}, 12, 2, false}, {{1, 3, 1}, 12, 1, false}};
+    struct cairn_pickle tree;
+    struct cairn_pickle_node *settings, *fewer;
+    bool known = true;
+
+    (void)state;
+    cairn_pickle_init(&tree, 1 << 20);
+    settings = cairn_pickle_sequence(&tree, CAIRN_PICKLE_LIST, NULL, 0);
+    fewer = cairn_pickle_sequence(&tree, CAIRN_PICKLE_LIST, NULL, 0);
+    put_setting(&tree, settings, 0, 2);
+    put_setting(&tree, settings, 2, 1);
+    put_setting(&tree, fewer, 0, 2);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct cairn_deepspeed_parameter parameters[5] = {{.elements = 6}, {.elements = 6}, {.elements = 6}, {.elements = 6},
+                                                          {.elements = 6}};
+        struct cairn_deepspeed_group buffers[3] = {{.spread = 1}, {.spread = 1}, {.spread = 1}};
+        struct cairn_deepspeed_groups groups = {
+            .parameters = parameters, .parameter_count = 5, .groups = buffers, .group_count = 3};
+
+        for (uint32_t g = 0, first = 0; g < 3; first += cases[i].counts[g++]) {
+            buffers[g].first = first;
+            buffers[g].count = cases[i].counts[g];
+        }
+        assert_int_equal(cairn_deepspeed_subgroups_fit(&groups, settings, cases[i].size, cases[i].ranks, &known), cases[i].fit);
+        assert_true(known);
+        assert_false(cairn_deepspeed_subgroups_fit(&groups, fewer, cases[i].size, cases[i].ranks, &known));
+        assert_false(known);
+    }
+    cairn_pickle_fini(&tree);
 }
 
 /* ---- experts ---- */
@@ -228,7 +359,9 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_are_of_the_whole),
         cmocka_unit_test(refuses_uneven_parts),
+        cmocka_unit_test(places_must_be_what_patterns_say),
         cmocka_unit_test(many_patterns_are_looked_up),
+        cmocka_unit_test(buffers_follow_from_ranks),
         cmocka_unit_test(experts_are_spread_and_gathered),
     };
 
