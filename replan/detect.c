@@ -196,7 +196,7 @@ analyse_whole(struct cairn_detector *detector)
     }
     while (!err && detector->flight_count > 0 &&
            (detector->flights[0].step < slowest ||
-            fastest - detector->flights[0].step > detector->steps_in_flight_max))
+            (detector->flights[0].step < fastest && fastest - detector->flights[0].step > detector->steps_in_flight_max)))
         err = analyse_first(detector);
     return err;
 }

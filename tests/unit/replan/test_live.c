@@ -360,6 +360,30 @@ test_gone_and_restarted(void **state)
     end(&job);
 }
 
+/* A rank names a step that is far ahead, and nothing sensible any more: when it is not waited for, the others are analysed. */
+static void
+test_far_ahead(void **state)
+{
+    struct cairn_live_view before, after;
+    struct job job;
+
+    (void)state;
+    start(&job);
+    steps(&job, 40, NULL);
+    for (uint32_t i = 0; i < 2; i++) {
+        job.step = 4000000000 + i;
+        put(&job, 1, job.now_ns - MS, job.now_ns);
+    }
+    job.step = 40;
+    steps(&job, 600, NULL);
+    cairn_live_look(job.live, job.now_ns, &before);
+    assert_int_equal(before.ranks_reporting, WORLD - 1);
+    steps(&job, 60, NULL);
+    cairn_live_look(job.live, job.now_ns, &after);
+    assert_in_range(after.steps, before.steps + 58, before.steps + 62);
+    end(&job);
+}
+
 /* Another analyst knows the ledger alone, and hears the communicators anew. */
 static void
 test_taken_over(void **state)
@@ -620,6 +644,7 @@ main(void)
         cmocka_unit_test(test_sends_without_ends),
         cmocka_unit_test(test_partial),
         cmocka_unit_test(test_ends_not_seen),
+        cmocka_unit_test(test_far_ahead),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
