@@ -63,7 +63,7 @@ void live_comms_fini(struct live_comms *comms);
 struct live_comm *live_comms_find(const struct live_comms *comms, uint64_t hash);
 /* CAIRN_NOMEM; CAIRN_FULL: there are too many communicators, or another size of this one was said. */
 CAIRN_MUST_CHECK cairn_err live_comms_join(struct live_comms *comms, uint32_t world, const struct cairn_report *report);
-/* A rank's process is another now, which has joined nothing. */
+/* A rank's process is another now, which has joined nothing. What live_comms_find has given is void. */
 void live_comms_leave(struct live_comms *comms, uint32_t rank);
 bool live_comm_is_complete(const struct live_comm *comm);
 /* The global rank at a place, UINT32_MAX where it is not known. */

@@ -23,7 +23,7 @@ struct job {
     struct cairn_reduce *reduces[WORLD];
     uint32_t node[WORLD];
     uint64_t attachment;
-    uint64_t now_ns, seq;
+    uint64_t now_ns, seq, comm;
     uint32_t step, seed;
     uint32_t world;
     uint32_t ranks; /* that report */
@@ -92,6 +92,7 @@ start(struct job *job)
     current = job;
     job->now_ns = 100 * S;
     job->seed = 5;
+    job->comm = COMM;
     job->attachment = 1;
     job->world = job->ranks = WORLD;
     cairn_ledger_init(&job->ledger);
@@ -120,7 +121,7 @@ noise(struct job *job)
 static void
 put(struct job *job, uint32_t rank, uint64_t enter_ns, uint64_t end_ns)
 {
-    struct cairn_timing_record record = {.comm = COMM, .seq = job->seq, .bytes = 4096, .enter_ns = enter_ns, .end_ns = end_ns,
+    struct cairn_timing_record record = {.comm = job->comm, .seq = job->seq, .bytes = 4096, .enter_ns = enter_ns, .end_ns = end_ns,
                                          .rank = rank, .peer = CAIRN_PEER_NONE, .step = job->step,
                                          .ranks = (uint16_t)job->world, .op = CAIRN_ALL_REDUCE};
 
@@ -357,6 +358,29 @@ test_gone_and_restarted(void **state)
     assert_string_equal(job.ledger.entries[0].closed_why, "trainers were started anew");
     steps(&job, 60, NULL);
     assert_int_equal(job.ledger.count, 1);
+    end(&job);
+}
+
+/* Each start of a job brings communicators of its own names: those of the starts before are forgotten, however many they are. */
+static void
+test_many_starts(void **state)
+{
+    struct cairn_live_view view;
+    struct job job;
+
+    (void)state;
+    start(&job);
+    for (uint32_t starts = 0; starts < 20 * WORLD; starts++) {
+        job.attachment++;
+        job.comm++;
+        for (uint32_t rank = 0; rank < WORLD; rank++)
+            attach(&job, rank);
+        steps(&job, 8, NULL);
+        cairn_live_look(job.live, job.now_ns, &view);
+        assert_int_equal(view.comms, 1);
+        assert_int_equal(view.comms_used, 1);
+    }
+    assert_int_equal(view.ignored, 0);
     end(&job);
 }
 
@@ -644,6 +668,7 @@ main(void)
         cmocka_unit_test(test_sends_without_ends),
         cmocka_unit_test(test_partial),
         cmocka_unit_test(test_ends_not_seen),
+        cmocka_unit_test(test_many_starts),
         cmocka_unit_test(test_far_ahead),
     };
 
