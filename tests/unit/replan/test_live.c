@@ -408,6 +408,50 @@ test_far_ahead(void **state)
     end(&job);
 }
 
+static void
+add_link(struct cairn_verdict *verdict, uint32_t source, uint32_t target)
+{
+    assert_int_equal(cairn_list_add(&verdict->links, source), CAIRN_OK);
+    assert_int_equal(cairn_list_add(&verdict->links, target), CAIRN_OK);
+}
+
+/* Links that are found slow later are told of, with the rate as it was; two causes that share a link are two entries, which stay. */
+static void
+test_links(void **state)
+{
+    static struct cairn_ledger ledger;
+    const uint32_t kinds[] = {CAIRN_EVIDENCE_TRANSFER, CAIRN_EVIDENCE_TRANSFER};
+    struct cairn_verdicts verdicts = {0};
+    uint64_t version;
+    uint32_t index;
+
+    (void)state;
+    cairn_ledger_init(&ledger);
+    assert_int_equal(cairn_verdicts_add(&verdicts, CAIRN_SLOW_LINK, &index), CAIRN_OK);
+    verdicts.items[0].rate = 2;
+    add_link(&verdicts.items[0], 0, 1);
+    cairn_ledger_merge(&ledger, &verdicts, kinds, 1, S, NULL, NULL);
+    assert_int_equal(ledger.count, 1);
+    version = ledger.version;
+    add_link(&verdicts.items[0], 2, 3);
+    cairn_ledger_merge(&ledger, &verdicts, kinds, 1, 2 * S, NULL, NULL);
+    assert_int_equal(ledger.count, 1);
+    assert_int_equal(ledger.entries[0].link_count, 2);
+    assert_int_equal(ledger.entries[0].links[2], 2);
+    assert_int_equal(ledger.version, version + 1);
+    assert_int_equal(cairn_verdicts_add(&verdicts, CAIRN_SLOW_LINK, &index), CAIRN_OK);
+    verdicts.items[1].rate = 3;
+    add_link(&verdicts.items[1], 2, 3);
+    for (uint32_t i = 0; i < 3; i++)
+        cairn_ledger_merge(&ledger, &verdicts, kinds, 1, (3 + i) * S, NULL, NULL);
+    assert_int_equal(ledger.count, 2);
+    assert_int_equal(cairn_ledger_open_count(&ledger), 2);
+    assert_int_equal(ledger.entries[0].link_count, 2);
+    assert_true(ledger.entries[0].rate < 2.5 && ledger.entries[1].rate > 2.5);
+    assert_int_equal(ledger.version, version + 2);
+    cairn_verdicts_fini(&verdicts);
+}
+
 /* Another analyst knows the ledger alone, and hears the communicators anew. */
 static void
 test_taken_over(void **state)
@@ -670,6 +714,7 @@ main(void)
         cmocka_unit_test(test_ends_not_seen),
         cmocka_unit_test(test_many_starts),
         cmocka_unit_test(test_far_ahead),
+        cmocka_unit_test(test_links),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
