@@ -363,7 +363,7 @@ cairn_reduce_take(struct cairn_reduce *reduce, const struct cairn_timing_record 
     }
     comm = comm_of(reduce, record);
     if (comm == CAIRN_REDUCE_COMMS_MAX) {
-        reduce->counts.lost++;
+        cairn_reduce_lose(reduce, 1); /* the rank may have waited in it */
         return CAIRN_OK;
     }
     if (record->op == CAIRN_TIMING_MEMBER) {
@@ -384,7 +384,7 @@ cairn_reduce_take(struct cairn_reduce *reduce, const struct cairn_timing_record 
         value.comm = CAIRN_COMM_NONE;
         value.peer = pair_of(reduce, comm, record->peer);
         if (value.peer == CAIRN_REDUCE_PAIRS_MAX) {
-            reduce->counts.lost++;
+            cairn_reduce_lose(reduce, 1);
             return CAIRN_OK;
         }
         lane = COLLECTIVE_LANES + 2 * value.peer + (value.op == CAIRN_RECV);

@@ -699,6 +699,38 @@ test_sends_without_ends(void **state)
     }
 }
 
+/* An operation of a communicator beyond those that are kept may be what the rank waited in. */
+static void
+test_beyond_bounds(void **state)
+{
+    struct cairn_reduce_options options = {.rank = 0, .world = 2, .attachment = 1, .emit = look};
+    struct cairn_timing_record member = {.rank = 0, .peer = 0, .ranks = 2, .op = CAIRN_TIMING_MEMBER};
+    struct cairn_timing_record record = {.comm = 1, .rank = 0, .peer = CAIRN_PEER_NONE, .ranks = 2, .op = CAIRN_ALL_REDUCE};
+    struct cairn_reduce *reduce;
+    uint64_t now_ns = 10 * S;
+
+    (void)state;
+    seen_steps = 0;
+    assert_int_equal(cairn_reduce_create(&options, &reduce), CAIRN_OK);
+    for (member.comm = 1; member.comm <= CAIRN_REDUCE_COMMS_MAX; member.comm++)
+        assert_int_equal(cairn_reduce_take(reduce, &member, now_ns), CAIRN_OK);
+    for (record.step = 1; record.step < 20; record.step++) {
+        for (int other = 0; other < (record.step > 10 ? 2 : 1); other++) {
+            record.comm = other ? CAIRN_REDUCE_COMMS_MAX + 1 : 1;
+            record.seq = record.step;
+            record.enter_ns = now_ns += 4 * MS;
+            record.end_ns = now_ns += 4 * MS;
+            assert_int_equal(cairn_reduce_take(reduce, &record, now_ns), CAIRN_OK);
+        }
+        if (record.step == 10)
+            assert_true(seen_compute_ns > 3.9 * MS && seen_compute_ns < 4.1 * MS);
+    }
+    assert_int_equal(seen_steps, 18);
+    assert_true(seen_compute_ns != seen_compute_ns);
+    assert_int_equal(cairn_reduce_count(reduce).lost, 9);
+    cairn_reduce_destroy(reduce);
+}
+
 int
 main(void)
 {
@@ -715,6 +747,7 @@ main(void)
         cmocka_unit_test(test_many_starts),
         cmocka_unit_test(test_far_ahead),
         cmocka_unit_test(test_links),
+        cmocka_unit_test(test_beyond_bounds),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
