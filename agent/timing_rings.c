@@ -19,7 +19,7 @@
 enum { BATCH = 128 };
 static const uint64_t look_every_ns = 500 * CAIRN_NS_PER_MS;
 static const uint64_t remember_gone_ns = 60 * CAIRN_NS_PER_S;
-static const uint64_t wish_ns = 10 * CAIRN_NS_PER_S; /* for all operations to be seen in full, while something is wrong */
+static const uint64_t wish_ns = 10 * CAIRN_NS_PER_S; /* for all operations to be seen in full, while somebody is suspected */
 
 /* ---- ranks ---- */
 
@@ -265,7 +265,7 @@ void
 timing_rings_read(struct cairn_agent *agent, uint64_t now_ns)
 {
     struct timing_state *timing = agent->timing;
-    bool wants_all = cairn_ledger_open_count(&timing->ledger) > 0;
+    bool wants_all = cairn_ledger_suspects(&timing->ledger);
 
     for (uint32_t i = 0; i < TIMING_RINGS_MAX; i++)
         if (timing->rings[i].memory)

@@ -223,6 +223,15 @@ cairn_ledger_open_count(const struct cairn_ledger *ledger)
     return count;
 }
 
+bool
+cairn_ledger_suspects(const struct cairn_ledger *ledger)
+{
+    for (uint32_t i = 0; i < ledger->count; i++)
+        if (ledger->entries[i].closed_wall_ns == 0 && ledger->entries[i].kind != CAIRN_STRUCTURAL)
+            return true;
+    return false;
+}
+
 /* ---- bytes ---- */
 
 static void

@@ -452,6 +452,24 @@ test_links(void **state)
     cairn_verdicts_fini(&verdicts);
 }
 
+/* Somebody is suspected while a verdict on a device or a link lasts; an uneven plan lasts for ever, and is no such. */
+static void
+test_suspects(void **state)
+{
+    static struct cairn_ledger ledger;
+
+    (void)state;
+    cairn_ledger_init(&ledger);
+    assert_false(cairn_ledger_suspects(&ledger));
+    ledger.count = 2;
+    ledger.entries[0] = (struct cairn_ledger_entry){.number = 1, .kind = CAIRN_STRUCTURAL};
+    ledger.entries[1] = (struct cairn_ledger_entry){.number = 2, .kind = CAIRN_SLOW_LINK, .closed_wall_ns = S};
+    assert_int_equal(cairn_ledger_open_count(&ledger), 1);
+    assert_false(cairn_ledger_suspects(&ledger));
+    ledger.entries[1].closed_wall_ns = 0;
+    assert_true(cairn_ledger_suspects(&ledger));
+}
+
 /* Another analyst knows the ledger alone, and hears the communicators anew. */
 static void
 test_taken_over(void **state)
@@ -747,6 +765,7 @@ main(void)
         cmocka_unit_test(test_many_starts),
         cmocka_unit_test(test_far_ahead),
         cmocka_unit_test(test_links),
+        cmocka_unit_test(test_suspects),
         cmocka_unit_test(test_beyond_bounds),
     };
 
