@@ -7,6 +7,7 @@
 #include "agent/timing_state.h"
 
 #include "base/log.h"
+#include "replan/topology.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -153,14 +154,17 @@ timing_take_ring(struct cairn_agent *agent, const struct session *session, int r
     struct timing_state *timing = agent->timing;
     struct timing_ring ring = {0}, *slot = NULL;
     const char *why = "too many rings or ranks are being read, or memory ran out";
-    struct timing_rank *rank;
+    struct timing_rank *rank = NULL;
     struct stat status;
 
     if (fstat(ring_fd, &status) != 0) {
         close(ring_fd);
         return;
     }
-    rank = rank_of(agent, session);
+    if (session->hello.world > CAIRN_TOPOLOGY_WORLD_MAX)
+        why = "its job has more ranks than a report can say";
+    else
+        rank = rank_of(agent, session);
     slot = find_ring(timing, &status);
     if (rank && slot) { /* its trainer has come back, or it was inherited by a child with a session of its own */
         close(ring_fd);
