@@ -34,6 +34,7 @@ struct live_comms {
 
 struct live_rank {
     bool known;
+    bool has_steps; /* it has reported one */
     uint32_t node;
     uint64_t attachment;
     uint64_t heard_ns;
@@ -48,6 +49,8 @@ struct cairn_live {
     uint64_t present_ns;     /* when some rank was last known to be there */
     uint64_t world_heard_ns; /* when a report of that world came last */
     struct live_rank *ranks; /* [world] */
+    uint32_t ranks_with_steps;
+    bool is_partial; /* nothing was known of some ranks when the present run began */
     struct live_comms comms;
     struct cairn_topology *topology; /* NULL as the detector, before one has begun */
     struct cairn_detector *detector;

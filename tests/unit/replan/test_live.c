@@ -527,6 +527,35 @@ test_partial(void **state)
     end(&job);
 }
 
+/* A rank that reports when what is normal has been learned without it is judged too. */
+static void
+test_late(void **state)
+{
+    const double slow[WORLD] = {1, 1, 1, 2};
+    struct cairn_live_view view;
+    struct job job;
+    uint32_t runs;
+
+    (void)state;
+    start(&job);
+    job.ranks = WORLD - 1;
+    steps(&job, 60, NULL);
+    cairn_live_look(job.live, job.now_ns, &view);
+    assert_true(view.is_calibrated);
+    runs = view.runs;
+    job.ranks = WORLD;
+    steps(&job, 60, NULL);
+    cairn_live_look(job.live, job.now_ns, &view);
+    assert_int_equal(view.ranks_reporting, WORLD);
+    assert_int_equal(view.runs, runs + 1);
+    assert_true(view.is_calibrated);
+    steps(&job, 12, slow);
+    assert_int_equal(cairn_ledger_open_count(&job.ledger), 1);
+    assert_int_equal(job.ledger.entries[0].kind, CAIRN_SLOW_COMPUTE);
+    assert_int_equal(job.ledger.entries[0].ranks[0], 3);
+    end(&job);
+}
+
 /* A job that is no more has no open verdicts, whether its end was seen or it is only not heard of. */
 static void
 test_ended(void **state)
@@ -761,6 +790,7 @@ main(void)
         cmocka_unit_test(test_other_world),
         cmocka_unit_test(test_sends_without_ends),
         cmocka_unit_test(test_partial),
+        cmocka_unit_test(test_late),
         cmocka_unit_test(test_ends_not_seen),
         cmocka_unit_test(test_many_starts),
         cmocka_unit_test(test_far_ahead),
