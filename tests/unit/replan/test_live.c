@@ -583,6 +583,38 @@ test_ended(void **state)
     }
 }
 
+/* A step of a minute full of operations is neither the end of the job nor a hang, and its ranks are seen all the while. */
+static void
+test_long_step(void **state)
+{
+    struct cairn_live_view before, view;
+    struct job job;
+
+    (void)state;
+    start(&job);
+    steps(&job, 40, NULL);
+    cairn_live_look(job.live, job.now_ns, &before);
+    job.step++;
+    for (uint32_t half = 0; half < 120; half++) {
+        job.seq++;
+        job.now_ns += S / 2;
+        for (uint32_t rank = 0; rank < WORLD; rank++) {
+            put(&job, rank, job.now_ns - 2 * MS, 0);
+            put(&job, rank, job.now_ns - 2 * MS, job.now_ns);
+            cairn_reduce_stand(job.reduces[rank], CAIRN_PRESENCE_RUNS, job.now_ns);
+        }
+        check(&job);
+        cairn_live_look(job.live, job.now_ns, &view);
+        assert_int_equal(view.ranks_reporting, WORLD);
+    }
+    steps(&job, 20, NULL);
+    cairn_live_look(job.live, job.now_ns, &view);
+    assert_int_equal(view.runs, before.runs);
+    assert_true(view.steps > before.steps + 15);
+    assert_int_equal(job.ledger.count, 0);
+    end(&job);
+}
+
 /* The job goes on with fewer ranks: taken up when the former size has been silent for ten seconds. */
 static void
 test_other_world(void **state)
@@ -791,6 +823,7 @@ main(void)
         cmocka_unit_test(test_sends_without_ends),
         cmocka_unit_test(test_partial),
         cmocka_unit_test(test_late),
+        cmocka_unit_test(test_long_step),
         cmocka_unit_test(test_ends_not_seen),
         cmocka_unit_test(test_many_starts),
         cmocka_unit_test(test_far_ahead),
