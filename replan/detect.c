@@ -240,6 +240,7 @@ cairn_detector_take_step(struct cairn_detector *detector, uint32_t rank, struct 
 
     CAIRN_ASSERT(rank < detector->topology->world);
     detector->left_out[rank] = false;
+    detector->by_reports = true;
     see(detector, rank);
     intake->records += summary->sample_count;
     intake->open_count = 0;

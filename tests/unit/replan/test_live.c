@@ -185,6 +185,30 @@ wait_for_rank(struct job *job, uint32_t missing, uint32_t seconds, enum cairn_pr
     }
 }
 
+/* All ranks but the last wait in an operation; of that, something is seen or nothing is heard of at all. */
+static void
+wait_for_last(struct job *job, uint32_t seconds, bool busy)
+{
+    struct cairn_timing_record own = {.comm = 77, .rank = WORLD - 1, .peer = CAIRN_PEER_NONE, .ranks = 1, .op = CAIRN_ALL_REDUCE};
+
+    own.step = ++job->step;
+    job->seq++;
+    job->now_ns += 20 * MS;
+    for (uint32_t rank = 0; rank + 1 < WORLD; rank++)
+        put(job, rank, job->now_ns, 0);
+    for (uint32_t half = 0; half < 2 * seconds; half++) {
+        job->now_ns += S / 2;
+        own.seq++;
+        own.enter_ns = job->now_ns - 2 * MS;
+        own.end_ns = job->now_ns;
+        if (busy)
+            assert_int_equal(cairn_reduce_take(job->reduces[WORLD - 1], &own, job->now_ns), CAIRN_OK);
+        for (uint32_t rank = 0; rank < (busy ? WORLD : WORLD - 1); rank++)
+            cairn_reduce_stand(job->reduces[rank], CAIRN_PRESENCE_RUNS, job->now_ns);
+        check(job);
+    }
+}
+
 /* The missing one arrives after all. */
 static void
 arrive(struct job *job, uint32_t missing)
@@ -334,6 +358,27 @@ test_checkpoints(void **state)
     assert_int_equal(job.ledger.entries[0].evidence_kinds, CAIRN_EVIDENCE_PROGRESS);
     wait_for_rank(&job, 0, 25, CAIRN_PRESENCE_RUNS);
     assert_int_equal(cairn_ledger_open_count(&job.ledger), 1);
+    end(&job);
+}
+
+/* Whoever does something else while the others wait is not gone; whoever is not heard of at all is. */
+static void
+test_busy_elsewhere(void **state)
+{
+    struct job job;
+
+    (void)state;
+    start(&job);
+    steps(&job, 40, NULL);
+    wait_for_last(&job, 30, true);
+    assert_int_equal(job.ledger.count, 0);
+    end(&job);
+    start(&job);
+    steps(&job, 40, NULL);
+    wait_for_last(&job, 13, false);
+    assert_int_equal(job.ledger.count, 1);
+    assert_int_equal(job.ledger.entries[0].kind, CAIRN_CRASH);
+    assert_int_equal(job.ledger.entries[0].ranks[0], WORLD - 1);
     end(&job);
 }
 
@@ -823,6 +868,7 @@ main(void)
         cmocka_unit_test(test_sends_without_ends),
         cmocka_unit_test(test_partial),
         cmocka_unit_test(test_late),
+        cmocka_unit_test(test_busy_elsewhere),
         cmocka_unit_test(test_long_step),
         cmocka_unit_test(test_ends_not_seen),
         cmocka_unit_test(test_many_starts),
