@@ -7,6 +7,7 @@
 #include "agent/timing_state.h"
 
 #include "base/log.h"
+#include "replan/topology.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -19,7 +20,7 @@
 enum { BATCH = 128 };
 static const uint64_t look_every_ns = 500 * CAIRN_NS_PER_MS;
 static const uint64_t remember_gone_ns = 60 * CAIRN_NS_PER_S;
-static const uint64_t wish_ns = 10 * CAIRN_NS_PER_S; /* for all operations to be seen in full, while something is wrong */
+static const uint64_t wish_ns = 10 * CAIRN_NS_PER_S; /* for all operations to be seen in full, while somebody is suspected */
 
 /* ---- ranks ---- */
 
@@ -163,14 +164,17 @@ timing_take_ring(struct cairn_agent *agent, const struct session *session, int r
     struct timing_state *timing = agent->timing;
     struct timing_ring ring = {0}, *slot = NULL;
     const char *why = "too many rings or ranks are being read, or memory ran out";
-    struct timing_rank *rank;
+    struct timing_rank *rank = NULL;
     struct stat status;
 
     if (fstat(ring_fd, &status) != 0) {
         close(ring_fd);
         return;
     }
-    rank = rank_of(agent, session);
+    if (session->hello.world > CAIRN_TOPOLOGY_WORLD_MAX)
+        why = "its job has more ranks than a report can say";
+    else
+        rank = rank_of(agent, session);
     slot = find_ring(timing, &status);
     if (rank && slot) { /* its trainer has come back, or it was inherited by a child with a session of its own */
         close(ring_fd);
@@ -278,7 +282,7 @@ void
 timing_rings_read(struct cairn_agent *agent, uint64_t now_ns)
 {
     struct timing_state *timing = agent->timing;
-    bool wants_all = cairn_ledger_open_count(&timing->ledger) > 0;
+    bool wants_all = cairn_ledger_suspects(&timing->ledger);
 
     for (uint32_t i = 0; i < TIMING_RINGS_MAX; i++)
         if (timing->rings[i].memory)

@@ -196,7 +196,7 @@ analyse_whole(struct cairn_detector *detector)
     }
     while (!err && detector->flight_count > 0 &&
            (detector->flights[0].step < slowest ||
-            fastest - detector->flights[0].step > detector->steps_in_flight_max))
+            (detector->flights[0].step < fastest && fastest - detector->flights[0].step > detector->steps_in_flight_max)))
         err = analyse_first(detector);
     return err;
 }
@@ -240,6 +240,7 @@ cairn_detector_take_step(struct cairn_detector *detector, uint32_t rank, struct 
 
     CAIRN_ASSERT(rank < detector->topology->world);
     detector->left_out[rank] = false;
+    detector->by_reports = true;
     see(detector, rank);
     intake->records += summary->sample_count;
     intake->open_count = 0;

@@ -5,7 +5,8 @@
  * of such an operation is in it, the transfer has stopped (hang_link). Otherwise somebody is missing:
  * whoever waits in another operation is a victim too; whoever waits in none and still gives signs of
  * life never arrives (hang_compute), and so does one whose process is stopped; one whose signs of life end long before the others' is gone
- * (crash), whatever it was doing.
+ * (crash), whatever it was doing. Where ranks report (detector->by_reports) it is known which of them are not heard of, and one
+ * that is busy with something else while others wait for it is not gone.
  */
 #include "replan/detector.h"
 
@@ -49,6 +50,16 @@ standing_of(const struct cairn_intake *intake)
         last_ns = standing.open->start_ns;
     standing.idle_ns = since(intake->life_ns, last_ns);
     return standing;
+}
+
+static bool
+is_dead(const struct cairn_detector *detector, uint32_t rank, double idle_ns, double longest_ns)
+{
+    if (!detector->seen[rank] || detector->intakes[rank].is_gone)
+        return detector->seen[rank];
+    if (detector->by_reports && !detector->left_out[rank])
+        return false;
+    return idle_ns < longest_ns / 2 && longest_ns - idle_ns > silent_ns;
 }
 
 /* True where `rank` is in the operation that `other` waits in. */
@@ -295,9 +306,7 @@ cairn_detector_check_hangs(struct cairn_detector *detector)
         return CAIRN_OK;
     }
     for (uint32_t rank = 0; rank < world; rank++)
-        standings[rank].dead = detector->seen[rank] && (detector->intakes[rank].is_gone ||
-                                                        (standings[rank].idle_ns < longest_ns / 2 &&
-                                                         longest_ns - standings[rank].idle_ns > silent_ns));
+        standings[rank].dead = is_dead(detector, rank, standings[rank].idle_ns, longest_ns);
     err = say_ranks(detector, standings, true, limit_ns, longest_ns, &said);
     if (!err && !said)
         err = say_ranks(detector, standings, false, limit_ns, longest_ns, &said);

@@ -107,6 +107,7 @@ struct cairn_detector {
     uint32_t *rank_step;          /* [world] the step a rank is in */
     bool *seen;                   /* [world] */
     bool *left_out;               /* [world] not waited for */
+    bool by_reports;              /* somebody else sums up the ranks' steps, and knows which of them are heard of */
     uint32_t ranks_seen;
     struct cairn_flight *flights; /* in the order of steps */
     uint32_t flight_count, flight_room;

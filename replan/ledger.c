@@ -66,7 +66,8 @@ static bool
 update(struct cairn_ledger_entry *entry, const struct cairn_verdict *verdict, uint32_t evidence_kinds, uint64_t run)
 {
     bool news = fabs(entry->rate - verdict->rate) > rate_news * entry->rate || entry->run != run ||
-                entry->evidence_kinds != evidence_kinds;
+                entry->evidence_kinds != evidence_kinds ||
+                !same_list(&verdict->links, 2, CAIRN_LEDGER_LINKS_MAX, entry->links, entry->link_count);
 
     if (!news)
         return false;
@@ -117,16 +118,17 @@ close_entry(struct cairn_ledger *ledger, struct cairn_ledger_entry *entry, uint3
         said(context, entry, CAIRN_LEDGER_CLOSED);
 }
 
-/* The entry of a verdict that lasts: the open one, or else one that was closed a short while ago. */
+/* The entry of a verdict that lasts: the open one, or else one that was closed a short while ago. One that another verdict has taken
+ * in this round is not it. */
 static uint32_t
-find_entry(const struct cairn_ledger *ledger, const struct cairn_verdict *verdict, uint64_t wall_ns)
+find_entry(const struct cairn_ledger *ledger, const struct cairn_verdict *verdict, uint64_t wall_ns, const bool *touched)
 {
     uint32_t found = UINT32_MAX;
 
     for (uint32_t i = 0; i < ledger->count; i++) {
         const struct cairn_ledger_entry *entry = &ledger->entries[i];
 
-        if (!same_cause(entry, verdict))
+        if (touched[i] || !same_cause(entry, verdict))
             continue;
         if (entry->closed_wall_ns == 0)
             return i;
@@ -140,7 +142,7 @@ static void
 merge_lasting(struct cairn_ledger *ledger, const struct cairn_verdict *verdict, uint32_t evidence_kinds, uint64_t run,
               uint64_t wall_ns, bool *touched, cairn_ledger_change_fn *said, void *context)
 {
-    uint32_t at = find_entry(ledger, verdict, wall_ns);
+    uint32_t at = find_entry(ledger, verdict, wall_ns, touched);
     struct cairn_ledger_entry *entry = at == UINT32_MAX ? append(ledger, touched) : &ledger->entries[at];
     enum cairn_ledger_change change = at == UINT32_MAX ? CAIRN_LEDGER_OPENED : CAIRN_LEDGER_RETURNED;
     bool news;
@@ -219,6 +221,15 @@ cairn_ledger_open_count(const struct cairn_ledger *ledger)
     for (uint32_t i = 0; i < ledger->count; i++)
         count += ledger->entries[i].closed_wall_ns == 0;
     return count;
+}
+
+bool
+cairn_ledger_suspects(const struct cairn_ledger *ledger)
+{
+    for (uint32_t i = 0; i < ledger->count; i++)
+        if (ledger->entries[i].closed_wall_ns == 0 && ledger->entries[i].kind != CAIRN_STRUCTURAL)
+            return true;
+    return false;
 }
 
 /* ---- bytes ---- */

@@ -85,6 +85,10 @@ void cairn_ledger_close_others(struct cairn_ledger *ledger, uint64_t run, uint64
 
 uint32_t cairn_ledger_open_count(const struct cairn_ledger *ledger);
 
+/* True where an open entry blames a rank, a node or a link. An uneven plan is nobody's fault, lasts as long as the job, and is no
+ * reason to look more closely at a price. */
+bool cairn_ledger_suspects(const struct cairn_ledger *ledger);
+
 /* One sentence: who, what, how much, since when. */
 void cairn_ledger_describe(const struct cairn_ledger_entry *entry, char *out, size_t out_bytes);
 

@@ -66,9 +66,12 @@ begin_run(struct cairn_live *live)
         live->is_due = true; /* tried again with the next step */
         return err;
     }
-    for (uint32_t rank = 0; rank < live->world; rank++)
+    live->is_partial = false;
+    for (uint32_t rank = 0; rank < live->world; rank++) {
+        live->is_partial |= !live->ranks[rank].known;
         if (!live->ranks[rank].known || live->ranks[rank].presence == CAIRN_PRESENCE_GONE)
             cairn_detector_leave_out(live->detector, rank);
+    }
     return CAIRN_OK;
 }
 
@@ -87,6 +90,7 @@ adopt_world(struct cairn_live *live, uint32_t world)
     live_comms_fini(&live->comms);
     free(live->ranks);
     live->ranks = ranks;
+    live->ranks_with_steps = 0;
     live->world = world;
     live->newest_step = 0;
     live->is_due = false;
@@ -100,6 +104,7 @@ adopt_rank(struct cairn_live *live, uint32_t node, const struct cairn_report *re
     struct live_rank *rank = &live->ranks[report->rank];
     bool replaces = rank->known;
 
+    live->ranks_with_steps -= rank->has_steps;
     *rank = (struct live_rank){
         .known = true, .node = node, .attachment = report->attachment, .presence = CAIRN_PRESENCE_RUNS};
     if (!replaces)
@@ -144,6 +149,19 @@ note_use(struct cairn_live *live, const struct cairn_report *report)
     }
 }
 
+/* A rank has reported a step. What is normal for it is learned in the first steps of a run alone, so that after a run that lacked
+ * ranks another begins when all of them report. */
+static void
+note_rank(struct cairn_live *live, struct live_rank *rank)
+{
+    if (rank->has_steps)
+        return;
+    rank->has_steps = true;
+    live->ranks_with_steps++;
+    if (live->detector && live->is_partial && live->ranks_with_steps == live->world)
+        live->is_due = true;
+}
+
 /* A lane in the topology's numbers; UINT32_MAX where it is none of its. *peer is global. */
 static uint32_t
 comm_index(const struct cairn_live *live, const struct cairn_report_lane *lane, uint32_t *peer)
@@ -181,6 +199,7 @@ take_step(struct cairn_live *live, const struct cairn_report *report)
     if (report->step > live->newest_step)
         live->newest_step = report->step;
     note_use(live, report);
+    note_rank(live, &live->ranks[report->rank]);
     if (live->is_due) {
         err = begin_run(live);
         if (err)

@@ -3,10 +3,10 @@
  *
  * Nobody describes the job beforehand. Communicators are known by the ranks that use them, and complete when as many were seen
  * as they have; when a complete one has been used in four steps, a topology is made of all complete ones and a detector begins.
- * Where some ranks do not report, it begins after 20 steps with what there is: computation is known without the others.
- * It begins anew when a further one has come into use, and when a process of a rank is replaced. The roles of communicators are
- * guessed: where ranks only send and receive it is a pipeline; one within a node is tensor parallelism; another that is less than
- * the whole job joins replicas.
+ * Where some ranks do not report, it begins after 20 steps with what there is: computation is known without the others. It begins
+ * anew when all of them report after all, when a further communicator has come into use, and when a process of a rank is
+ * replaced. The roles of communicators are guessed: where ranks only send and receive it is a pipeline; one within a node is
+ * tensor parallelism; another that is less than the whole job joins replicas.
  *
  * Pure: no I/O; times are those of the caller. Memory: that of a detector, 32 bytes per rank and 8 per rank of each communicator.
  */

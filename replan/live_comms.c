@@ -135,6 +135,25 @@ live_comms_join(struct live_comms *comms, uint32_t world, const struct cairn_rep
     return add_member(comm, report->rank, report->place);
 }
 
+/* Lets go of those that nobody is in any more: each start of a job may bring names of its own. */
+static void
+forget_empty(struct live_comms *comms)
+{
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < comms->count; i++)
+        if (comms->items[i].member_count > 0)
+            comms->items[kept++] = comms->items[i];
+        else
+            free(comms->items[i].members);
+    if (kept == comms->count)
+        return;
+    comms->count = kept;
+    memset(comms->names, 0, comms->name_room * sizeof *comms->names);
+    for (uint32_t i = 0; i < kept; i++)
+        name_insert(comms, i);
+}
+
 void
 live_comms_leave(struct live_comms *comms, uint32_t rank)
 {
@@ -148,6 +167,7 @@ live_comms_leave(struct live_comms *comms, uint32_t rank)
         memmove(&comm->members[at], &comm->members[at + 1], (comm->member_count - at) * sizeof *comm->members);
         comm->steps = comm->last_step = 0;
     }
+    forget_empty(comms);
 }
 
 bool

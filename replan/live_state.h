@@ -34,6 +34,7 @@ struct live_comms {
 
 struct live_rank {
     bool known;
+    bool has_steps; /* it has reported one */
     uint32_t node;
     uint64_t attachment;
     uint64_t heard_ns;
@@ -48,6 +49,8 @@ struct cairn_live {
     uint64_t present_ns;     /* when some rank was last known to be there */
     uint64_t world_heard_ns; /* when a report of that world came last */
     struct live_rank *ranks; /* [world] */
+    uint32_t ranks_with_steps;
+    bool is_partial; /* nothing was known of some ranks when the present run began */
     struct live_comms comms;
     struct cairn_topology *topology; /* NULL as the detector, before one has begun */
     struct cairn_detector *detector;
@@ -63,7 +66,7 @@ void live_comms_fini(struct live_comms *comms);
 struct live_comm *live_comms_find(const struct live_comms *comms, uint64_t hash);
 /* CAIRN_NOMEM; CAIRN_FULL: there are too many communicators, or another size of this one was said. */
 CAIRN_MUST_CHECK cairn_err live_comms_join(struct live_comms *comms, uint32_t world, const struct cairn_report *report);
-/* A rank's process is another now, which has joined nothing. */
+/* A rank's process is another now, which has joined nothing. What live_comms_find has given is void. */
 void live_comms_leave(struct live_comms *comms, uint32_t rank);
 bool live_comm_is_complete(const struct live_comm *comm);
 /* The global rank at a place, UINT32_MAX where it is not known. */

@@ -50,6 +50,8 @@ struct cairn_reduce {
     bool before_whole; /* the step before it had not */
     uint64_t last_ns;  /* when something was last done */
     enum cairn_presence said; /* in the last standing, 0: none was worth it */
+    bool has_said, has_taken; /* a report was made, a record taken, since it was last looked at what the rank does */
+    uint64_t said_ns;         /* when that was seen of a report */
     uint64_t gone_ns;
     struct cairn_report report; /* room to make one */
 };
@@ -82,6 +84,7 @@ begin_report(struct cairn_reduce *reduce, enum cairn_report_kind kind)
 {
     struct cairn_report *report = &reduce->report;
 
+    reduce->has_said = true;
     report->kind = kind;
     report->rank = reduce->options.rank;
     report->world = reduce->options.world;
@@ -321,6 +324,7 @@ take_in(struct cairn_reduce *reduce, const struct cairn_record *record, struct l
         cairn_reduce_lose(reduce, 1);
         return CAIRN_OK;
     }
+    reduce->has_taken = true;
     if (!is_telling(lane, original)) {
         count_to_lane(lane, original, next);
         return CAIRN_OK;
@@ -363,7 +367,7 @@ cairn_reduce_take(struct cairn_reduce *reduce, const struct cairn_timing_record 
     }
     comm = comm_of(reduce, record);
     if (comm == CAIRN_REDUCE_COMMS_MAX) {
-        reduce->counts.lost++;
+        cairn_reduce_lose(reduce, 1); /* the rank may have waited in it */
         return CAIRN_OK;
     }
     if (record->op == CAIRN_TIMING_MEMBER) {
@@ -384,7 +388,7 @@ cairn_reduce_take(struct cairn_reduce *reduce, const struct cairn_timing_record 
         value.comm = CAIRN_COMM_NONE;
         value.peer = pair_of(reduce, comm, record->peer);
         if (value.peer == CAIRN_REDUCE_PAIRS_MAX) {
-            reduce->counts.lost++;
+            cairn_reduce_lose(reduce, 1);
             return CAIRN_OK;
         }
         lane = COLLECTIVE_LANES + 2 * value.peer + (value.op == CAIRN_RECV);
@@ -407,11 +411,16 @@ cairn_reduce_lose(struct cairn_reduce *reduce, uint64_t count)
 void
 cairn_reduce_stand(struct cairn_reduce *reduce, enum cairn_presence presence, uint64_t now_ns)
 {
-    bool quiet = reduce->last_ns > 0 && now_ns > reduce->last_ns + quiet_ns;
+    bool quiet = reduce->last_ns > 0 && now_ns > reduce->last_ns + quiet_ns, busy;
     struct cairn_report *report;
 
+    if (reduce->has_said) {
+        reduce->said_ns = now_ns;
+        reduce->has_said = reduce->has_taken = false;
+    }
+    busy = reduce->has_taken && now_ns > reduce->said_ns + quiet_ns;
     if (presence == CAIRN_PRESENCE_GONE ? reduce->said == CAIRN_PRESENCE_GONE
-                                        : presence == CAIRN_PRESENCE_RUNS && !quiet && reduce->said == 0)
+                                        : presence == CAIRN_PRESENCE_RUNS && !quiet && !busy && reduce->said == 0)
         return;
     if (presence != CAIRN_PRESENCE_GONE)
         reduce->gone_ns = 0;

@@ -54,7 +54,8 @@ CAIRN_MUST_CHECK cairn_err cairn_reduce_take(struct cairn_reduce *reduce, const 
 void cairn_reduce_lose(struct cairn_reduce *reduce, uint64_t count);
 
 /* Says what the rank waits in, when that is worth saying: it has been quiet for two seconds, its process does not run, or
- * the opposite was said before. */
+ * the opposite was said before; and when it is busy and nothing was said of it for two seconds, since it is in a long step and
+ * nobody else could tell that from an end. */
 void cairn_reduce_stand(struct cairn_reduce *reduce, enum cairn_presence presence, uint64_t now_ns);
 
 /* Emits MEMBER of every communicator, and forgets what was said of the rank's standing: for somebody who has heard nothing yet. */

@@ -3,6 +3,7 @@
 
 #include "base/ring.h"
 #include "cairn/timing.h"
+#include "replan/topology.h"
 
 #include <sys/mman.h>
 
@@ -181,6 +182,24 @@ test_a_process_has_few_rings(void **state)
         end_ring(&files[i]);
 }
 
+/* Reports of such a rank could not be read, nor what other ranks of the node say behind them. */
+static void
+test_a_job_too_large(void **state)
+{
+    struct cairn_session_hello hello = hello_of(0, 1);
+    struct ring_file file = make_ring();
+    struct trainer trainer;
+
+    hello.world = CAIRN_TOPOLOGY_WORLD_MAX + 1;
+    greet(*state, &trainer, &hello);
+    expect(&trainer, CAIRN_SESSION_WELCOME);
+    hand_over(&trainer, file.fd);
+    await_log(*state, "a ring of rank=0 is not read: its job has more ranks");
+    await_status(*state, "\"rings\":0,");
+    hang_up(&trainer);
+    end_ring(&file);
+}
+
 /* A trainer that writes noise into its ring while it is read harms nobody. */
 static void
 test_noise_in_a_ring(void **state)
@@ -235,6 +254,7 @@ main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_a_ring_is_read, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_what_is_no_ring_is_not_read, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_a_process_has_few_rings, start_node, end_node),
+        cmocka_unit_test_setup_teardown(test_a_job_too_large, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_noise_in_a_ring, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_a_ring_of_the_dead, start_node, end_node),
     };

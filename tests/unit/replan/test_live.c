@@ -23,7 +23,7 @@ struct job {
     struct cairn_reduce *reduces[WORLD];
     uint32_t node[WORLD];
     uint64_t attachment;
-    uint64_t now_ns, seq;
+    uint64_t now_ns, seq, comm;
     uint32_t step, seed;
     uint32_t world;
     uint32_t ranks; /* that report */
@@ -92,6 +92,7 @@ start(struct job *job)
     current = job;
     job->now_ns = 100 * S;
     job->seed = 5;
+    job->comm = COMM;
     job->attachment = 1;
     job->world = job->ranks = WORLD;
     cairn_ledger_init(&job->ledger);
@@ -120,7 +121,7 @@ noise(struct job *job)
 static void
 put(struct job *job, uint32_t rank, uint64_t enter_ns, uint64_t end_ns)
 {
-    struct cairn_timing_record record = {.comm = COMM, .seq = job->seq, .bytes = 4096, .enter_ns = enter_ns, .end_ns = end_ns,
+    struct cairn_timing_record record = {.comm = job->comm, .seq = job->seq, .bytes = 4096, .enter_ns = enter_ns, .end_ns = end_ns,
                                          .rank = rank, .peer = CAIRN_PEER_NONE, .step = job->step,
                                          .ranks = (uint16_t)job->world, .op = CAIRN_ALL_REDUCE};
 
@@ -180,6 +181,30 @@ wait_for_rank(struct job *job, uint32_t missing, uint32_t seconds, enum cairn_pr
         job->now_ns += S;
         for (uint32_t rank = 0; rank < WORLD; rank++)
             cairn_reduce_stand(job->reduces[rank], rank == missing ? presence : CAIRN_PRESENCE_RUNS, job->now_ns);
+        check(job);
+    }
+}
+
+/* All ranks but the last wait in an operation; of that, something is seen or nothing is heard of at all. */
+static void
+wait_for_last(struct job *job, uint32_t seconds, bool busy)
+{
+    struct cairn_timing_record own = {.comm = 77, .rank = WORLD - 1, .peer = CAIRN_PEER_NONE, .ranks = 1, .op = CAIRN_ALL_REDUCE};
+
+    own.step = ++job->step;
+    job->seq++;
+    job->now_ns += 20 * MS;
+    for (uint32_t rank = 0; rank + 1 < WORLD; rank++)
+        put(job, rank, job->now_ns, 0);
+    for (uint32_t half = 0; half < 2 * seconds; half++) {
+        job->now_ns += S / 2;
+        own.seq++;
+        own.enter_ns = job->now_ns - 2 * MS;
+        own.end_ns = job->now_ns;
+        if (busy)
+            assert_int_equal(cairn_reduce_take(job->reduces[WORLD - 1], &own, job->now_ns), CAIRN_OK);
+        for (uint32_t rank = 0; rank < (busy ? WORLD : WORLD - 1); rank++)
+            cairn_reduce_stand(job->reduces[rank], CAIRN_PRESENCE_RUNS, job->now_ns);
         check(job);
     }
 }
@@ -336,6 +361,27 @@ test_checkpoints(void **state)
     end(&job);
 }
 
+/* Whoever does something else while the others wait is not gone; whoever is not heard of at all is. */
+static void
+test_busy_elsewhere(void **state)
+{
+    struct job job;
+
+    (void)state;
+    start(&job);
+    steps(&job, 40, NULL);
+    wait_for_last(&job, 30, true);
+    assert_int_equal(job.ledger.count, 0);
+    end(&job);
+    start(&job);
+    steps(&job, 40, NULL);
+    wait_for_last(&job, 13, false);
+    assert_int_equal(job.ledger.count, 1);
+    assert_int_equal(job.ledger.entries[0].kind, CAIRN_CRASH);
+    assert_int_equal(job.ledger.entries[0].ranks[0], WORLD - 1);
+    end(&job);
+}
+
 static void
 test_gone_and_restarted(void **state)
 {
@@ -358,6 +404,115 @@ test_gone_and_restarted(void **state)
     steps(&job, 60, NULL);
     assert_int_equal(job.ledger.count, 1);
     end(&job);
+}
+
+/* Each start of a job brings communicators of its own names: those of the starts before are forgotten, however many they are. */
+static void
+test_many_starts(void **state)
+{
+    struct cairn_live_view view;
+    struct job job;
+
+    (void)state;
+    start(&job);
+    for (uint32_t starts = 0; starts < 20 * WORLD; starts++) {
+        job.attachment++;
+        job.comm++;
+        for (uint32_t rank = 0; rank < WORLD; rank++)
+            attach(&job, rank);
+        steps(&job, 8, NULL);
+        cairn_live_look(job.live, job.now_ns, &view);
+        assert_int_equal(view.comms, 1);
+        assert_int_equal(view.comms_used, 1);
+    }
+    assert_int_equal(view.ignored, 0);
+    end(&job);
+}
+
+/* A rank names a step that is far ahead, and nothing sensible any more: when it is not waited for, the others are analysed. */
+static void
+test_far_ahead(void **state)
+{
+    struct cairn_live_view before, after;
+    struct job job;
+
+    (void)state;
+    start(&job);
+    steps(&job, 40, NULL);
+    for (uint32_t i = 0; i < 2; i++) {
+        job.step = 4000000000 + i;
+        put(&job, 1, job.now_ns - MS, job.now_ns);
+    }
+    job.step = 40;
+    steps(&job, 600, NULL);
+    cairn_live_look(job.live, job.now_ns, &before);
+    assert_int_equal(before.ranks_reporting, WORLD - 1);
+    steps(&job, 60, NULL);
+    cairn_live_look(job.live, job.now_ns, &after);
+    assert_in_range(after.steps, before.steps + 58, before.steps + 62);
+    end(&job);
+}
+
+static void
+add_link(struct cairn_verdict *verdict, uint32_t source, uint32_t target)
+{
+    assert_int_equal(cairn_list_add(&verdict->links, source), CAIRN_OK);
+    assert_int_equal(cairn_list_add(&verdict->links, target), CAIRN_OK);
+}
+
+/* Links that are found slow later are told of, with the rate as it was; two causes that share a link are two entries, which stay. */
+static void
+test_links(void **state)
+{
+    static struct cairn_ledger ledger;
+    const uint32_t kinds[] = {CAIRN_EVIDENCE_TRANSFER, CAIRN_EVIDENCE_TRANSFER};
+    struct cairn_verdicts verdicts = {0};
+    uint64_t version;
+    uint32_t index;
+
+    (void)state;
+    cairn_ledger_init(&ledger);
+    assert_int_equal(cairn_verdicts_add(&verdicts, CAIRN_SLOW_LINK, &index), CAIRN_OK);
+    verdicts.items[0].rate = 2;
+    add_link(&verdicts.items[0], 0, 1);
+    cairn_ledger_merge(&ledger, &verdicts, kinds, 1, S, NULL, NULL);
+    assert_int_equal(ledger.count, 1);
+    version = ledger.version;
+    add_link(&verdicts.items[0], 2, 3);
+    cairn_ledger_merge(&ledger, &verdicts, kinds, 1, 2 * S, NULL, NULL);
+    assert_int_equal(ledger.count, 1);
+    assert_int_equal(ledger.entries[0].link_count, 2);
+    assert_int_equal(ledger.entries[0].links[2], 2);
+    assert_int_equal(ledger.version, version + 1);
+    assert_int_equal(cairn_verdicts_add(&verdicts, CAIRN_SLOW_LINK, &index), CAIRN_OK);
+    verdicts.items[1].rate = 3;
+    add_link(&verdicts.items[1], 2, 3);
+    for (uint32_t i = 0; i < 3; i++)
+        cairn_ledger_merge(&ledger, &verdicts, kinds, 1, (3 + i) * S, NULL, NULL);
+    assert_int_equal(ledger.count, 2);
+    assert_int_equal(cairn_ledger_open_count(&ledger), 2);
+    assert_int_equal(ledger.entries[0].link_count, 2);
+    assert_true(ledger.entries[0].rate < 2.5 && ledger.entries[1].rate > 2.5);
+    assert_int_equal(ledger.version, version + 2);
+    cairn_verdicts_fini(&verdicts);
+}
+
+/* Somebody is suspected while a verdict on a device or a link lasts; an uneven plan lasts for ever, and is no such. */
+static void
+test_suspects(void **state)
+{
+    static struct cairn_ledger ledger;
+
+    (void)state;
+    cairn_ledger_init(&ledger);
+    assert_false(cairn_ledger_suspects(&ledger));
+    ledger.count = 2;
+    ledger.entries[0] = (struct cairn_ledger_entry){.number = 1, .kind = CAIRN_STRUCTURAL};
+    ledger.entries[1] = (struct cairn_ledger_entry){.number = 2, .kind = CAIRN_SLOW_LINK, .closed_wall_ns = S};
+    assert_int_equal(cairn_ledger_open_count(&ledger), 1);
+    assert_false(cairn_ledger_suspects(&ledger));
+    ledger.entries[1].closed_wall_ns = 0;
+    assert_true(cairn_ledger_suspects(&ledger));
 }
 
 /* Another analyst knows the ledger alone, and hears the communicators anew. */
@@ -417,6 +572,35 @@ test_partial(void **state)
     end(&job);
 }
 
+/* A rank that reports when what is normal has been learned without it is judged too. */
+static void
+test_late(void **state)
+{
+    const double slow[WORLD] = {1, 1, 1, 2};
+    struct cairn_live_view view;
+    struct job job;
+    uint32_t runs;
+
+    (void)state;
+    start(&job);
+    job.ranks = WORLD - 1;
+    steps(&job, 60, NULL);
+    cairn_live_look(job.live, job.now_ns, &view);
+    assert_true(view.is_calibrated);
+    runs = view.runs;
+    job.ranks = WORLD;
+    steps(&job, 60, NULL);
+    cairn_live_look(job.live, job.now_ns, &view);
+    assert_int_equal(view.ranks_reporting, WORLD);
+    assert_int_equal(view.runs, runs + 1);
+    assert_true(view.is_calibrated);
+    steps(&job, 12, slow);
+    assert_int_equal(cairn_ledger_open_count(&job.ledger), 1);
+    assert_int_equal(job.ledger.entries[0].kind, CAIRN_SLOW_COMPUTE);
+    assert_int_equal(job.ledger.entries[0].ranks[0], 3);
+    end(&job);
+}
+
 /* A job that is no more has no open verdicts, whether its end was seen or it is only not heard of. */
 static void
 test_ended(void **state)
@@ -442,6 +626,38 @@ test_ended(void **state)
         assert_int_equal(job.ledger.count, 1);
         end(&job);
     }
+}
+
+/* A step of a minute full of operations is neither the end of the job nor a hang, and its ranks are seen all the while. */
+static void
+test_long_step(void **state)
+{
+    struct cairn_live_view before, view;
+    struct job job;
+
+    (void)state;
+    start(&job);
+    steps(&job, 40, NULL);
+    cairn_live_look(job.live, job.now_ns, &before);
+    job.step++;
+    for (uint32_t half = 0; half < 120; half++) {
+        job.seq++;
+        job.now_ns += S / 2;
+        for (uint32_t rank = 0; rank < WORLD; rank++) {
+            put(&job, rank, job.now_ns - 2 * MS, 0);
+            put(&job, rank, job.now_ns - 2 * MS, job.now_ns);
+            cairn_reduce_stand(job.reduces[rank], CAIRN_PRESENCE_RUNS, job.now_ns);
+        }
+        check(&job);
+        cairn_live_look(job.live, job.now_ns, &view);
+        assert_int_equal(view.ranks_reporting, WORLD);
+    }
+    steps(&job, 20, NULL);
+    cairn_live_look(job.live, job.now_ns, &view);
+    assert_int_equal(view.runs, before.runs);
+    assert_true(view.steps > before.steps + 15);
+    assert_int_equal(job.ledger.count, 0);
+    end(&job);
 }
 
 /* The job goes on with fewer ranks: taken up when the former size has been silent for ten seconds. */
@@ -607,6 +823,38 @@ test_sends_without_ends(void **state)
     }
 }
 
+/* An operation of a communicator beyond those that are kept may be what the rank waited in. */
+static void
+test_beyond_bounds(void **state)
+{
+    struct cairn_reduce_options options = {.rank = 0, .world = 2, .attachment = 1, .emit = look};
+    struct cairn_timing_record member = {.rank = 0, .peer = 0, .ranks = 2, .op = CAIRN_TIMING_MEMBER};
+    struct cairn_timing_record record = {.comm = 1, .rank = 0, .peer = CAIRN_PEER_NONE, .ranks = 2, .op = CAIRN_ALL_REDUCE};
+    struct cairn_reduce *reduce;
+    uint64_t now_ns = 10 * S;
+
+    (void)state;
+    seen_steps = 0;
+    assert_int_equal(cairn_reduce_create(&options, &reduce), CAIRN_OK);
+    for (member.comm = 1; member.comm <= CAIRN_REDUCE_COMMS_MAX; member.comm++)
+        assert_int_equal(cairn_reduce_take(reduce, &member, now_ns), CAIRN_OK);
+    for (record.step = 1; record.step < 20; record.step++) {
+        for (int other = 0; other < (record.step > 10 ? 2 : 1); other++) {
+            record.comm = other ? CAIRN_REDUCE_COMMS_MAX + 1 : 1;
+            record.seq = record.step;
+            record.enter_ns = now_ns += 4 * MS;
+            record.end_ns = now_ns += 4 * MS;
+            assert_int_equal(cairn_reduce_take(reduce, &record, now_ns), CAIRN_OK);
+        }
+        if (record.step == 10)
+            assert_true(seen_compute_ns > 3.9 * MS && seen_compute_ns < 4.1 * MS);
+    }
+    assert_int_equal(seen_steps, 18);
+    assert_true(seen_compute_ns != seen_compute_ns);
+    assert_int_equal(cairn_reduce_count(reduce).lost, 9);
+    cairn_reduce_destroy(reduce);
+}
+
 int
 main(void)
 {
@@ -619,7 +867,15 @@ main(void)
         cmocka_unit_test(test_other_world),
         cmocka_unit_test(test_sends_without_ends),
         cmocka_unit_test(test_partial),
+        cmocka_unit_test(test_late),
+        cmocka_unit_test(test_busy_elsewhere),
+        cmocka_unit_test(test_long_step),
         cmocka_unit_test(test_ends_not_seen),
+        cmocka_unit_test(test_many_starts),
+        cmocka_unit_test(test_far_ahead),
+        cmocka_unit_test(test_links),
+        cmocka_unit_test(test_suspects),
+        cmocka_unit_test(test_beyond_bounds),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
