@@ -124,7 +124,7 @@ price_move(const struct cairn_problem *problem, struct cairn_answer_plan *answer
 }
 
 /* Of what is nearly as fast as the answer's plan, takes what moves least: the plan that runs, its stages with other numbers
- * of micro-batches, its groups divided anew. */
+ * of micro-batches, its groups divided anew; else lets alike groups of the answer's plan keep what they hold. */
 static cairn_err
 prefer_near(const struct cairn_problem *problem, struct cairn_answer_plan *answer)
 {
@@ -148,6 +148,8 @@ prefer_near(const struct cairn_problem *problem, struct cairn_answer_plan *answe
     } else if (!err && redivided && redivided_ms <= near_ms) {
         err = take_lighter(problem, answer, redivided, redivided_ms);
         redivided = NULL;
+    } else if (!err) {
+        err = cairn_migration_settle(problem, current, answer->plan);
     }
     cairn_plan_destroy(shifted);
     cairn_plan_destroy(redivided);
@@ -166,8 +168,6 @@ migrate(const struct cairn_problem *problem, struct cairn_answer_plan *answer)
     if (!err)
         answer->current_ms = cairn_plan_step_ms(problem->current, problem);
     err = prefer_near(problem, answer);
-    if (!err)
-        err = cairn_migration_settle(problem, problem->current, answer->plan);
     return err ? err : price_move(problem, answer);
 }
 
