@@ -8,6 +8,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Groups of the devices of each node with most memory hold a pipeline, and the fastest with each other do not. */
+static cairn_err
+plan_by_memory(const struct cairn_problem *problem, const struct cairn_stop *stop,
+               struct cairn_answer_plan *out)
+{
+    struct cairn_fleet *fleet = NULL;
+    cairn_err err = cairn_fleet_create_by_memory(problem, &fleet);
+
+    if (!err)
+        err = cairn_search(fleet, out->bound_ms, stop, &out->plan, &out->step_ms, &out->complete);
+    cairn_fleet_destroy(fleet);
+    return err == CAIRN_NOT_FOUND ? CAIRN_OK : err;
+}
+
 /* Bound and plan of one set of devices; *plan stays NULL where nothing fits. */
 static cairn_err
 plan_for(const struct cairn_problem *problem, const struct cairn_stop *stop,
@@ -26,6 +40,8 @@ plan_for(const struct cairn_problem *problem, const struct cairn_stop *stop,
     if (!err && !out->plan)
         err = cairn_infeasible_why(fleet, &out->infeasible);
     cairn_fleet_destroy(fleet);
+    if (!err && !out->plan && out->bound_ms < INFINITY && out->infeasible.short_by_bytes == 0)
+        err = plan_by_memory(problem, stop, out);
     return err;
 }
 
@@ -63,17 +79,34 @@ is_healthy(const struct cairn_problem *problem)
 /* A plan that moves less is taken where it is this near to the best. */
 #define NEARLY 1.005
 
-/* Takes a plan instead of the answer's; NULL where it was not near enough. */
+/* Takes a plan instead of the answer's. */
 static void
-prefer(struct cairn_answer_plan *answer, struct cairn_plan *plan, double step_ms)
+take(struct cairn_answer_plan *answer, struct cairn_plan *plan, double step_ms)
 {
-    if (!plan || step_ms > answer->step_ms * NEARLY) {
-        cairn_plan_destroy(plan);
-        return;
-    }
     cairn_plan_destroy(answer->plan);
     answer->plan = plan;
     answer->step_ms = step_ms;
+}
+
+/* Takes the groups that run, divided anew, unless the answer's plan moves less; owns the plan. */
+static cairn_err
+take_lighter(const struct cairn_problem *problem, struct cairn_answer_plan *answer, struct cairn_plan *redivided,
+             double redivided_ms)
+{
+    struct cairn_migration best = {0}, own = {0};
+    cairn_err err = cairn_migration_settle(problem, problem->current, answer->plan);
+
+    if (!err)
+        err = cairn_migration_settle(problem, problem->current, redivided);
+    if (!err)
+        err = cairn_migration_of(problem, problem->current, answer->plan, &best);
+    if (!err)
+        err = cairn_migration_of(problem, problem->current, redivided, &own);
+    if (!err && own.moved_bytes <= best.moved_bytes)
+        take(answer, redivided, redivided_ms);
+    else
+        cairn_plan_destroy(redivided);
+    return err;
 }
 
 /* What the plan moves, and when that pays. */
@@ -90,33 +123,51 @@ price_move(const struct cairn_problem *problem, struct cairn_answer_plan *answer
     return err;
 }
 
-/* Looks at the plan from what runs now: what moves least among what is nearly as fast, and its price. */
+/* Of what is nearly as fast as the answer's plan, takes what moves least: the plan that runs, its stages with other numbers
+ * of micro-batches, its groups divided anew; else lets alike groups of the answer's plan keep what they hold. */
 static cairn_err
-migrate(const struct cairn_problem *problem, struct cairn_answer_plan *answer)
+prefer_near(const struct cairn_problem *problem, struct cairn_answer_plan *answer)
 {
     const struct cairn_plan *current = problem->current;
-    struct cairn_plan *redivided = NULL;
-    struct cairn_fault fault;
-    double redivided_ms;
-    cairn_err err;
+    struct cairn_plan *shifted = NULL, *redivided = NULL;
+    double near_ms = answer->step_ms * NEARLY, shifted_ms = INFINITY, redivided_ms = INFINITY;
+    cairn_err err = cairn_migration_redivide(problem, current, &redivided, &redivided_ms);
 
-    err = cairn_plan_check(current, problem, &fault);
-    if (err == CAIRN_NOMEM)
-        return err;
-    if (!err)
-        answer->current_ms = cairn_plan_step_ms(current, problem);
-    err = cairn_migration_redivide(problem, current, &redivided, &redivided_ms);
-    if (err)
-        return err;
-    if (redivided && answer->current_ms <= answer->step_ms * NEARLY) {
+    if (!err && answer->current_ms > near_ms)
+        err = cairn_migration_shift(problem, current, &shifted, &shifted_ms);
+    if (!err && redivided && answer->current_ms <= near_ms) {
         /* Keeping what runs costs nothing: the copy gets its layers and micro-batches back. */
         memcpy(redivided->pipelines, current->pipelines,
                current->pipeline_count * sizeof(*current->pipelines));
         memcpy(redivided->stages, current->stages, current->stage_count * sizeof(*current->stages));
-        redivided_ms = answer->current_ms;
+        take(answer, redivided, answer->current_ms);
+        redivided = NULL;
+    } else if (!err && shifted && shifted_ms <= near_ms) {
+        take(answer, shifted, shifted_ms);
+        shifted = NULL;
+    } else if (!err && redivided && redivided_ms <= near_ms) {
+        err = take_lighter(problem, answer, redivided, redivided_ms);
+        redivided = NULL;
+    } else if (!err) {
+        err = cairn_migration_settle(problem, current, answer->plan);
     }
-    prefer(answer, redivided, redivided_ms);
-    err = cairn_migration_settle(problem, current, answer->plan);
+    cairn_plan_destroy(shifted);
+    cairn_plan_destroy(redivided);
+    return err;
+}
+
+/* Looks at the plan from what runs now: what moves least among what is nearly as fast, and its price. */
+static cairn_err
+migrate(const struct cairn_problem *problem, struct cairn_answer_plan *answer)
+{
+    struct cairn_fault fault;
+    cairn_err err = cairn_plan_check(problem->current, problem, &fault);
+
+    if (err == CAIRN_NOMEM)
+        return err;
+    if (!err)
+        answer->current_ms = cairn_plan_step_ms(problem->current, problem);
+    err = prefer_near(problem, answer);
     return err ? err : price_move(problem, answer);
 }
 

@@ -22,9 +22,10 @@ struct cairn_answer_plan {
     struct cairn_infeasible infeasible;
 };
 
-/* Plans. Of plans within half a per cent of the best found, the current one and its groups divided anew come first,
- * since they move nothing, or only layers. `stop` ends the search early, `stop_healthy` that of the healthy plan after it; never before there is a plan. The caller ends *out with
- * cairn_answer_plan_fini. CAIRN_NOMEM. */
+/* Plans. Of plans within half a per cent of the best found, the current one comes first, then its stages with other numbers of
+ * micro-batches, since they move nothing; then its groups divided anew, which move layers, where that is not more than the best
+ * plan moves. `stop` ends the search early, `stop_healthy` that of the healthy plan after it; never before there is a plan. The
+ * caller ends *out with cairn_answer_plan_fini. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_answer_plan_make(const struct cairn_problem *problem,
                                                   const struct cairn_stop *stop,
                                                   const struct cairn_stop *stop_healthy,

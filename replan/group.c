@@ -37,6 +37,17 @@ by_node_and_rate(const void *left, const void *right)
     return a->id < b->id ? -1 : a->id > b->id;
 }
 
+static int
+by_node_and_memory(const void *left, const void *right)
+{
+    const struct cairn_device *a = ((const struct placed *)left)->device;
+    const struct cairn_device *b = ((const struct placed *)right)->device;
+
+    if (a->node == b->node && a->memory_bytes != b->memory_bytes)
+        return a->memory_bytes > b->memory_bytes ? -1 : 1;
+    return by_node_and_rate(left, right);
+}
+
 static void
 fill(struct cairn_fleet *fleet, const struct placed *placed)
 {
@@ -115,8 +126,8 @@ find_alike(struct cairn_fleet *fleet)
     return CAIRN_OK;
 }
 
-cairn_err
-cairn_fleet_create(const struct cairn_problem *problem, struct cairn_fleet **out)
+static cairn_err
+create(const struct cairn_problem *problem, bool by_memory, struct cairn_fleet **out)
 {
     size_t room = (size_t)problem->device_count + 1;
     struct cairn_fleet *fleet = calloc(1, sizeof(*fleet));
@@ -126,6 +137,7 @@ cairn_fleet_create(const struct cairn_problem *problem, struct cairn_fleet **out
     if (!fleet || !placed)
         goto done;
     fleet->problem = problem;
+    fleet->by_memory = by_memory;
     fleet->order = calloc(room, sizeof(*fleet->order));
     fleet->node_first = calloc(room, sizeof(*fleet->node_first));
     fleet->node_alike = calloc(room, sizeof(*fleet->node_alike));
@@ -135,7 +147,7 @@ cairn_fleet_create(const struct cairn_problem *problem, struct cairn_fleet **out
     for (uint32_t i = 0; i < problem->device_count; i++)
         if (problem->devices[i].rate > 0)
             placed[fleet->device_count++] = (struct placed){&problem->devices[i], i};
-    qsort(placed, fleet->device_count, sizeof(*placed), by_node_and_rate);
+    qsort(placed, fleet->device_count, sizeof(*placed), by_memory ? by_node_and_memory : by_node_and_rate);
     fill(fleet, placed);
     err = find_alike(fleet);
     if (err)
@@ -146,6 +158,18 @@ done:
     cairn_fleet_destroy(fleet);
     free(placed);
     return err;
+}
+
+cairn_err
+cairn_fleet_create(const struct cairn_problem *problem, struct cairn_fleet **out)
+{
+    return create(problem, false, out);
+}
+
+cairn_err
+cairn_fleet_create_by_memory(const struct cairn_problem *problem, struct cairn_fleet **out)
+{
+    return create(problem, true, out);
 }
 
 /* The best of a prefix of a node's devices; size 0: its last device is in no group. */

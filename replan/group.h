@@ -12,6 +12,8 @@
 
 #include "replan/problem.h"
 
+#include <stdbool.h>
+
 /* The live devices, node by node, the fastest first (ties: more memory, then lower id). */
 struct cairn_fleet {
     const struct cairn_problem *problem; /* borrowed */
@@ -23,10 +25,16 @@ struct cairn_fleet {
     uint64_t *node_memory_bytes; /* [node_count] of the device with most memory */
     double rate_min;
     uint64_t memory_bytes_max;
+    bool by_memory; /* those of a node with most memory come first instead */
 };
 
 CAIRN_MUST_CHECK cairn_err cairn_fleet_create(const struct cairn_problem *problem,
                                               struct cairn_fleet **out);
+
+/* The same with the devices of each node in order of memory, the most first, then of rate: the groups that hold most. For the
+ * search where devices of a node differ in memory and nothing fits otherwise; bounds need the order of rates. */
+CAIRN_MUST_CHECK cairn_err cairn_fleet_create_by_memory(const struct cairn_problem *problem,
+                                                        struct cairn_fleet **out);
 void cairn_fleet_destroy(struct cairn_fleet *fleet); /* NULL is allowed */
 
 /* Consecutive devices of a fleet's order. */

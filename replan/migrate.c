@@ -96,22 +96,18 @@ cairn_stage_kind_of(const struct cairn_problem *problem, const struct cairn_plan
     return kind;
 }
 
-/* What the devices of one stage's group hold of the layers of another stage of the same size. */
-static double
-group_holds(const struct cairn_problem *problem, const struct cairn_plan *plan,
-            const struct holding *was, const struct cairn_plan_stage *group,
-            const struct cairn_plan_stage *stage)
+/* How many layers of a stage the devices of a group hold, each device's counted; their parts are settled afterwards. */
+static uint64_t
+group_holds(const struct holding *group, uint32_t count, const struct cairn_plan_stage *stage)
 {
-    double held = 0;
+    uint32_t stage_end = stage->first_layer + stage->layer_count;
+    uint64_t held = 0;
 
-    for (uint32_t i = 0; i < group->device_count; i++) {
-        struct holding own =
-            was[cairn_problem_device_find(problem, plan->devices[group->first_device + i])];
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t first = group[i].first_layer > stage->first_layer ? group[i].first_layer : stage->first_layer;
+        uint32_t end = group[i].layer_end < stage_end ? group[i].layer_end : stage_end;
 
-        own.position = 0; /* parts are settled afterwards */
-        own.size = own.size > 0 ? 1 : 0;
-        held += shared_layers(&own, &(struct holding){stage->first_layer,
-                                                      stage->first_layer + stage->layer_count, 0, 1});
+        held += group[i].size > 0 && end > first ? end - first : 0;
     }
     return held;
 }
@@ -151,31 +147,35 @@ cairn_migration_settle(const struct cairn_problem *problem, const struct cairn_p
 {
     struct holding *was = holdings_of(problem, from);
     struct cairn_stage_kind *kinds = calloc((size_t)plan->stage_count + 1, sizeof(*kinds));
+    struct holding *held = calloc((size_t)plan->device_count + 1, sizeof(*held)); /* by the place in plan->devices */
     uint32_t count = plan->stage_count <= SETTLED_STAGES_MAX ? plan->stage_count : 0;
 
-    if (!was || !kinds) {
+    if (!was || !kinds || !held) {
         free(was);
         free(kinds);
+        free(held);
         return CAIRN_NOMEM;
     }
+    for (uint32_t i = 0; i < plan->device_count; i++)
+        held[i] = was[cairn_problem_device_find(problem, plan->devices[i])];
     for (uint32_t i = 0; i < plan->stage_count; i++)
         kinds[i] = cairn_stage_kind_of(problem, plan, &plan->stages[i]);
     for (uint32_t i = 0; i < count; i++) { /* stage i takes the best group of those not taken yet */
         struct cairn_plan_stage *stage = &plan->stages[i];
-        double best_held = group_holds(problem, plan, was, stage, stage);
+        uint64_t best_held = group_holds(held + stage->first_device, stage->device_count, stage);
         uint32_t best = i, first_device;
 
         for (uint32_t j = i + 1; j < count; j++) {
-            struct cairn_plan_stage *group = &plan->stages[j];
-            double held;
+            const struct cairn_plan_stage *group = &plan->stages[j];
+            uint64_t group_held;
 
             if (group->device_count != stage->device_count ||
                 kinds[j].rate > kinds[i].rate || kinds[j].rate < kinds[i].rate ||
                 kinds[j].memory_bytes != kinds[i].memory_bytes)
                 continue;
-            held = group_holds(problem, plan, was, group, stage);
-            if (held > best_held) {
-                best_held = held;
+            group_held = group_holds(held + group->first_device, group->device_count, stage);
+            if (group_held > best_held) {
+                best_held = group_held;
                 best = j;
             }
         }
@@ -187,6 +187,7 @@ cairn_migration_settle(const struct cairn_problem *problem, const struct cairn_p
         settle_parts(problem, plan, was, &plan->stages[i]);
     free(was);
     free(kinds);
+    free(held);
     return CAIRN_OK;
 }
 

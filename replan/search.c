@@ -146,8 +146,11 @@ enough_ms(const struct search *search, struct cairn_division *division)
 {
     double high_ms = search->bound_ms * 1e12; /* far more than any plan takes: does it fit at all? */
 
-    if (cairn_division_microbatches(division, high_ms) < search->problem->microbatches)
-        return INFINITY;
+    if (cairn_division_microbatches(division, high_ms) < search->problem->microbatches) {
+        cairn_division_set_target(division, high_ms); /* near the bound no order of stages did anything; another one may fit */
+        if (cairn_division_microbatches(division, high_ms) < search->problem->microbatches)
+            return INFINITY;
+    }
     for (high_ms = search->bound_ms * 2;
          cairn_division_microbatches(division, high_ms) < search->problem->microbatches;)
         high_ms *= 2;

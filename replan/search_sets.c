@@ -11,7 +11,8 @@
 enum aim {
     AIM_WHOLE,  /* micro-batches, as pipelines by themselves */
     AIM_STAGES, /* micro-batches, as stages */
-    AIM_SPEED   /* every device that adds to the speed of all; of equal speed the largest groups */
+    AIM_SPEED,  /* every device that adds to the speed of all; of equal speed the largest groups */
+    AIM_MEMORY  /* all the memory there is, whatever the speed */
 };
 
 struct worth {
@@ -32,6 +33,8 @@ worth_of(const void *context, uint32_t size_index, double rate, uint64_t memory_
 
     if (layers == 0)
         return 0;
+    if (worth->aim == AIM_MEMORY)
+        return (double)bytes;
     if (worth->aim == AIM_SPEED)
         return (1 + 1e-6 * size->size) / (size->cost * rate);
     if (worth->aim == AIM_WHOLE) /* fractions only where whole ones are equal */
@@ -167,8 +170,12 @@ cairn_unit_sets_find(struct cairn_unit_sets *sets)
 {
     static const double times[] = {1.0, 1.03, 1.1, 1.4};
     uint32_t size_count = sets->problem->size_count;
-    cairn_err err = add_set(sets, (1u << size_count) - 1, sets->bound_ms, AIM_SPEED);
+    cairn_err err = CAIRN_OK;
 
+    for (uint32_t i = size_count; !err && sets->fleet->by_memory && i-- > 0;)
+        err = add_set(sets, 1u << i, sets->bound_ms, AIM_MEMORY);
+    if (!err)
+        err = add_set(sets, (1u << size_count) - 1, sets->bound_ms, AIM_SPEED);
     if (!err)
         err = add_priced_sets(sets);
     for (uint32_t t = 0; t < sizeof(times) / sizeof(*times); t++) {

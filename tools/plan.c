@@ -87,11 +87,25 @@ print_json(const struct cairn_problem *problem, const struct cairn_answer_plan *
     return cairn_planning_print("plan", &writer);
 }
 
+/* What moves, and how long that takes where link_gbps says. */
+static void
+print_move(const struct cairn_answer_plan *answer)
+{
+    char shown[CAIRN_SHOWN_BYTES];
+
+    printf("%s move", cairn_show_bytes(answer->migration.moved_bytes, shown));
+    if (answer->migration.migrate_ms > 0)
+        printf(", in about %.0f ms", answer->migration.migrate_ms);
+    if (answer->current_ms < INFINITY)
+        printf("; the plan that runs takes %.1f ms a step\n", answer->current_ms);
+    else
+        printf("; the plan that runs cannot go on\n");
+}
+
 static void
 print_table(const struct cairn_problem *problem, const struct cairn_answer_plan *answer, double plan_ms)
 {
     const struct cairn_plan *plan = answer->plan;
-    char shown[CAIRN_SHOWN_BYTES];
 
     printf("%-9s %-13s %-6s %s\n", "pipeline", "micro-batches", "stages", "layers (devices) of each stage");
     for (uint32_t i = 0; i < plan->pipeline_count; i++) {
@@ -106,13 +120,13 @@ print_table(const struct cairn_problem *problem, const struct cairn_answer_plan 
     }
     printf("%" PRIu32 " of %" PRIu32 " devices are in use\n", plan->device_count,
            problem->device_count);
-    printf("a step takes %.1f ms; no plan takes less than %.1f ms (%.2f %% less); healthy: %.1f ms\n",
-           answer->step_ms, answer->bound_ms, 100 * (1 - answer->bound_ms / answer->step_ms),
-           answer->healthy_ms);
+    printf("a step takes %.1f ms; no plan takes less than %.1f ms (%.2f %% less)", answer->step_ms, answer->bound_ms,
+           100 * (1 - answer->bound_ms / answer->step_ms));
+    if (answer->healthy_ms < INFINITY)
+        printf("; healthy: %.1f ms", answer->healthy_ms);
+    printf("\n");
     if (answer->migration.moved_bytes > 0)
-        printf("%s move, in about %.0f ms; the plan that runs takes %.1f ms a step%s\n",
-               cairn_show_bytes(answer->migration.moved_bytes, shown), answer->migration.migrate_ms,
-               answer->current_ms, answer->current_ms < INFINITY ? "" : " (it cannot go on)");
+        print_move(answer);
     if (answer->payback_steps > 0)
         printf("the move has paid for itself after %" PRIu64 " steps\n", answer->payback_steps);
     if (answer->slow_layers > 0)

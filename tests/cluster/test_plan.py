@@ -6,6 +6,7 @@ import random
 import subprocess
 import tempfile
 import unittest
+from xml.etree import ElementTree
 
 from harness import CAIRN, LOST, OK, USAGE, build
 
@@ -117,6 +118,21 @@ class Planner(unittest.TestCase):
         self.assertGreater(moved["migrate_ms"], 0)
         self.assertGreaterEqual(moved["payback_steps"], 1)
         self.assertAlmostEqual(moved["step_ms"], self.step_ms(what, moved), delta=1e-6 * moved["step_ms"])
+
+    def test_the_picture_names_who_is_slow_left_out_and_dead(self):
+        what = problem(16, layer_bytes=6 << 30)
+        for device in what["devices"]:
+            device["rate"] = {3: 1.2, 5: 5000.0, 9: None}.get(device["id"], 1.0)  # 5: a layer would take longer than any step
+        svg = os.path.join(self.folder, "plan.svg")
+        code, out, err = self.run_verb("plan", "--problem", self.file("problem.json", what), "--explain", "--svg", svg)
+        self.assertEqual(code, OK, err)
+        self.assertRegex(out, r"(?m)^left out:.*\b5 \(rate 5e\+03\)")
+        self.assertRegex(out, r"(?m)^dead: 9$")
+        self.assertIn("to fill and drain", out)
+        with open(svg, encoding="utf-8") as drawing:
+            drawn = drawing.read()
+        boxes = {int(e.text): e.get("fill") for e in ElementTree.fromstring(drawn) if e.tag.endswith("text") and (e.text or "").isdigit()}
+        self.assertEqual((boxes[5], boxes[9]), ("black", "white"))
 
     def test_nothing_fits(self):
         for change, constraint in (({"layer_bytes": 200 << 30}, "memory"), ({"devices": []}, "devices"), ({"tp_cost": {"16": 1.0}}, "groups")):

@@ -14,6 +14,7 @@
 #include "tests/unit/replan/small.h"
 
 enum { NODES = 6, NODE_DEVICES = 2, PIPELINES = 2, STAGES = 3, RANDOM = 300 };
+enum { MANY_DEVICES = 2048, MANY_STAGES = 256 }; /* of a pipeline */
 
 static bool
 never(void *context)
@@ -156,6 +157,49 @@ test_random(void **test_state)
     assert_true(best >= 27);
 }
 
+/* As many slow links and stages as are looked at: the work is bounded, and what comes out is not worse. */
+static void
+test_many(void **test_state)
+{
+    struct cairn_problem problem = {.layers = MANY_STAGES,
+                                    .layer_ms = 5,
+                                    .microbatches = MANY_DEVICES,
+                                    .tp = 1,
+                                    .sizes = {{1, 1}},
+                                    .size_count = 1,
+                                    .layer_bytes = 100,
+                                    .device_count = MANY_DEVICES,
+                                    .slow_link_count = CAIRN_PROBLEM_SLOW_LINKS_MAX};
+    struct cairn_plan *plan = NULL;
+    struct cairn_fault fault;
+    uint32_t before, after;
+
+    (void)test_state;
+    problem.devices = calloc(MANY_DEVICES, sizeof(*problem.devices));
+    problem.slow_links = calloc(CAIRN_PROBLEM_SLOW_LINKS_MAX, sizeof(*problem.slow_links));
+    assert_true(problem.devices && problem.slow_links);
+    assert_int_equal(cairn_plan_create(MANY_DEVICES / MANY_STAGES, MANY_DEVICES, MANY_DEVICES, &plan), CAIRN_OK);
+    for (uint32_t i = 0; i < MANY_DEVICES; i++) {
+        problem.devices[i] = (struct cairn_device){i, i, 1, 1000};
+        if (i % MANY_STAGES == 0)
+            plan->pipelines[plan->pipeline_count++] = (struct cairn_plan_pipeline){MANY_STAGES, i, MANY_STAGES};
+        plan->stages[plan->stage_count++] = (struct cairn_plan_stage){i, 1, i % MANY_STAGES, 1};
+        plan->devices[plan->device_count++] = i;
+    }
+    for (uint32_t i = 0; i < CAIRN_PROBLEM_SLOW_LINKS_MAX; i++) /* both hold the same layer */
+        problem.slow_links[i] = (struct cairn_slow_link){{i, i + MANY_STAGES}, 10};
+    assert_int_equal(cairn_plan_check(plan, &problem, &fault), CAIRN_OK);
+    assert_int_equal(cairn_links_slow_layers(&problem, plan, &before), CAIRN_OK);
+    assert_int_equal(before, MANY_STAGES);
+    assert_int_equal(cairn_links_settle(&problem, plan), CAIRN_OK);
+    assert_int_equal(cairn_links_slow_layers(&problem, plan, &after), CAIRN_OK);
+    print_message("%u of %u layers are left on slow links\n", after, before);
+    assert_true(after < before);
+    assert_int_equal(cairn_plan_check(plan, &problem, &fault), CAIRN_OK);
+    cairn_plan_destroy(plan);
+    cairn_problem_fini(&problem);
+}
+
 /* The whole answer: a plan of its own, off the slow link. */
 static void
 test_answer(void **test_state)
@@ -184,6 +228,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_pair),
         cmocka_unit_test(test_random),
+        cmocka_unit_test(test_many),
         cmocka_unit_test(test_answer),
     };
 

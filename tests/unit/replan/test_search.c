@@ -228,6 +228,45 @@ test_infeasible(void **test_state)
     assert_true(short_of_memory > 50 && dead > 10);
 }
 
+/* Too many devices to try everything, and memory that only the right order of stages, or groups of the devices with most
+ * memory, have enough of: there is a plan, and it is found. */
+static void
+test_memory_decides(void **test_state)
+{
+    static const struct {
+        struct cairn_problem problem;
+        uint32_t node_devices;
+        uint64_t memory_bytes[4]; /* of devices in turn */
+        double rates[4];
+    } cases[] = {
+        {{.layers = 150, .layer_ms = 1, .microbatches = 4, .tp = 1, .sizes = {{1, 1}}, .size_count = 1, .layer_bytes = 10,
+          .activation_bytes = 10, .device_count = 10}, 1, {1000, 220, 1000, 220}, {1.5, 1, 1.5, 1}},
+        {{.layers = 60, .layer_ms = 1, .microbatches = 16, .tp = 2, .sizes = {{2, 1}}, .size_count = 1, .layer_bytes = 10,
+          .device_count = 12}, 4, {80, 40, 80, 40}, {1, 1.1, 1.2, 1.3}},
+    };
+    const struct cairn_stop stop = {never, NULL};
+
+    (void)test_state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct cairn_problem problem = cases[i].problem;
+        struct cairn_answer_plan answer = {0};
+        struct cairn_fault fault = {""};
+
+        problem.devices = calloc(problem.device_count, sizeof(*problem.devices));
+        assert_non_null(problem.devices);
+        for (uint32_t at = 0; at < problem.device_count; at++)
+            problem.devices[at] = (struct cairn_device){at, at / cases[i].node_devices, cases[i].rates[at % 4],
+                                                        cases[i].memory_bytes[at % 4]};
+        assert_int_equal(cairn_answer_plan_make(&problem, &stop, &stop, &answer), CAIRN_OK);
+        assert_non_null(answer.plan);
+        if (cairn_plan_check(answer.plan, &problem, &fault))
+            fail_msg("case %zu: %s", i, fault.text);
+        assert_true(answer.bound_ms <= answer.step_ms);
+        cairn_answer_plan_fini(&answer);
+        cairn_problem_fini(&problem);
+    }
+}
+
 int
 main(void)
 {
@@ -235,6 +274,7 @@ main(void)
         cmocka_unit_test(test_small),
         cmocka_unit_test(test_bound_counts_whole_micro_batches),
         cmocka_unit_test(test_infeasible),
+        cmocka_unit_test(test_memory_decides),
     };
 
     return cmocka_run_group_tests_name("replan/search", tests, NULL, NULL);
