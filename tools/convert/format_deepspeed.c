@@ -78,7 +78,8 @@ read_part(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_file
 {
     uint32_t models = files->model_count / files->part_count;
     uint32_t optims = files->optim_count / files->part_count;
-    char *const *model = &files->models[state->part * models], *const *optim = &files->optims[state->part * optims];
+    char *const *model = &files->models[state->part * models];
+    char *const *optim = optims ? &files->optims[state->part * optims] : NULL;
     cairn_err err;
 
     err = cairn_deepspeed_model_read(checkpoint, state, model[0], 0, complaint);
