@@ -1,6 +1,7 @@
 /* replan/reduce.c - one rank's timing records become reports. */
 #include "replan/reduce.h"
 
+#include "replan/tally.h"
 #include "replan/topology.h"
 
 #include <math.h>
@@ -53,6 +54,8 @@ struct cairn_reduce {
     bool has_said, has_taken; /* a report was made, a record taken, since it was last looked at what the rank does */
     uint64_t said_ns;         /* when that was seen of a report */
     uint64_t gone_ns;
+    struct cairn_tally tally;
+    bool said_counts; /* nothing was taken since */
     struct cairn_report report; /* room to make one */
 };
 
@@ -174,6 +177,7 @@ void
 cairn_reduce_announce(struct cairn_reduce *reduce)
 {
     reduce->said = 0;
+    reduce->said_counts = false;
     for (uint32_t i = 0; i < reduce->comm_count; i++)
         emit_member(reduce, &reduce->comms[i]);
 }
@@ -218,6 +222,14 @@ pair_of(struct cairn_reduce *reduce, uint32_t comm, uint32_t peer)
 }
 
 /* ---- records ---- */
+
+/* An operation is not taken in: the step under way says nothing of computation. */
+static void
+leave_out(struct cairn_reduce *reduce, uint64_t count)
+{
+    reduce->counts.lost += count;
+    reduce->lossy = true;
+}
 
 /* False where a record cannot be one of this rank's. */
 static bool
@@ -321,7 +333,7 @@ take_in(struct cairn_reduce *reduce, const struct cairn_record *record, struct l
         return CAIRN_OK;
     }
     if (!next && intake->sample_count >= CAIRN_REDUCE_STEP_RECORDS_MAX && record->end_ns > 0) {
-        cairn_reduce_lose(reduce, 1);
+        leave_out(reduce, 1);
         return CAIRN_OK;
     }
     reduce->has_taken = true;
@@ -367,20 +379,27 @@ cairn_reduce_take(struct cairn_reduce *reduce, const struct cairn_timing_record 
     }
     comm = comm_of(reduce, record);
     if (comm == CAIRN_REDUCE_COMMS_MAX) {
-        cairn_reduce_lose(reduce, 1); /* the rank may have waited in it */
+        leave_out(reduce, 1); /* the rank may have waited in it */
         return CAIRN_OK;
     }
-    if (record->op == CAIRN_TIMING_MEMBER) {
-        reduce->comms[comm].place = record->peer;
-        emit_member(reduce, &reduce->comms[comm]);
+    if (record->op == CAIRN_TIMING_MEMBER) { /* which a source repeats */
+        if (reduce->comms[comm].place != record->peer) {
+            reduce->comms[comm].place = record->peer;
+            emit_member(reduce, &reduce->comms[comm]);
+        }
         return CAIRN_OK;
     }
+    reduce->said_counts = false;
+    if (reduce->comms[comm].place != CAIRN_PLACE_NONE)
+        cairn_tally_take(&reduce->tally, record);
     reduce->last_ns = record->end_ns > value.start_ns ? record->end_ns : value.start_ns;
     if (record->step > reduce->counts.step)
         reduce->counts.step = record->step;
     value.step = record->step ? record->step : reduce->counts.step;
-    if (value.step == 0)
-        return CAIRN_OK; /* before the first update, or in a job that names no steps */
+    if (value.step == 0) { /* before the first update, or in a job that names no steps */
+        reduce->has_taken = true;
+        return CAIRN_OK;
+    }
     value.op = (uint8_t)record->op;
     value.comm = comm;
     lane = comm * 16 + value.op;
@@ -388,7 +407,7 @@ cairn_reduce_take(struct cairn_reduce *reduce, const struct cairn_timing_record 
         value.comm = CAIRN_COMM_NONE;
         value.peer = pair_of(reduce, comm, record->peer);
         if (value.peer == CAIRN_REDUCE_PAIRS_MAX) {
-            cairn_reduce_lose(reduce, 1);
+            leave_out(reduce, 1);
             return CAIRN_OK;
         }
         lane = COLLECTIVE_LANES + 2 * value.peer + (value.op == CAIRN_RECV);
@@ -402,11 +421,28 @@ cairn_reduce_take(struct cairn_reduce *reduce, const struct cairn_timing_record 
 void
 cairn_reduce_lose(struct cairn_reduce *reduce, uint64_t count)
 {
-    reduce->counts.lost += count;
-    reduce->lossy = true;
+    leave_out(reduce, count);
+    cairn_tally_lose(&reduce->tally, count);
+}
+
+void
+cairn_reduce_begin_late(struct cairn_reduce *reduce)
+{
+    reduce->tally.is_late = true;
 }
 
 /* ---- standings ---- */
+
+/* Before the standing that says that the rank is quiet, so that it is known what its counts are when that is. */
+static void
+emit_counts(struct cairn_reduce *reduce)
+{
+    struct cairn_report *report = begin_report(reduce, CAIRN_REPORT_COUNTS);
+
+    cairn_tally_fill(&reduce->tally, report);
+    reduce->said_counts = true;
+    reduce->options.emit(reduce->options.context, report);
+}
 
 void
 cairn_reduce_stand(struct cairn_reduce *reduce, enum cairn_presence presence, uint64_t now_ns)
@@ -426,7 +462,11 @@ cairn_reduce_stand(struct cairn_reduce *reduce, enum cairn_presence presence, ui
         reduce->gone_ns = 0;
     else if (reduce->gone_ns == 0)
         reduce->gone_ns = now_ns;
+    if ((quiet || presence != CAIRN_PRESENCE_RUNS) && !reduce->said_counts && reduce->tally.entered > 0)
+        emit_counts(reduce);
     report = begin_report(reduce, CAIRN_REPORT_STANDING);
+    report->quiet_ns = quiet ? now_ns - reduce->last_ns : 0;
+    report->entered = reduce->tally.entered;
     report->presence = presence;
     report->life_ns = presence == CAIRN_PRESENCE_GONE ? reduce->gone_ns : now_ns;
     report->open_count = presence == CAIRN_PRESENCE_GONE ? 0 : reduce->intake.open_count;

@@ -48,8 +48,8 @@ enum cairn_collective {
 enum { CAIRN_PEER_NONE = 0xffffffffu, CAIRN_COMM_RANKS_MAX = 0xffff };
 
 /*
- * In place of an operation: a rank says which place it has in a communicator (`peer`), once, before
- * it uses it. Where a source writes such records, and only there, the peers of send and recv are
+ * In place of an operation: a rank says which place it has in a communicator (`peer`), before it
+ * uses it and now and then again. Where a source writes such records, and only there, the peers of send and recv are
  * such places, and seq counts every operation of a communicator for itself, as NCCL does.
  */
 enum { CAIRN_TIMING_MEMBER = 0x100 };
