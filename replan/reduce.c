@@ -27,6 +27,12 @@ struct pair {
     bool is_place;
 };
 
+/* What a rank has to compute in a step. */
+struct work {
+    uint32_t step;
+    double amount;
+};
+
 /* What is known of a lane of operations. */
 struct lane {
     uint32_t outstanding;            /* entered since the last end */
@@ -54,6 +60,7 @@ struct cairn_reduce {
     bool has_said, has_taken; /* a report was made, a record taken, since it was last looked at what the rank does */
     uint64_t said_ns;         /* when that was seen of a report */
     uint64_t gone_ns;
+    struct work work[2]; /* of the last step that it was said of, and the one before */
     struct cairn_tally tally;
     bool said_counts; /* nothing was taken since */
     struct cairn_report report; /* room to make one */
@@ -157,6 +164,12 @@ fill_samples(const struct cairn_reduce *reduce, const struct cairn_rank_step *do
     }
 }
 
+static double
+work_in(const struct cairn_reduce *reduce, uint32_t step)
+{
+    return reduce->work[0].step == step ? reduce->work[0].amount : reduce->work[1].step == step ? reduce->work[1].amount : 0;
+}
+
 static void
 emit_step(struct cairn_reduce *reduce, const struct cairn_rank_step *done, bool known, uint64_t end_ns)
 {
@@ -167,7 +180,7 @@ emit_step(struct cairn_reduce *reduce, const struct cairn_rank_step *done, bool 
     for (int i = 0; i < CAIRN_GAPS; i++)
         report->compute_ns[i] = known ? done->compute_ns[i] : (double)NAN;
     report->span_ns = done->span_ns;
-    report->work = done->work;
+    report->work = work_in(reduce, done->step);
     report->sends_aside = done->sends_aside;
     fill_samples(reduce, done, report);
     reduce->options.emit(reduce->options.context, report);
@@ -235,7 +248,11 @@ leave_out(struct cairn_reduce *reduce, uint64_t count)
 static bool
 is_possible(const struct cairn_reduce *reduce, const struct cairn_timing_record *record, uint64_t now_ns)
 {
-    if ((record->rank != reduce->options.rank && record->rank != RANK_UNKNOWN) || record->comm == 0)
+    if (record->rank != reduce->options.rank && record->rank != RANK_UNKNOWN)
+        return false;
+    if (record->op == CAIRN_TIMING_WORK)
+        return record->bytes > 0 && record->step < UINT32_MAX - 1;
+    if (record->comm == 0)
         return false;
     if (record->op == CAIRN_TIMING_MEMBER)
         return record->peer < CAIRN_COMM_RANKS_MAX;
@@ -359,6 +376,18 @@ take_in(struct cairn_reduce *reduce, const struct cairn_record *record, struct l
     return err;
 }
 
+static void
+note_work(struct cairn_reduce *reduce, const struct cairn_timing_record *record)
+{
+    uint32_t step = record->step ? record->step : reduce->counts.step;
+
+    if (step != reduce->work[0].step) {
+        reduce->work[1] = reduce->work[0];
+        reduce->work[0] = (struct work){.step = step};
+    }
+    reduce->work[0].amount += (double)record->bytes;
+}
+
 cairn_err
 cairn_reduce_take(struct cairn_reduce *reduce, const struct cairn_timing_record *record, uint64_t now_ns)
 {
@@ -375,6 +404,10 @@ cairn_reduce_take(struct cairn_reduce *reduce, const struct cairn_timing_record 
     reduce->counts.records++;
     if (!is_possible(reduce, record, now_ns)) {
         reduce->counts.refused++;
+        return CAIRN_OK;
+    }
+    if (record->op == CAIRN_TIMING_WORK) {
+        note_work(reduce, record);
         return CAIRN_OK;
     }
     comm = comm_of(reduce, record);

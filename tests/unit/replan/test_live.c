@@ -382,6 +382,42 @@ test_uneven_late(void **state)
     }
 }
 
+/* Ranks whose sequences differ by step, and say so, are not slow for that; one that is slow besides is found. */
+static void
+test_work(void **state)
+{
+    struct job job;
+
+    (void)state;
+    start(&job);
+    for (uint32_t i = 0; i < 200; i++) {
+        double factors[WORLD];
+
+        for (uint32_t rank = 0; rank < WORLD; rank++) {
+            struct cairn_timing_record record = {.rank = rank, .step = job.step + 1, .op = CAIRN_TIMING_WORK, .enter_ns = job.now_ns};
+            uint64_t tokens = 2000 + (uint64_t)(4000 * (noise(&job) - 0.98) / 0.04);
+
+            factors[rank] = (double)tokens / 4000 * (rank == 1 && i >= 150 ? 1.5 : 1);
+            for (uint32_t part = 0; part < 2; part++) { /* micro-batches */
+                record.bytes = part ? tokens - tokens / 2 : tokens / 2;
+                assert_int_equal(cairn_reduce_take(job.reduces[rank], &record, job.now_ns), CAIRN_OK);
+            }
+        }
+        steps(&job, 1, factors);
+        for (uint32_t k = 0; i < 150 && k < job.ledger.count; k++) /* the plan is uneven, and that is all */
+            assert_int_equal(job.ledger.entries[k].kind, CAIRN_STRUCTURAL);
+    }
+    assert_true(cairn_ledger_suspects(&job.ledger));
+    for (uint32_t k = 0; k < job.ledger.count; k++)
+        if (job.ledger.entries[k].kind != CAIRN_STRUCTURAL) {
+            assert_int_equal(job.ledger.entries[k].kind, CAIRN_SLOW_COMPUTE);
+            assert_int_equal(job.ledger.entries[k].ranks[0], 1);
+            assert_in_range(job.ledger.entries[k].since_step, 150, 153);
+            assert_true(job.ledger.entries[k].rate > 1.4 && job.ledger.entries[k].rate < 1.6);
+        }
+    end(&job);
+}
+
 static void
 test_stopped(void **state)
 {
@@ -955,6 +991,7 @@ main(void)
         cmocka_unit_test(test_beyond_bounds),
         cmocka_unit_test(test_budget_of_many),
         cmocka_unit_test(test_uneven_late),
+        cmocka_unit_test(test_work),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
