@@ -72,6 +72,23 @@ class_of(const struct cairn_topology *topology, const struct cairn_channel *chan
            topology->comms[channel->comm].kind;
 }
 
+/* Where a channel's data goes: struct cairn_channel. */
+static uint64_t
+path_of(const struct cairn_topology *topology, const struct cairn_channel *channel)
+{
+    uint64_t path = 0;
+
+    if (channel->comm == CAIRN_COMM_NONE)
+        return channel->source < channel->target ? (uint64_t)channel->source << 32 | channel->target
+                                                 : (uint64_t)channel->target << 32 | channel->source;
+    for (uint32_t i = 0; i < topology->comms[channel->comm].count; i++) {
+        uint32_t node = topology->node[topology->comms[channel->comm].ranks[i]];
+
+        path |= (node * 0x9e3779b97f4a7c15ull) | 1ull << 63; /* a set: how many ranks does not matter */
+    }
+    return path;
+}
+
 static cairn_err
 find_channel(struct cairn_detector *detector, uint32_t rank, uint32_t lane,
              struct cairn_channel **out)
@@ -103,6 +120,7 @@ find_channel(struct cairn_detector *detector, uint32_t rank, uint32_t lane,
         channel->comm = lane / 16;
         channel->members = detector->topology->comms[channel->comm].count;
     }
+    channel->path = path_of(detector->topology, channel);
     channel->class_index = class_of(detector->topology, channel);
     *out = channel;
     return CAIRN_OK;

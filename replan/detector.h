@@ -76,6 +76,7 @@ struct cairn_channel {
     uint32_t comm; /* CAIRN_COMM_NONE of pairs */
     uint32_t source, target; /* of pairs */
     uint32_t members;
+    uint64_t path; /* equal for channels over the same links: those of a pair of ranks, or all rings over the same nodes */
     uint32_t class_index; /* of channels that may be compared */
     uint32_t seq_base;
     struct cairn_slot *slots;
@@ -87,7 +88,8 @@ struct cairn_channel {
     uint32_t first_count;
     double normal, normal_steps, base, excess; /* as of a rank */
     bool hot;
-    struct cairn_shift_found found;
+    bool warm; /* nearly hot in this step */
+    struct cairn_shift_found found; /* where hot or warm */
     uint32_t said_step; /* when it first was part of a verdict */
     bool vague;         /* a ring in a verdict that does not say which of its links is slow */
     uint32_t verdict;   /* UINT32_MAX */
