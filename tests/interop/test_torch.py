@@ -7,10 +7,13 @@ import os
 import pathlib
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from typing import List
 
 import pytest
 
@@ -32,6 +35,10 @@ CLEAN = {name: value for name, value in os.environ.items() if not name.startswit
 def built():
     if not os.path.exists(harness.CAIRN):
         pytest.skip(f"{harness.CAIRN} is not built")
+    yield
+    for run in Run.started:  # by tests that failed before they could end them, too
+        run.kill()
+    Run.started.clear()
 
 
 @pytest.fixture
@@ -44,6 +51,8 @@ class Run:
     """A job of `world` ranks in a process group of its own; `wrapper` goes before the shell that starts them. `forked`: the ranks
     are forks of one process, which is quicker (forking.py)."""
 
+    started: List["Run"] = []
+
     def __init__(
         self, folder, words, world=1, wrapper=(), env=None, distributed=False, script=SCRIPT, python=PYTHON, forked=False
     ):
@@ -51,6 +60,7 @@ class Run:
         self.number = len(os.listdir(folder))
         self.out = [os.path.join(folder, f"run{self.number}-{rank}.out") for rank in range(world)]
         self.err = os.path.join(folder, f"run{self.number}.err")
+        self.scratch = tempfile.mkdtemp(prefix="cairn-run-")  # what killed processes leave behind
         distributed = distributed or world > 1
         port = harness.free_ports(1)[0] if distributed else 0
         ranks = f"MASTER_ADDR=127.0.0.1 MASTER_PORT={port} WORLD_SIZE={world} LOCAL_WORLD_SIZE={world}"
@@ -66,12 +76,20 @@ class Run:
         with open(self.err, "wb") as err:
             self.process = subprocess.Popen(
                 [*wrapper, "sh", "-c", shell],
-                env={**CLEAN, "PYTHONPATH": str(ROOT / "bindings" / "python"), "TRAINER_PAUSE_S": "0.02", **(env or {})},
+                env={
+                    **CLEAN,
+                    "PYTHONPATH": str(ROOT / "bindings" / "python"),
+                    "TRAINER_PAUSE_S": "0.02",
+                    "TMPDIR": self.scratch,
+                    **(env or {}),
+                },
+                preexec_fn=harness.die_with_parent,
                 stdin=subprocess.DEVNULL,
                 stdout=err,
                 stderr=err,
                 start_new_session=True,
             )
+        Run.started.append(self)
 
     def text(self, rank=0):
         return harness.text_of(self.out[rank])
@@ -86,7 +104,7 @@ class Run:
     def state(self):
         return [re.findall(r"^state (.*)$", self.text(rank), re.M) for rank in range(self.world)]
 
-    def wait(self, seconds=120):
+    def wait(self, seconds=300):
         try:
             return self.process.wait(timeout=seconds)
         finally:
@@ -98,6 +116,7 @@ class Run:
         except ProcessLookupError:
             pass
         self.process.wait()
+        shutil.rmtree(self.scratch, ignore_errors=True)
 
     def kill_at(self, step):
         """kill -9 of everything a moment after a step has ended."""
@@ -194,14 +213,14 @@ def test_unchanged_script(cluster, tmp_path):
         assert resumed.steps()[step] == whole.steps()[step + done], step
 
 
-def torchrun(cluster, ranks, *words):
+def torchrun(cluster, folder, ranks, *words):
     done = subprocess.run(
         [*under(cluster), PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *words],
-        env={**CLEAN, "PYTHONPATH": str(ROOT / "bindings" / "python"), "TRAINER_PAUSE_S": "0.02"},
+        env={**CLEAN, "PYTHONPATH": str(ROOT / "bindings" / "python"), "TRAINER_PAUSE_S": "0.02", "TMPDIR": str(folder)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     harness.wait_for("the end is committed", lambda: newest(cluster) == STEPS, 10)
@@ -211,7 +230,7 @@ def torchrun(cluster, ranks, *words):
 def test_torchrun(cluster, tmp_path):
     """The command of the README: torchrun's workers get the hooks through the environment."""
     start_reference(tmp_path, "ddp", 2)
-    done = torchrun(cluster, 2, SCRIPT, "ddp", str(STEPS))
+    done = torchrun(cluster, tmp_path, 2, SCRIPT, "ddp", str(STEPS))
     states, _ = reference(tmp_path, "ddp", 2)
     assert sorted(re.findall(r"^state (.*)$", done.stdout, re.M)) == sorted(state for each in states for state in each)
 
@@ -220,7 +239,7 @@ def test_torchrun_restarts(cluster, tmp_path):
     """A worker dies, torchrun starts it again, and it goes on from memory with nobody asking for it. (One worker: several of a
     restarted group read each other's former addresses at times, with and without Cairn: PyTorch 2.13 does not empty its store.)"""
     start_reference(tmp_path, "mlp")
-    done = torchrun(cluster, 1, "--max-restarts", "1", SCRIPT, "mlp", str(STEPS), "--mischief", "crash")
+    done = torchrun(cluster, tmp_path, 1, "--max-restarts", "1", SCRIPT, "mlp", str(STEPS), "--mischief", "crash")
     states, _ = reference(tmp_path, "mlp")
     assert re.findall(r"^state (.*)$", done.stdout, re.M) == states[0]
     assert 7 <= int(re.search(r"the state after update (\d+)", done.stderr).group(1)) <= 10, done.stderr
@@ -242,13 +261,13 @@ def test_snapshot_now(tmp_path):
     """SIGUSR1 to `cairn run` takes a snapshot at one of the next steps, however rarely they are due."""
     with harness.Cluster(nodes=1, parity=0, state="4MiB", options="snapshot_every_steps: 1000") as cluster:
         cluster.start()
-        run = Run(tmp_path, ["mlp", 60], 1, under(cluster))
-        harness.wait_for("step 8", lambda: 8 in run.steps(), 90)
+        run = Run(tmp_path, ["mlp", 900], 1, under(cluster))
+        harness.wait_for("step 8", lambda: 8 in run.steps() or run.process.poll() is not None, 90)
         assert newest(cluster) == 0
         os.kill(run.process.pid, signal.SIGUSR1)
-        harness.wait_for("a snapshot", lambda: newest(cluster) > 8 or run.process.poll() is not None, 30)
-        assert run.wait() == 0, run.errors()
-        assert 8 < newest(cluster) < 60, (run.errors(), cluster.log(0)[-1000:])
+        harness.wait_for("a snapshot", lambda: newest(cluster) or run.process.poll() is not None)
+        run.kill()
+        assert 8 < newest(cluster) < 900, (run.errors(), cluster.log(0)[-2000:])
 
 
 def test_changed_behind_the_optimizer(cluster, tmp_path):
