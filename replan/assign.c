@@ -8,12 +8,13 @@
 
 enum {
     PACKINGS = 6,
-    SEARCH_WORK = 250000,  /* steps of the first searches for places of the longest, */
-    SEARCH_BUDGET = 4000000, /* and of all */
-    PACKING_WORK = 20000,    /* what filling up costs, in such steps */
+    SEARCH_BUDGET = 800000, /* steps of all searches for places of the longest: some eight milliseconds */
+    SEARCH_WORK = 100000,   /* of one at first, */
+    SEARCH_GROWS = 3,       /* and so many times as many in each later round */
+    PACKING_WORK = 20000    /* what filling up costs, in such steps */
 };
 #define VERY_NEAR 1e-4
-#define NEAR_ENOUGH 2e-3    /* to the bound: no more is looked for */
+#define NEAR_ENOUGH 5e-3    /* to the bound: no more is looked for */
 #define SETTLED 0.45        /* of what lies between bound and time: open for want of work */
 
 /* What a pipeline has. */
@@ -113,6 +114,12 @@ pack(struct assigner *assigner, double step_ms)
            cairn_fill(assigner->filling, step_ms, 0, CAIRN_FILL_CHEAP, assigner->chosen);
 }
 
+static bool
+is_near(const struct cairn_assignment *made)
+{
+    return made->step_ms <= made->bound_ms * (1 + NEAR_ENOUGH);
+}
+
 static void
 take(const struct assigner *assigner, struct cairn_assignment *out)
 {
@@ -130,13 +137,18 @@ take(const struct assigner *assigner, struct cairn_assignment *out)
 static bool
 find_packing(struct assigner *assigner, struct cairn_assignment *out)
 {
-    double low = out->bound_ms;
+    double low;
 
     if (!cairn_fill(assigner->filling, 0, 0, CAIRN_FILL_EARLY, assigner->chosen))
         return false;
     take(assigner, out);
+    /* Near the bound first: mostly that is enough, and where it is not the bound is raised, and the rest halved. */
+    if (!is_near(out) && pack(assigner, out->bound_ms * (1 + VERY_NEAR)))
+        take(assigner, out);
+    if (!is_near(out))
+        cairn_assign_raise_bound(assigner->problem, assigner->sequences, out->step_ms / (1 + NEAR_ENOUGH), &out->bound_ms);
+    low = out->bound_ms;
     for (uint32_t i = 0; i < PACKINGS && out->step_ms - low > NEAR_ENOUGH * low; i++) {
-        /* Near the bound first: mostly that is enough, and where it is not the rest is halved. */
         double step_ms = i == 0 ? low * (1 + VERY_NEAR) : low + (out->step_ms - low) / 2;
 
         if (pack(assigner, step_ms))
@@ -149,52 +161,53 @@ find_packing(struct assigner *assigner, struct cairn_assignment *out)
 
 /* ---- the longest sequences ---- */
 
-/* How many of the longest sequences are worth a search: those that only some pipelines take, and some round numbers. */
+/* What is known of a time that is tried. */
+enum settled { SETTLED_KEPT, SETTLED_REFUSED, SETTLED_OPEN };
+
+/* How many of the longest sequences, at most CAIRN_LONG_MAX, cost at least a part of the longest; all where there are no more. */
 static uint32_t
-list_counts(const struct assigner *assigner, uint32_t *counts)
+count_above(const struct assigner *assigner, double part)
 {
-    const struct cairn_assign_problem *problem = assigner->problem;
-    uint32_t count = 0, most = problem->sequence_count < CAIRN_LONG_MAX ? problem->sequence_count : CAIRN_LONG_MAX;
+    uint32_t count = 1;
 
-    for (uint32_t i = 1; i <= most; i++) {
-        bool fewer_may = false;
-
-        for (uint32_t j = 0; i < most && j < problem->pipeline_count && !fewer_may; j++)
-            fewer_may = problem->pipelines[j].max_tokens < assigner->sequences[i - 1].tokens &&
-                        problem->pipelines[j].max_tokens >= assigner->sequences[i].tokens;
-        if (i == most || i % 12 == 0 || fewer_may)
-            counts[count++] = i;
-    }
+    if (assigner->problem->sequence_count <= CAIRN_LONG_MAX)
+        return assigner->problem->sequence_count;
+    while (count < CAIRN_LONG_MAX &&
+           assigner->sequences[count].cost_ms >= part * assigner->sequences[0].cost_ms)
+        count++;
     return count;
 }
 
-/* Settles whether a time can be kept, by searches for fewer and fewer of the longest sequences, until there are places for them.
- * PLACED: it can, and is taken; NONE: it cannot, and is the bound. */
-static enum cairn_long_answer
-settle_time(struct assigner *assigner, struct cairn_long *longest, double step_ms, uint64_t work_each,
-            uint64_t *budget, struct cairn_assignment *out)
+/*
+ * Settles whether a time can be kept: of the longest sequences some are placed. Where there is no way it cannot; where there is, and
+ * the others fill up what is left, it can, and that is taken. With too few of them there is always a way, with too many the search is
+ * long: so several numbers are tried.
+ */
+static enum settled
+settle_time(struct assigner *assigner, struct cairn_long *longest, double step_ms, uint64_t work_each, uint64_t *budget,
+            struct cairn_assignment *out)
 {
-    uint32_t counts[CAIRN_LONG_MAX], count = list_counts(assigner, counts);
+    static const double parts[] = {0.4, 0.5, 0.6, 0.8};
 
-    for (uint32_t i = count; i-- > 0 && *budget > 0;) {
-        uint64_t work = work_each;
-        enum cairn_long_answer answer =
-            cairn_long_place(longest, counts[i], step_ms, &work, assigner->chosen);
+    for (uint32_t i = 0; i < sizeof(parts) / sizeof(*parts) && *budget > 0; i++) {
+        uint64_t work = work_each < *budget ? work_each : *budget, given = work;
+        uint32_t count = count_above(assigner, parts[i]);
+        enum cairn_long_answer answer = cairn_long_place(longest, count, step_ms, &work, assigner->chosen);
 
-        *budget -= work_each - work < *budget ? work_each - work : *budget;
+        *budget -= given - work;
         if (answer == CAIRN_LONG_NONE) {
             out->bound_ms = step_ms;
-            return answer;
+            return SETTLED_REFUSED;
         }
         if (answer == CAIRN_LONG_UNKNOWN)
             continue;
         *budget -= PACKING_WORK < *budget ? PACKING_WORK : *budget;
-        if (!cairn_fill(assigner->filling, step_ms, counts[i], CAIRN_FILL_CHEAP, assigner->chosen))
-            return CAIRN_LONG_UNKNOWN;
+        if (!cairn_fill(assigner->filling, step_ms, count, CAIRN_FILL_CHEAP, assigner->chosen))
+            return SETTLED_OPEN; /* fewer have places as well */
         take(assigner, out);
-        return answer;
+        return SETTLED_KEPT;
     }
-    return CAIRN_LONG_UNKNOWN;
+    return SETTLED_OPEN;
 }
 
 /* Where the rules alone end far from the bound, a few long sequences decide. Between the bound and what there is, times are
@@ -208,15 +221,15 @@ settle_longest(struct assigner *assigner, struct cairn_assignment *out)
     bool below = false;
     cairn_err err;
 
-    if (out->step_ms <= out->bound_ms * (1 + NEAR_ENOUGH))
+    if (is_near(out))
         return CAIRN_OK;
     err = cairn_long_create(assigner->problem, assigner->sequences, &longest);
-    while (!err && budget > 0 && out->step_ms > out->bound_ms * (1 + NEAR_ENOUGH)) {
+    while (!err && budget > 0 && !is_near(out)) {
         double low_ms = open_high_ms > 0 && !below ? open_high_ms : out->bound_ms;
         double high_ms = open_high_ms > 0 && below ? open_low_ms : out->step_ms;
         double middle_ms = low_ms + (high_ms - low_ms) / 2;
 
-        if (settle_time(assigner, longest, middle_ms, work_each, &budget, out) == CAIRN_LONG_UNKNOWN) {
+        if (settle_time(assigner, longest, middle_ms, work_each, &budget, out) == SETTLED_OPEN) {
             open_low_ms = fmin(open_low_ms, middle_ms);
             open_high_ms = fmax(open_high_ms, middle_ms);
         }
@@ -224,7 +237,7 @@ settle_longest(struct assigner *assigner, struct cairn_assignment *out)
         if (open_high_ms > 0 && open_high_ms - open_low_ms > SETTLED * (out->step_ms - out->bound_ms)) {
             open_low_ms = INFINITY;
             open_high_ms = 0;
-            work_each *= 4;
+            work_each *= SEARCH_GROWS;
         }
     }
     cairn_long_destroy(longest);
