@@ -153,7 +153,8 @@ def test_killed_and_resumed(cluster, tmp_path, kind, world):
     start = "cold" if kind in ("mlp", "ddp") else "warm"
     seen = 0
     for round_number in range(2 if kind == "mlp" else 1):
-        run = Run(tmp_path, [kind, STEPS], world, under(cluster, *(["--resume"] if round_number else [])), start=start)
+        wrapper = under(cluster, "--resume") if round_number else under(cluster)
+        run = Run(tmp_path, [kind, STEPS], world, wrapper, start="warm" if round_number else start)
         run.kill_at(RANDOM.randrange(seen + 3, STEPS - 6 + 3 * round_number))
         states, losses = reference(tmp_path, kind, world)
         for rank in range(world):
@@ -188,7 +189,7 @@ def test_other_number_of_ranks(cluster, tmp_path):
 def test_unchanged_script(cluster, tmp_path):
     """A script that knows nothing of Cairn, with a compiled model, continues where it was, its own count of steps aside."""
     whole = Run(tmp_path, ["compile", STEPS, "--plain"])
-    run = Run(tmp_path, ["compile", STEPS, "--plain"], 1, under(cluster), start="cold")
+    run = Run(tmp_path, ["compile", STEPS, "--plain"], 1, under(cluster))
     run.kill_at(9)
     finished(whole)
     resumed = Run(tmp_path, ["compile", STEPS, "--plain"], 1, under(cluster, "--resume"), start="cold")
@@ -311,7 +312,7 @@ def test_without_agent(tmp_path, agent):
     path = tmp_path / "socket"
     if agent == "a file":
         path.write_text("no socket")
-    run = Run(tmp_path, ["mlp", STEPS], 1, env={"CAIRN_AGENT": str(path)}, start="cold")
+    run = Run(tmp_path, ["mlp", STEPS], 1, env={"CAIRN_AGENT": str(path)}, start="cold" if agent == "none" else "warm")
     assert finished(run) == states
     assert "no agent answers" in run.errors()
 

@@ -137,8 +137,8 @@ def serve(listener: socket.socket) -> Tuple[Dict[str, Any], List[int]]:
         trainers[client] = pid
 
 
-def become(request: Dict[str, Any], files: List[int]) -> Tuple[types.ModuleType, Any]:
-    """Makes this process what Python's start would have made of it; returns the module __main__ and the code to be run in it."""
+def become(main: types.ModuleType, request: Dict[str, Any], files: List[int]) -> Any:
+    """Makes this process what Python's start would have made of it, with `main` for __main__; returns the script's code."""
     try:
         os.setpgid(0, request["group"])
     except PermissionError:  # the group has ended, and with it the client
@@ -160,17 +160,29 @@ def become(request: Dict[str, Any], files: List[int]) -> Tuple[types.ModuleType,
     with contextlib.suppress(ModuleNotFoundError):
         importlib.import_module("sitecustomize")
     sys.path.insert(0, os.path.dirname(script))
-    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    sys.modules["__main__"] = main
     main.__file__ = script
     with open(script, "rb") as source:
-        return main, compile(source.read(), script, "exec")
+        return compile(source.read(), script, "exec")
+
+
+def leave(main: types.ModuleType) -> None:
+    """The end of a script that has returned, but for the destruction of all objects: that copies what the fork shares with the server,
+    which takes longer than the rest. Registered before all others, it is what atexit calls last."""
+    if hasattr(main, "__warm_returned__"):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 if __name__ == "__main__":
+    _main = types.ModuleType("__main__")
+    atexit.register(leave, _main)
     with socket.socket(fileno=int(sys.argv[1])) as _listener:
         for _name in sys.argv[2:]:
             importlib.import_module(_name)
         gc.collect()
         gc.freeze()  # or the first collection of each fork would copy all that it looks at
-        _main, _code = become(*serve(_listener))
+        _code = become(_main, *serve(_listener))
     exec(_code, _main.__dict__)
+    _main.__warm_returned__ = True  # type: ignore[attr-defined]
