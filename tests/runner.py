@@ -8,7 +8,8 @@ counts as one: exit 0 passed, 77 skipped (its last line is the reason), else fai
 limit has failed. A program of real processes or real time (unit, asan, tsan, cluster, interop) that fails is run once more, alone: machines
 that run tests are often busy, and their deadlines are short. If it passes then it counts as passed, and is listed as unsteady with
 what it said the first time, so that nothing is hidden. What a sanitizer has reported is never taken back: a data race that is not
-seen again is there all the same. Fuzzers run in the background of the suites that follow (fuzzing.py).
+seen again is there all the same. What has failed is shown once more at the end, where it is found. Fuzzers run in the
+background of the suites that follow (fuzzing.py).
 The last line is `N passed, N failed` with `, N skipped` where there are any; the exit status is 1 when
 anything failed. Only the standard library is used.
 """
@@ -113,14 +114,21 @@ def run_program(name, command, limit_s=300, env=None):
 
 
 UNSTEADY = []
-SANITIZER_REPORT = re.compile(r"(?:ERROR|WARNING): \w+Sanitizer: |: runtime error: ")
+SANITIZER_REPORT = re.compile(r"(?:ERROR|WARNING): (?!Leak)\w+Sanitizer: |: runtime error: ")
+LEAK_REPORT = "ERROR: LeakSanitizer: "
+SHOWN_AT_END_MAX = 1500  # characters of what each failed program said last
+
+
+def is_reported(output):
+    """Whether a sanitizer found a defect. A test that fails frees nothing, so what leaks then says nothing."""
+    return bool(SANITIZER_REPORT.search(output)) or (LEAK_REPORT in output and "[  FAILED  ]" not in output)
 
 
 def again_alone(results, commands, limit_s, env=None):
     """Runs what failed once more, one after the other, but for what a sanitizer reported; commands maps names to command lines."""
     steady = []
     for result in results:
-        if result.failed and result.name in commands and not SANITIZER_REPORT.search(result.output):
+        if result.failed and result.name in commands and not is_reported(result.output):
             with quiet():
                 second = run_program(result.name, commands[result.name], limit_s, env)
             if not second.failed:
@@ -385,6 +393,12 @@ def show(result):
         print(result.output[-6000:], flush=True)
 
 
+def failure_of(output):
+    """What a program said from its first failure on, as far as it is shown at the end: a report of leaks behind it is long."""
+    begin = re.search(r"^\[  ERROR   \]|^\[   LINE   \]|^E  |Sanitizer: |^FAIL|runtime error", output, re.M)
+    return output[max(begin.start() - 200, 0):][:SHOWN_AT_END_MAX] if begin else output[-SHOWN_AT_END_MAX:]
+
+
 def run_suite(name, suite):
     """Runs a suite, shows what it says, and returns it; with its time on the processors, for who looks where the time goes."""
     begin, begin_cpu_s = time.monotonic(), cpu_seconds()
@@ -426,6 +440,9 @@ def main(arguments):
     passed, failed, skipped = (sum(getattr(r, k) for r in results) for k in ("passed", "failed", "skipped"))
     for result in UNSTEADY:
         print(f"unsteady: {result.name}", flush=True)
+    for result in results:
+        if result.failed:
+            print(f"FAIL {result.name}, which said at last:\n{failure_of(result.output)}", flush=True)
     print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""), flush=True)
     return 1 if failed else 0
 

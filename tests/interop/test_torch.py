@@ -201,22 +201,13 @@ def test_unchanged_script(cluster, tmp_path):
 
 
 def test_torchrun(cluster, tmp_path):
-    """The command of the README: torchrun's workers get the hooks through the environment."""
+    """The command of the README: torchrun's workers get the hooks through the environment. One of them dies, torchrun starts them
+    all again, and they go on from memory with nobody asking for it."""
     start_reference(tmp_path, "ddp", 2)
-    command = [
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        "2",
-        "--master-port",
-        str(harness.free_ports(1)[0]),
-        SCRIPT,
-        "ddp",
-        str(STEPS),
-    ]
+    command = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1", "--master-port"]
     done = subprocess.run(
-        [*under(cluster), PYTHON, *command],
-        env={**CLEAN, "PYTHONPATH": str(ROOT / "bindings" / "python")},
+        [*under(cluster), PYTHON, *command, str(harness.free_ports(1)[0]), SCRIPT, "ddp", str(STEPS), "--mischief", "crash"],
+        env={**CLEAN, "PYTHONPATH": str(ROOT / "bindings" / "python"), "TRAINER_PAUSE_S": "0.02"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -225,6 +216,8 @@ def test_torchrun(cluster, tmp_path):
     assert done.returncode == 0, done.stderr
     states, _ = reference(tmp_path, "ddp", 2)
     assert sorted(re.findall(r"^state (.*)$", done.stdout, re.M)) == sorted(state for each in states for state in each)
+    resumed = [int(step) for step in re.findall(r"the state after update (\d+)", done.stderr)]
+    assert len(resumed) == 2 and 7 <= min(resumed) == max(resumed) <= 10, done.stderr
     harness.wait_for("the end is committed", lambda: newest(cluster) == STEPS, 10)
 
 
