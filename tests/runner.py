@@ -41,11 +41,14 @@ CLUSTER_JOBS_MAX = 2
 INTEROP_JOBS_MAX = 4
 # Names without their suffix.
 LONGEST_FIRST = ["test_demo", "test_agent",
-                 "test_torch", "test_fsdp1", "test_dcp", "test_torch_more", "test_torch_device", "test_convert_megatron_dist",
-                 "test_convert_deepspeed", "test_convert_to_deepspeed", "test_convert_deepspeed_experts", "test_convert_megatron",
-                 "test_torch_bad_input",
+                 "test_convert_deepspeed", "test_torch", "test_fsdp1", "test_convert_megatron_dist", "test_convert_dcp", "test_dcp",
+                 "test_torch_more", "test_convert_megatron", "test_detection", "test_convert_map", "test_coverage",
+                 "test_torch_bad_input", "test_torch_fence", "test_timing", "test_torch_device",
                  "test_formats", "test_convert", "test_conversion", "test_capture", "test_device", "test_model", "test_process",
                  "test_spill", "test_catalog", "test_transport", "test_job"]
+# Of interop: what imports the same for long, or starts the same server, runs in one process, under the name of the first.
+TOGETHER = [["test_convert_deepspeed", "test_convert_to_deepspeed", "test_convert_deepspeed_experts"],
+            ["test_convert_dcp", "test_convert_torch", "test_convert_bad_input", "test_torch_file", "test_safetensors"]]
 FUZZ_SECONDS = int(os.environ.get("FUZZ_SECONDS", "60"))  # for each fuzzer
 
 
@@ -357,6 +360,13 @@ def suite_environment():
     return [Result("environment", failed=1, output=missing)] if missing else []
 
 
+def together(programs):
+    """Lists of programs: of those in TOGETHER in one list, in place of the first, else each alone."""
+    by_name = {os.path.basename(p).removesuffix(".py"): p for p in programs}
+    groups = {name: group for group in TOGETHER for name in group}
+    return [[by_name[each] for each in groups.get(name, [name])] for name in by_name if groups.get(name, [name])[0] == name]
+
+
 def suite_interop():
     """Stock tools read what we write, and PyTorch trains with us."""
     status, output = make(["all", "build/plain/tests/unit/snapshot/test_universal", "build/plain/libcairn_gated.so",
@@ -366,7 +376,8 @@ def suite_interop():
     (python, missing), no_oldest = interop_environments().result()
     if not python:
         return [Result("interop", skipped=1, reasons=[missing])]
-    commands = {f"interop: {os.path.basename(p)}": [python, "-m", "pytest", "-q", "-rs", "--durations=5", p] for p in programs_of("interop")}
+    commands = {f"interop: {' '.join(map(os.path.basename, group))}": [python, "-m", "pytest", "-q", "-rs", "--durations=5", *group]
+                for group in together(programs_of("interop"))}
     alone = "interop: test_measures.py"  # it measures
     with concurrent.futures.ThreadPoolExecutor(min(JOBS + 1, INTEROP_JOBS_MAX)) as pool:
         results = list(pool.map(lambda n: run_program(n, commands[n], 900), [n for n in commands if n != alone]))

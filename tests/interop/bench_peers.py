@@ -62,12 +62,13 @@ class Size(NamedTuple):
     width: int
     tokens: int
     free_bytes: int  # that must be available
+    starts: int  # of which the median is given
 
     def words(self) -> List[str]:
         return [str(self.layers), str(self.width), str(self.tokens)]
 
 
-FULL, SMALL = Size(16, 1024, 64, 19 << 30), Size(2, 128, 32, 1 << 30)
+FULL, SMALL = Size(16, 1024, 64, 19 << 30, 5), Size(2, 128, 32, 1 << 30, 1)
 
 
 def first_to_die() -> None:
@@ -251,14 +252,14 @@ class Bench:
         bindings = self.installed_bindings()
         library = {"CAIRN_LIBRARY": str(ROOT / "lib" / "libcairn.so"), "CAIRN_AGENT": self.cluster.socket(0)}
         hooks = {**library, "PYTHONPATH": bindings + "/cairn/autoload"}
-        for _ in range(5):
+        for _ in range(self.size.starts):
             starts.append(
                 self.once(
                     [sys.executable, WORKER, "startup"],
                     {**library, "PYTHONPATH": bindings, "CAIRN_JOB": "cluster"},
                 )
             )
-        for _ in range(10):
+        for _ in range(2 * self.size.starts):
             for with_hooks in (True, False):
                 begin = time.perf_counter()
                 subprocess.run([sys.executable, "-c", "pass"], env={**CLEAN, **(hooks if with_hooks else {})}, check=True)
