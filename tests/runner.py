@@ -60,10 +60,11 @@ class Result:
 
 
 def run(command, limit_s, env=None):
-    """Runs a command in its own process group; returns (exit status or None when it took too long, output)."""
-    with tempfile.TemporaryFile() as out:
+    """Runs a command in its own process group and with a TMPDIR of its own, which goes with it; returns (exit status or None when
+    it took too long, output)."""
+    with tempfile.TemporaryDirectory(prefix="cairn-run-", ignore_cleanup_errors=True) as scratch, tempfile.TemporaryFile() as out:
         process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
-                                   env={**os.environ, **(env or {})}, start_new_session=True)
+                                   env={**os.environ, "TMPDIR": scratch, **(env or {})}, start_new_session=True)
         try:
             status = process.wait(timeout=limit_s)
         except subprocess.TimeoutExpired:

@@ -75,6 +75,9 @@ def test_records(tmp_path):
 
 
 def check(records):
+    works = [[each for each in of if each["op"] == 0x101] for of in records]
+    assert [[(each["rank"], each["bytes"]) for each in of] for of in works] == [[(0, 1000)], [(1, 1001)]]
+    records = [[each for each in of if each["op"] != 0x101] for of in records]
     entered = [[each for each in of if each["end_ns"] == 0] for of in records]
     world = [[each for each in of if each["ranks"] == 2] for of in entered]
     for rank, of in enumerate(world):

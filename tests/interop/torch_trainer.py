@@ -241,7 +241,7 @@ def main():
             optimizers[0].state[models[0].inner.weight].pop("exp_avg_sq")
             sys.exit(0 if not first else 1)
         print(f"step {step} {loss.item().hex()}", flush=True)
-        if options.mischief == "crash" and step == 9 and RANK == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        if options.mischief == "crash" and step == 9 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
             os.kill(os.getpid(), signal.SIGKILL)
     print(f"state {digest(models, optimizers)} {counts['tokens'] if not options.plain else ''}", flush=True)
     if options.mischief in ("between",) and not options.plain:

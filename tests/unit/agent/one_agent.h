@@ -40,8 +40,8 @@ enum { TIMEOUT_MS = 20000, STATE_BYTES = 1 << 20, TENSOR_BYTES = 3 * CAIRN_BLOCK
 static char executable[512];
 
 struct node {
-    char dir[40];
-    char log_path[64];
+    char dir[64];
+    char log_path[96];
     struct cairn_config config;
     pid_t pid;
 };
@@ -113,7 +113,7 @@ make_node(void **state)
     struct cairn_config *config;
 
     assert_non_null(node);
-    snprintf(node->dir, sizeof node->dir, "/tmp/cairn-agent-XXXXXX");
+    snprintf(node->dir, sizeof node->dir, "%s/cairn-agent-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
     assert_non_null(mkdtemp(node->dir));
     snprintf(node->log_path, sizeof node->log_path, "%s/log", node->dir);
     config = &node->config;
