@@ -99,9 +99,9 @@ endef
 $(foreach m,$(filter-out gpt,$(MODULES)),$(eval $(call unit_rule,$(m))))
 $(BUILD)/tests/unit/gpt/%: $(BUILD)/tests/unit/gpt/%.o $(filter-out %/main.o,$(GPT_OBJ)) $(BUILD)/libcairn.so
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -L$(BUILD) -lcairn -lcrypto -lcmocka -lm -Wl,-rpath,$(abspath $(BUILD))
-# The plugin is opened by path, as NCCL does, and so is another that it is chained to; its pure parts are linked too.
-$(BUILD)/tests/unit/nccl/%: $(BUILD)/tests/unit/nccl/%.o $(BUILD)/tests/support/nccl/fake_nccl.o $(BUILD)/bindings/nccl/sampler.o $(BUILD)/base/ring.o | $(BUILD)/libnccl-profiler-cairn.so $(BUILD)/libnccl-profiler-recording.so
-	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -lcmocka -ldl
+# The plugin is opened by path, as NCCL does, and so is another that it is chained to; its pure parts are linked too, and what reads its ring.
+$(BUILD)/tests/unit/nccl/%: $(BUILD)/tests/unit/nccl/%.o $(BUILD)/tests/support/nccl/fake_nccl.o $(BUILD)/bindings/nccl/sampler.o $(call ARCHIVES_FOR,replan) | $(BUILD)/libnccl-profiler-cairn.so $(BUILD)/libnccl-profiler-recording.so
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS_base) -lcmocka -ldl -lm
 $(BUILD)/libnccl-profiler-recording.so: $(BUILD)/tests/support/nccl/recording_plugin.o
 	$(Q)$(CC) $(LDFLAGS) -shared -o $@ $^
 $(BUILD)/tests/fault/%: $(BUILD)/tests/fault/%.o $(SUPPORT_OBJ) $(call ARCHIVES_FOR,tools)

@@ -54,7 +54,7 @@ enum cairn_message_type {
  * Of the messages, with all that their bytes hold, told in every handshake: agents of different versions refuse each other and
  * say so. Raised with every change of what a message or a packed value on the wire looks like. 2: an inventory says who trains.
  */
-enum { CAIRN_MESSAGE_VERSION = 2 };
+enum { CAIRN_MESSAGE_VERSION = 3 };
 
 /* Beside CAIRN_AREA_DATA and CAIRN_AREA_PARITY of erasure/stripe.h: what a repair has decoded. */
 enum { CAIRN_AREA_SCRATCH = 2 };

@@ -27,7 +27,7 @@ def codes(answer):
 
 
 class Usage(unittest.TestCase):
-    VERBS = ("demo", "agent", "run", "snapshot", "status", "snapshots", "restore", "verify", "doctor", "bench", "plan", "simulate",
+    VERBS = ("demo", "agent", "run", "snapshot", "status", "snapshots", "restore", "verify", "doctor", "bench", "plan", "profile", "simulate",
              "assign", "detect", "explain", "heatmap", "trace")
 
     def test_help_has_a_synopsis_and_two_examples(self):
