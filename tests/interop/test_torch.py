@@ -87,13 +87,18 @@ class Run:
                     "TMPDIR": self.scratch,
                     **(env or {}),
                 },
-                preexec_fn=harness.die_with_parent,
                 stdin=subprocess.DEVNULL,
                 stdout=err,
                 stderr=err,
-                preexec_fn=os.setpgrp,
+                preexec_fn=Run.begin,
             )
         Run.started.append(self)
+
+    @staticmethod
+    def begin():
+        """In the new process: it has a group of its own in this session, and dies with the tests."""
+        os.setpgrp()
+        harness.die_with_parent()
 
     def text(self, rank=0):
         return harness.text_of(self.out[rank])
