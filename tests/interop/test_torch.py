@@ -50,6 +50,12 @@ def cluster():
         yield cluster.start()
 
 
+def lead_a_group():
+    """Of the same session, or a trainer that starts warm could not join it."""
+    os.setpgrp()
+    harness.die_with_parent()
+
+
 class Run:
     """A job of `world` ranks in a process group of its own; `wrapper` goes before the shell that starts them. `start`: "warm", which
     is quicker (warm_start.py); "cold", each rank a new process of `python`; "forked", the ranks forks of one (forking.py)."""
@@ -87,11 +93,10 @@ class Run:
                     "TMPDIR": self.scratch,
                     **(env or {}),
                 },
-                preexec_fn=harness.die_with_parent,
+                preexec_fn=lead_a_group,
                 stdin=subprocess.DEVNULL,
                 stdout=err,
                 stderr=err,
-                preexec_fn=os.setpgrp,
             )
         Run.started.append(self)
 
