@@ -87,17 +87,17 @@ list_generations(const struct inventory *inventories, uint32_t agent_count,
     return count;
 }
 
-/* True when the parts of all groups together hold every rank of the job; else says how many they
- * hold. */
+/* True when the parts of all groups together hold every rank of the job, and every tensor evenly; else says what is missing. */
 static bool
-covers_world(const struct inventory *inventories, uint32_t agent_count,
+covers_job(const struct inventory *inventories, uint32_t agent_count,
              struct cairn_generation generation, const struct cairn_roster *table,
              struct text *text)
 {
-    uint64_t ranks = 0;
+    uint64_t ranks = 0, tiling_sum = 0;
     uint32_t world = 0;
 
     for (uint32_t g = 0; g < table->group_count; g++) {
+        uint64_t group_sum = 0;
         uint32_t group_ranks = 0;
 
         for (uint32_t a = 0; a < agent_count; a++)
@@ -108,17 +108,21 @@ covers_world(const struct inventory *inventories, uint32_t agent_count,
                     table->members[holding->member].group != g)
                     continue;
                 group_ranks = holding->group_ranks;
+                group_sum = holding->tiling_sum;
                 world = holding->world > world ? holding->world : world;
             }
         ranks += group_ranks;
+        tiling_sum = cairn_tiling_add(tiling_sum, group_sum);
     }
-    if (world == 0 || ranks == world)
-        return true;
-    say(text,
-        "epoch %" PRIu64 " step %" PRIu64 ": not restorable: it holds %" PRIu64
-        " of the job's %u ranks\n",
-        generation.epoch >> EPOCH_CLAIMANT_BITS, generation.step, ranks, world);
-    return false;
+    if (world != 0 && ranks != world) {
+        say(text, "epoch %" PRIu64 " step %" PRIu64 ": not restorable: it holds %" PRIu64 " of the job's %u ranks\n",
+            generation.epoch >> EPOCH_CLAIMANT_BITS, generation.step, ranks, world);
+        return false;
+    }
+    if (tiling_sum != 0)
+        say(text, "epoch %" PRIu64 " step %" PRIu64 ": not restorable: its ranks do not hold all elements of all tensors once\n",
+            generation.epoch >> EPOCH_CLAIMANT_BITS, generation.step);
+    return tiling_sum == 0;
 }
 
 /* True when every group has enough; else says which has not. */
@@ -158,7 +162,7 @@ restorable(const struct inventory *inventories, uint32_t agent_count,
     }
     if (!enough)
         say(text, "\n");
-    return enough && covers_world(inventories, agent_count, generation, table, text);
+    return enough && covers_job(inventories, agent_count, generation, table, text);
 }
 
 static bool

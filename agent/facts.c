@@ -13,6 +13,7 @@
  *
  * A yes also says how many ranks it stands for. When all are in and the sum is not the job's world (a rank trains on a node
  * that is no member), the generation would miss a part of the job: it is given up by everyone alike instead of committed.
+ * And it says the digest of its part's layout: those whose parts do not hold every tensor exactly once are given up too (tiling.c).
  *
  * Retention: a complete holding is dropped only when a later generation is known committed or it was given up.
  */
@@ -66,6 +67,7 @@ facts_free(struct facts *facts)
     free(facts->yes);
     free(facts->no);
     free(facts->ranks);
+    free(facts->layouts);
     memset(facts, 0, sizeof *facts);
 }
 
@@ -123,7 +125,8 @@ facts_open(struct cairn_core *core, struct cairn_generation generation, bool own
     victim->yes = calloc(cairn_bitset_words(member_count(core)), sizeof(uint64_t));
     victim->no = calloc(cairn_bitset_words(member_count(core)), sizeof(uint64_t));
     victim->ranks = calloc(member_count(core), sizeof(uint16_t));
-    if (!victim->yes || !victim->no || !victim->ranks) {
+    victim->layouts = calloc(member_count(core), sizeof(uint32_t));
+    if (!victim->yes || !victim->no || !victim->ranks || !victim->layouts) {
         core->actions->failed |= own; /* a vote that is lost would leave its generation open for ever */
         facts_free(victim);
         return NULL;
@@ -139,7 +142,7 @@ send_sets(struct cairn_core *core, struct cairn_generation generation, const uin
 {
     uint32_t words = (uint32_t)cairn_bitset_words(member_count(core));
     struct cairn_message message = message_new(core, CAIRN_MSG_FACTS, core->active);
-    uint8_t bytes[2 * 8 * (CAIRN_NODES_MAX / 64) + 2 * CAIRN_NODES_MAX];
+    uint8_t bytes[2 * 8 * (CAIRN_NODES_MAX / 64) + 6 * CAIRN_NODES_MAX];
     struct cairn_writer writer;
 
     cairn_writer_init(&writer, bytes, sizeof bytes);
@@ -149,6 +152,8 @@ send_sets(struct cairn_core *core, struct cairn_generation generation, const uin
         cairn_write_u64(&writer, no[w]);
     for (uint32_t m = 0; m < member_count(core); m++)
         cairn_write_u16(&writer, facts ? facts->ranks[m] : 0);
+    for (uint32_t m = 0; m < member_count(core); m++)
+        cairn_write_u32(&writer, facts ? facts->layouts[m] : 0);
     message.generation = generation;
     message.total = facts ? facts->world : 0;
     message.member = member_count(core);
@@ -278,6 +283,7 @@ facts_learn_committed(struct cairn_core *core, struct cairn_generation generatio
         cairn_generation_compare(generation, core->committed) <= 0)
         return;
     core->committed = generation;
+    core->tiling.refusal[0] = '\0';
     save_settled(core, true);
     set_ready(core, generation);
     holding = core->self_member == UINT32_MAX ? NULL
@@ -335,8 +341,33 @@ settle(struct cairn_core *core, struct facts *facts)
         save_grant_pending(core);
         return;
     }
+    if (yes == n && !facts->vetoed) {
+        switch (tiling_look(core, facts)) {
+        case TILING_UNKNOWN:
+            return;
+        case TILING_BAD:
+            facts->vetoed = true;
+            tiling_refused(core, facts);
+            save_settled(core, false);
+            facts_retain(core);
+            save_grant_pending(core);
+            return;
+        case TILING_GOOD:
+            break;
+        }
+    }
     if (!facts->committed && !facts->vetoed && (yes == n || (CAIRN_PLANTED(core, BUG_COUNT_ONE_LESS) && yes + 1 == n)))
         facts_learn_committed(core, facts->generation);
+}
+
+void
+facts_settle_full(struct cairn_core *core)
+{
+    for (uint32_t i = 0; i < FACTS_MAX; i++)
+        if (core->facts[i].generation.step != 0 && !core->facts[i].vetoed && !core->facts[i].committed &&
+            cairn_generation_compare(core->facts[i].generation, core->committed) > 0 &&
+            cairn_bitset_full(core->facts[i].yes, member_count(core)))
+            settle(core, &core->facts[i]);
 }
 
 /* A later own part is complete here, so this one may have been too, and was dropped for a commit. */
@@ -375,6 +406,7 @@ facts_vote(struct cairn_core *core, struct cairn_generation generation, bool yes
         const struct seal *seal = holding ? &holding->seals[holding->position] : NULL;
 
         facts->ranks[core->self_member] = seal ? (uint16_t)seal->ranks : 0;
+        facts->layouts[core->self_member] = seal ? cairn_tiling_digest(seal->manifest, seal->manifest_len) : 0;
         if (seal && seal->world > facts->world)
             facts->world = seal->world;
     }
@@ -474,7 +506,7 @@ facts_message(struct cairn_core *core, const struct cairn_message *message)
 
     if (message->epoch != core->active ||
         (core->frozen && !CAIRN_PLANTED(core, BUG_ACCEPT_OLD_EPOCH)) || message->member != n ||
-        (message->offset != FACTS_GIVEN_UP && message->bytes_len != 16 * words + 2 * n) ||
+        (message->offset != FACTS_GIVEN_UP && message->bytes_len != 16 * words + 6 * n) ||
         message->generation.epoch != message->epoch)
         return;
     if (message->offset == FACTS_GIVEN_UP) {
@@ -510,6 +542,12 @@ facts_message(struct cairn_core *core, const struct cairn_message *message)
 
         if (ranks > facts->ranks[m])
             facts->ranks[m] = ranks;
+    }
+    for (uint32_t m = 0; m < n; m++) {
+        uint32_t layout = cairn_read_u32(&reader);
+
+        if (facts->layouts[m] == 0)
+            facts->layouts[m] = layout;
     }
     if (message->total <= UINT32_MAX && message->total > facts->world)
         facts->world = (uint32_t)message->total;

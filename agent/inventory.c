@@ -3,7 +3,7 @@
  *
  * Packed (little-endian): u64 promised, u64 active, the spilled and the ready generation, u32 ranks
  * that are attached, u32 ranks of the job as they say, u64 blocks of their shard, u32 count of complete holdings, and per holding: generation, u32 member, u8 committed, u64 bad blocks, u32
- * ranks of its group, u32 ranks of the job, u32 listed bad blocks (u8 area, u64 block in the area,
+ * ranks of its group, u32 ranks of the job, u64 sum of its group's tiling, u32 listed bad blocks (u8 area, u64 block in the area,
  * each), the roster it was made under.
  */
 #include "agent/core_state.h"
@@ -16,6 +16,7 @@ write_holding(const struct cairn_core *core, const struct holding *holding,
               struct cairn_writer *writer)
 {
     uint32_t listed = (uint32_t)min_u64(holding->bad_count, BAD_BLOCKS_MAX);
+    uint64_t tiling_sum = 0;
     uint32_t group_ranks = 0;
 
     cairn_write_u64(writer, holding->generation.epoch);
@@ -24,10 +25,13 @@ write_holding(const struct cairn_core *core, const struct holding *holding,
     cairn_write_u8(writer, generation_is(holding->generation, core->committed) ||
                                generation_is(holding->generation, core->ready));
     cairn_write_u64(writer, holding->bad_count);
-    for (uint32_t p = 0; p < holding->geometry.n; p++)
+    for (uint32_t p = 0; p < holding->geometry.n; p++) {
         group_ranks += holding->seals[p].ranks;
+        tiling_sum = cairn_tiling_add(tiling_sum, holding->seals[p].tiling_sum);
+    }
     cairn_write_u32(writer, group_ranks);
     cairn_write_u32(writer, holding->seals[holding->position].world);
+    cairn_write_u64(writer, tiling_sum);
     cairn_write_u32(writer, listed);
     for (uint32_t i = 0; i < listed; i++) {
         cairn_write_u8(writer, (uint8_t)holding->bad[i].area);
@@ -99,8 +103,9 @@ read_holding(struct cairn_reader *reader, struct inventory_holding *out)
     out->bad_count = cairn_read_u64(reader);
     out->group_ranks = cairn_read_u32(reader);
     out->world = cairn_read_u32(reader);
+    out->tiling_sum = cairn_read_u64(reader);
     out->bad_listed = cairn_read_u32(reader);
-    if (out->bad_listed > BAD_BLOCKS_MAX || out->bad_listed > out->bad_count)
+    if (out->tiling_sum >= CAIRN_TILING_FIELD || out->bad_listed > BAD_BLOCKS_MAX || out->bad_listed > out->bad_count)
         return CAIRN_CORRUPT;
     if (out->bad_listed) {
         out->bad = calloc(out->bad_listed, sizeof *out->bad);

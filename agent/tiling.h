@@ -1,0 +1,94 @@
+/*
+ * agent/tiling.h - before a generation is committed: do all parts together hold every tensor exactly once? The state of it in
+ * the core, and what the core's files call. tiling.c has the whole way.
+ */
+#ifndef CAIRN_AGENT_TILING_H
+#define CAIRN_AGENT_TILING_H
+
+#include "agent/core.h"
+#include "snapshot/tiling.h"
+
+struct facts;
+struct seal;
+
+enum {
+    TILINGS_KNOWN = 8,      /* combinations of layouts whose verdicts are remembered */
+    TILING_TEXT_BYTES = 256 /* of what is wrong with one */
+};
+
+/* Whether a combination of the members' layouts holds every tensor exactly once. */
+struct tiling_verdict {
+    uint64_t combination; /* 0: unused */
+    bool good;
+    char text[TILING_TEXT_BYTES]; /* of a bad one: which tensors, and how */
+};
+
+/* The first member's look at all layouts of one generation (tiling.c). */
+struct tiling_audit {
+    struct cairn_generation generation; /* step 0: none is under way */
+    uint64_t combination;
+    uint32_t *layouts;  /* [member_count] */
+    uint32_t *received; /* [member_count]: keys */
+    uint64_t *answered; /* bitset of members: all of this question */
+    uint32_t level;     /* of the question */
+    uint64_t prefix;
+    uint64_t sums[CAIRN_TILING_FAN];
+    uint64_t *origins; /* [origin_count] keys */
+    size_t origin_count;
+    size_t origin_room;
+    bool uncounted; /* there were too many keys */
+    struct cairn_tiling_pieces pieces;
+    uint64_t sent_ns;
+};
+
+struct tiling_state {
+    struct tiling_verdict known[TILINGS_KNOWN]; /* a ring */
+    uint32_t known_next;
+    uint64_t asked; /* combination that the first member was, or is to be, asked about */
+    uint64_t asked_ns;
+    bool awaited; /* all said yes to something that there is no verdict on */
+    uint32_t own_digest;
+    struct cairn_tiling *own; /* of the part with that digest; NULL: it has no manifest */
+    struct cairn_generation refused; /* newest that was given up for its tiling; step 0: none */
+    char refusal[TILING_TEXT_BYTES]; /* why, until something is committed */
+    struct tiling_audit audit;
+};
+
+/* ---- tiling.c ---- */
+enum tiling_word { TILING_UNKNOWN = 0, TILING_GOOD, TILING_BAD };
+/* Whether the parts of a generation, to which all said yes, hold every tensor exactly once. Where it is not known it is found out. */
+enum tiling_word tiling_look(struct cairn_core *core, const struct facts *facts);
+/* A generation is given up for its tiling. */
+void tiling_refused(struct cairn_core *core, const struct facts *facts);
+/* A step that is not captured, because the one before it was given up for its tiling: the same on all nodes. */
+bool tiling_skips(const struct cairn_core *core, uint64_t step);
+/* The sum of a packed manifest of the own part; 0 of what is none. CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err tiling_sum_of(struct cairn_core *core, const uint8_t *manifest, size_t len, uint64_t *sum);
+void tiling_message(struct cairn_core *core, const struct cairn_message *message);
+void tiling_tick(struct cairn_core *core);
+/* A new epoch: forgets all verdicts. */
+void tiling_clear(struct cairn_core *core);
+void tiling_fini(struct cairn_core *core);
+
+/* ---- between tiling.c and tiling_audit.c ---- */
+/* NULL where none is known. */
+const struct tiling_verdict *tiling_verdict_on(const struct cairn_core *core, uint64_t combination);
+void tiling_remember(struct cairn_core *core, uint64_t combination, bool good, const char *text);
+void tiling_send_verdict(struct cairn_core *core, uint32_t to, struct cairn_generation generation,
+                         const struct tiling_verdict *verdict);
+/* The own sealed part of a generation, NULL where there is none. */
+const struct seal *tiling_own_seal(struct cairn_core *core, struct cairn_generation generation);
+/* What the own part with that manifest holds; NULL of a manifest that is none. CAIRN_NOMEM: it may be tried again. */
+CAIRN_MUST_CHECK cairn_err tiling_own(struct cairn_core *core, const uint8_t *manifest, size_t len, const struct cairn_tiling **out);
+/* The answer to a question about the own part, with bytes[CAIRN_MESSAGE_PART_BYTES_MAX]. */
+void tiling_answer(const struct cairn_core *core, const struct cairn_message *ask, const struct cairn_tiling *tiling,
+                   uint8_t *bytes, struct cairn_message *answer);
+bool tiling_audit_runs(const struct tiling_audit *audit);
+/* Begins to find out about a combination that has no verdict, unless another one is being looked at. */
+void tiling_audit_begin(struct cairn_core *core, const struct facts *facts, uint64_t combination);
+void tiling_audit_end(struct tiling_audit *audit);
+/* A LAYOUT. */
+void tiling_audit_message(struct cairn_core *core, const struct cairn_message *message);
+void tiling_audit_tick(struct cairn_core *core);
+
+#endif
