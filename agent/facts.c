@@ -348,7 +348,6 @@ settle(struct cairn_core *core, struct facts *facts)
         case TILING_BAD:
             facts->vetoed = true;
             tiling_refused(core, facts);
-            save_settled(core, false);
             facts_retain(core);
             save_grant_pending(core);
             return;

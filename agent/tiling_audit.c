@@ -229,6 +229,7 @@ advance(struct cairn_core *core)
         return;
     }
     memset(audit->answered, 0, cairn_bitset_words(member_count(core)) * sizeof(uint64_t));
+    memset(audit->received, 0, member_count(core) * sizeof *audit->received);
     memset(audit->sums, 0, sizeof audit->sums);
     ask_all(core);
 }

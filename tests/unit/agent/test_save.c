@@ -1,10 +1,18 @@
-/* tests/unit/agent/test_save.c - which steps become generations: fast ones that collide are thinned out, jumps are not. */
+/*
+ * tests/unit/agent/test_save.c - which steps become generations: fast ones that collide are thinned out, jumps are not, and those
+ * whose tensors are not held exactly once are not committed.
+ */
 #include "agent/core.h"
+
+#include "base/limits.h"
+#include "snapshot/manifest.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -99,12 +107,108 @@ a_jump_is_not_thinned_out(void **state)
     }
 }
 
+/* The manifest of one block that holds elements [at, at + 2) of the 4 of "x", and `more` of them. */
+static void
+pack_manifest(struct cairn_generation generation, uint64_t at, uint64_t more, uint8_t **bytes, size_t *len)
+{
+    uint64_t crc = 0;
+    struct cairn_manifest_rank rank = {.rank = 0, .world = 1, .region_bytes = CAIRN_BLOCK_BYTES};
+    struct cairn_manifest_entry entries[2] = {
+        {.slice = {.name = "x", .dtype = CAIRN_F32, .kind = CAIRN_PARAM, .dims = 1, .shape = {4}, .offset = {at}, .extent = {2},
+                   .device = -1, .replica_count = 1}}};
+    struct cairn_manifest manifest = {.job_id = 1,
+                                      .generation = generation,
+                                      .container_count = 1,
+                                      .container_bytes = CAIRN_BLOCK_BYTES,
+                                      .ranks = &rank,
+                                      .rank_count = 1,
+                                      .entry_count = more ? 2 : 1,
+                                      .entries = entries,
+                                      .block_crcs = &crc,
+                                      .block_count = 1};
+
+    entries[1] = entries[0];
+    entries[1].slice.offset[0] = (at + 2) % 4;
+    entries[1].offset_bytes = 64;
+    assert_int_equal(cairn_manifest_pack(&manifest, bytes, len), CAIRN_OK);
+}
+
+/* Captures a step of one block that was granted; true when that is committed. */
+static bool
+capture(struct cairn_core *core, uint64_t step, uint64_t more, uint64_t now_ns)
+{
+    static const uint64_t crc = 5;
+    struct cairn_core_view view;
+    struct cairn_generation generation = {0, step};
+    struct cairn_event events[4] = {
+        {.type = CAIRN_EVENT_BLOCKS, .count = 1, .crcs = &crc}, {.type = CAIRN_EVENT_DONE}, {.type = CAIRN_EVENT_SEALED},
+        {.type = CAIRN_EVENT_FINISHED}};
+    uint64_t asked = 0;
+    uint32_t holding = 0;
+    uint8_t *bytes = NULL;
+    bool committed = false;
+
+    cairn_core_look(core, &view);
+    generation.epoch = view.active;
+    pack_manifest(generation, 0, more, &bytes, &events[2].bytes_len);
+    events[2].bytes = bytes;
+    for (uint32_t i = 0; i < 4; i++) {
+        struct cairn_actions actions = {0};
+
+        events[i].generation = generation;
+        events[i].request = asked;
+        events[i].holding = holding;
+        events[i].now_ns = now_ns;
+        cairn_core_step(core, &events[i], &actions);
+        for (size_t a = 0; a < actions.count; a++) {
+            committed |= actions.list[a].type == CAIRN_ACTION_COMMITTED;
+            if (actions.list[a].type != CAIRN_ACTION_SEAL && actions.list[a].type != CAIRN_ACTION_FINISH)
+                continue;
+            asked = actions.list[a].request;
+            holding = actions.list[a].holding;
+        }
+        cairn_actions_fini(&actions);
+    }
+    free(bytes);
+    return committed;
+}
+
+/* Half of a tensor that nobody holds the rest of: refused with its name, the next step is skipped, and all is well when it is mended. */
+static void
+what_is_not_whole_is_refused(void **state)
+{
+    struct cairn_core *core = new_core();
+    struct cairn_core_view view;
+    uint64_t now_ns = STEP_NS;
+
+    (void)state;
+    (void)grant_or_skip(core, (struct cairn_event){.type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 1}, now_ns);
+    for (uint64_t step = 1; step <= 5; step += 2) {
+        assert_int_equal(begin(core, step, now_ns += STEP_NS), CAIRN_ACTION_GRANT);
+        assert_false(capture(core, step, 0, now_ns));
+        cairn_core_look(core, &view);
+        assert_string_equal(view.refusal, "x: 2 of 4 elements are in no piece, such as [2:4]");
+        assert_int_equal(view.committed.step, 0);
+        assert_int_equal(begin(core, step + 1, now_ns += STEP_NS), CAIRN_ACTION_SKIP);
+    }
+    (void)grant_or_skip(core, (struct cairn_event){.type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 1}, now_ns);
+    for (uint64_t step = 7; step <= 8; step++) {
+        assert_int_equal(begin(core, step, now_ns += UINT64_C(1000000000)), CAIRN_ACTION_GRANT);
+        assert_true(capture(core, step, 1, now_ns));
+        cairn_core_look(core, &view);
+        assert_string_equal(view.refusal, "");
+        assert_int_equal(view.committed.step, step);
+    }
+    cairn_core_destroy(core);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fast_steps_that_collide_are_thinned_out),
         cmocka_unit_test(a_jump_is_not_thinned_out),
+        cmocka_unit_test(what_is_not_whole_is_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
