@@ -308,7 +308,6 @@ tiling_clear(struct cairn_core *core)
     struct tiling_state *state = &core->tiling;
 
     tiling_audit_end(&state->audit);
-    memset(state->known, 0, sizeof state->known);
     state->asked = 0;
     state->awaited = false;
     state->refused = (struct cairn_generation){0, 0};

@@ -66,7 +66,7 @@ bool tiling_skips(const struct cairn_core *core, uint64_t step);
 CAIRN_MUST_CHECK cairn_err tiling_sum_of(struct cairn_core *core, const uint8_t *manifest, size_t len, uint64_t *sum);
 void tiling_message(struct cairn_core *core, const struct cairn_message *message);
 void tiling_tick(struct cairn_core *core);
-/* A new epoch: forgets all verdicts. */
+/* A new epoch: what is under way ends. Verdicts stay true. */
 void tiling_clear(struct cairn_core *core);
 void tiling_fini(struct cairn_core *core);
 
