@@ -191,20 +191,15 @@ take_ask(struct cairn_core *core, const struct cairn_message *ask)
 
 /* ---- every member ---- */
 
-/* Asks the first member, whose word may have been lost. It needs some time to find out. */
+/* Asks the first member, whose word may have been lost. */
 static void
 question(struct cairn_core *core, struct cairn_generation generation, uint64_t combination)
 {
     struct cairn_message message = message_new(core, CAIRN_MSG_TILED, core->active);
-    struct tiling_state *state = &core->tiling;
 
-    if (state->asked != combination) {
-        state->asked = combination;
-        state->asked_ns = core->now_ns;
-    }
-    if (core->now_ns - state->asked_ns < core->options.resend_after_ns)
+    if (core->now_ns - core->tiling.asked_ns < core->options.resend_after_ns)
         return;
-    state->asked_ns = core->now_ns;
+    core->tiling.asked_ns = core->now_ns;
     message.generation = generation;
     message.request = combination;
     message.err = CAIRN_AGAIN;
@@ -216,20 +211,22 @@ tiling_look(struct cairn_core *core, const struct facts *facts)
 {
     uint64_t combination = combine(facts->layouts, member_count(core));
     const struct tiling_verdict *verdict = tiling_verdict_on(core, combination);
+    struct tiling_state *state = &core->tiling;
 
     if (CAIRN_PLANTED(core, BUG_TILING_UNSEEN))
         return TILING_GOOD;
     if (!verdict && core->self_member == 0) {
         tiling_audit_begin(core, facts, combination);
         verdict = tiling_verdict_on(core, combination);
-    } else if (!verdict && core->self_member != UINT32_MAX) {
+    }
+    if (verdict)
+        return verdict->good ? TILING_GOOD : TILING_BAD;
+    if (!state->awaited)
+        state->asked_ns = core->now_ns; /* the first member says it by itself, but needs some time */
+    state->awaited = state->unknown = true;
+    if (core->self_member != 0 && core->self_member != UINT32_MAX)
         question(core, facts->generation, combination);
-    }
-    if (!verdict) {
-        core->tiling.awaited = true;
-        return TILING_UNKNOWN;
-    }
-    return verdict->good ? TILING_GOOD : TILING_BAD;
+    return TILING_UNKNOWN;
 }
 
 void
@@ -296,10 +293,11 @@ void
 tiling_tick(struct cairn_core *core)
 {
     tiling_audit_tick(core);
-    if (core->tiling.awaited && !core->frozen) {
-        core->tiling.awaited = false;
-        facts_settle_full(core);
-    }
+    if (!core->tiling.awaited || core->frozen)
+        return;
+    core->tiling.unknown = false;
+    facts_settle_full(core);
+    core->tiling.awaited = core->tiling.unknown;
 }
 
 void
@@ -308,7 +306,6 @@ tiling_clear(struct cairn_core *core)
     struct tiling_state *state = &core->tiling;
 
     tiling_audit_end(&state->audit);
-    state->asked = 0;
     state->awaited = false;
     state->refused = (struct cairn_generation){0, 0};
     state->refusal[0] = '\0';

@@ -44,9 +44,9 @@ struct tiling_audit {
 struct tiling_state {
     struct tiling_verdict known[TILINGS_KNOWN]; /* a ring */
     uint32_t known_next;
-    uint64_t asked; /* combination that the first member was, or is to be, asked about */
-    uint64_t asked_ns;
-    bool awaited; /* all said yes to something that there is no verdict on */
+    bool awaited;      /* all said yes to something that there is no verdict on */
+    bool unknown;      /* so it was when it was looked at last */
+    uint64_t asked_ns; /* when the first member was asked last, or that began */
     uint32_t own_digest;
     struct cairn_tiling *own; /* of the part with that digest; NULL: it has no manifest */
     struct cairn_generation refused; /* newest that was given up for its tiling; step 0: none */

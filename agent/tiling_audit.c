@@ -140,7 +140,28 @@ take_part(struct cairn_core *core, const struct cairn_message *answer)
     }
 }
 
-/* Asks every member that has not answered yet; the own part answers at once. */
+/* The own part answers at once. */
+static void
+answer_own(struct cairn_core *core)
+{
+    struct tiling_audit *audit = &core->tiling.audit;
+    const struct seal *seal = tiling_own_seal(core, audit->generation);
+    const struct cairn_tiling *tiling;
+    uint8_t bytes[CAIRN_MESSAGE_PART_BYTES_MAX];
+    uint32_t before;
+
+    if (!seal || tiling_own(core, seal->manifest, seal->manifest_len, &tiling) != CAIRN_OK)
+        return; /* until the next question */
+    do {
+        struct cairn_message ask = ask_of(core, core->self_member), answer;
+
+        before = audit->received[core->self_member];
+        tiling_answer(core, &ask, tiling, bytes, &answer);
+        take_part(core, &answer);
+    } while (audit->received[core->self_member] != before && !cairn_bitset_has(audit->answered, core->self_member));
+}
+
+/* Asks every member that has not answered yet. */
 static void
 ask_all(struct cairn_core *core)
 {
@@ -148,29 +169,13 @@ ask_all(struct cairn_core *core)
 
     audit->sent_ns = core->now_ns;
     for (uint32_t m = 0; m < member_count(core); m++) {
-        struct cairn_message ask, answer;
-        const struct seal *seal = tiling_own_seal(core, audit->generation);
-        const struct cairn_tiling *tiling;
-        uint8_t bytes[CAIRN_MESSAGE_PART_BYTES_MAX];
+        struct cairn_message ask = ask_of(core, m);
 
-        if (cairn_bitset_has(audit->answered, m))
-            continue;
-        ask = ask_of(core, m);
-        if (m != core->self_member) {
+        if (m != core->self_member && !cairn_bitset_has(audit->answered, m))
             send_message(core, agent_of(core, m), &ask);
-            continue;
-        }
-        while (seal && !cairn_bitset_has(audit->answered, m) &&
-               tiling_own(core, seal->manifest, seal->manifest_len, &tiling) == CAIRN_OK) {
-            uint32_t before = audit->received[m];
-
-            tiling_answer(core, &ask, tiling, bytes, &answer);
-            take_part(core, &answer);
-            ask = ask_of(core, m);
-            if (audit->received[m] == before)
-                break;
-        }
     }
+    if (!cairn_bitset_has(audit->answered, core->self_member))
+        answer_own(core);
 }
 
 static int
