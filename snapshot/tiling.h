@@ -8,7 +8,7 @@
  * that of its pieces, less the whole tensor's for every piece that has the tensor's origin (its element 0, ..., 0).
  *
  * The parts' sums add up to 0 when every tensor is covered evenly, as often as its origin is. Else they do with a probability
- * below 2^-54: the difference is a polynomial in those numbers, of degree 64 at most, whose monomials are distinct for
+ * below 2^-54: the difference is a polynomial in those numbers, of degree 72 at most, whose monomials are distinct for
  * distinct elements. (Powers of one number per dimension would need a degree of the dimension's length.)
  * What is left to know is that no origin is held twice, and no sum of fewer numbers than tensors can say it: so every part lists
  * the keys of those that it has, a hash of the name each, 8 bytes. In all parts together each tensor is listed once.
