@@ -25,6 +25,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { VOTE_BYTES = 2 + 4 }; /* of each yes in a message: ranks and layout */
+
 static uint32_t
 member_count(const struct cairn_core *core)
 {
@@ -142,7 +144,7 @@ send_sets(struct cairn_core *core, struct cairn_generation generation, const uin
 {
     uint32_t words = (uint32_t)cairn_bitset_words(member_count(core));
     struct cairn_message message = message_new(core, CAIRN_MSG_FACTS, core->active);
-    uint8_t bytes[2 * 8 * (CAIRN_NODES_MAX / 64) + 6 * CAIRN_NODES_MAX];
+    uint8_t bytes[2 * 8 * (CAIRN_NODES_MAX / 64) + VOTE_BYTES * CAIRN_NODES_MAX];
     struct cairn_writer writer;
 
     cairn_writer_init(&writer, bytes, sizeof bytes);
@@ -150,10 +152,11 @@ send_sets(struct cairn_core *core, struct cairn_generation generation, const uin
         cairn_write_u64(&writer, yes[w]);
     for (uint32_t w = 0; w < words; w++)
         cairn_write_u64(&writer, no[w]);
-    for (uint32_t m = 0; m < member_count(core); m++)
-        cairn_write_u16(&writer, facts ? facts->ranks[m] : 0);
-    for (uint32_t m = 0; m < member_count(core); m++)
-        cairn_write_u32(&writer, facts ? facts->layouts[m] : 0);
+    for (uint32_t m = 0; facts && m < member_count(core); m++)
+        if (cairn_bitset_has(yes, m)) {
+            cairn_write_u16(&writer, facts->ranks[m]);
+            cairn_write_u32(&writer, facts->layouts[m]);
+        }
     message.generation = generation;
     message.total = facts ? facts->world : 0;
     message.member = member_count(core);
@@ -494,6 +497,31 @@ says_no(const struct cairn_message *message, uint32_t words)
     return false;
 }
 
+/* Of a message with whole sets. */
+static bool
+says_yes(const struct cairn_message *message, uint32_t member)
+{
+    return message->bytes[member / 8] >> (member % 8) & 1;
+}
+
+/* Two sets of members, without any that there is not, and the numbers of those that say yes. */
+static bool
+is_well_formed(const struct cairn_message *message, uint32_t n)
+{
+    uint32_t words = (uint32_t)cairn_bitset_words(n), yes = 0;
+
+    if (message->bytes_len < 16 * words)
+        return false;
+    for (uint32_t m = 0; m < 64 * words; m++) {
+        bool no = message->bytes[8 * words + m / 8] >> (m % 8) & 1;
+
+        if (m >= n && (no || says_yes(message, m)))
+            return false;
+        yes += says_yes(message, m);
+    }
+    return message->bytes_len == 16 * words + VOTE_BYTES * yes;
+}
+
 void
 facts_message(struct cairn_core *core, const struct cairn_message *message)
 {
@@ -505,7 +533,7 @@ facts_message(struct cairn_core *core, const struct cairn_message *message)
 
     if (message->epoch != core->active ||
         (core->frozen && !CAIRN_PLANTED(core, BUG_ACCEPT_OLD_EPOCH)) || message->member != n ||
-        (message->offset != FACTS_GIVEN_UP && message->bytes_len != 16 * words + 6 * n) ||
+        (message->offset != FACTS_GIVEN_UP && !is_well_formed(message, n)) ||
         message->generation.epoch != message->epoch)
         return;
     if (message->offset == FACTS_GIVEN_UP) {
@@ -530,21 +558,20 @@ facts_message(struct cairn_core *core, const struct cairn_message *message)
         uint64_t *mine = w < words ? &facts->yes[w] : &facts->no[w - words];
         uint64_t theirs = cairn_read_u64(&reader);
 
-        if (n % 64 && w % words == words - 1)
-            theirs &= (UINT64_C(1) << (n % 64)) - 1;
         grown |= (theirs & ~*mine) != 0;
         theirs_lacks |= (*mine & ~theirs) != 0;
         *mine |= theirs;
     }
     for (uint32_t m = 0; m < n; m++) {
-        uint16_t ranks = cairn_read_u16(&reader);
+        uint16_t ranks;
+        uint32_t layout;
 
+        if (!says_yes(message, m))
+            continue;
+        ranks = cairn_read_u16(&reader);
+        layout = cairn_read_u32(&reader);
         if (ranks > facts->ranks[m])
             facts->ranks[m] = ranks;
-    }
-    for (uint32_t m = 0; m < n; m++) {
-        uint32_t layout = cairn_read_u32(&reader);
-
         if (facts->layouts[m] == 0)
             facts->layouts[m] = layout;
     }

@@ -208,16 +208,14 @@ complete(struct side *side, uint64_t step)
 static void
 vote(struct side *side, const struct side *other, uint64_t step)
 {
-    uint8_t bytes[16 + 2 * 2 + 2 * 4];
+    uint8_t bytes[16 + 2 + 4];
     struct cairn_writer writer;
 
     cairn_writer_init(&writer, bytes, sizeof bytes);
     cairn_write_u64(&writer, UINT64_C(1) << other->self);
     cairn_write_u64(&writer, 0);
-    for (uint32_t m = 0; m < 2; m++)
-        cairn_write_u16(&writer, m == other->self);
-    for (uint32_t m = 0; m < 2; m++)
-        cairn_write_u32(&writer, m == other->self ? other->digest : 0);
+    cairn_write_u16(&writer, 1);
+    cairn_write_u32(&writer, other->digest);
     tell(side, (struct cairn_message){.type = CAIRN_MSG_FACTS,
                                       .generation = {side->epoch, step},
                                       .member = 2,
