@@ -235,6 +235,7 @@ struct inventory_holding {
     uint32_t group_ranks; /* captured in all parts of its group */
     uint32_t world;       /* ranks of the whole job; 0: unknown */
     uint64_t tiling_sum;  /* of all parts of its group */
+    uint64_t layout;      /* of all parts of its group: tiling_of_group; 0 of one that is known committed */
     struct cairn_roster *table;
 };
 
@@ -247,6 +248,8 @@ struct inventory {
     uint32_t ranks;  /* attached trainers */
     uint32_t world;  /* ranks of the whole job, as they say; 0: unknown */
     uint64_t blocks; /* of their shard */
+    uint32_t refused_count;
+    uint64_t refused[TILINGS_KNOWN]; /* combinations of layouts that are known not to fit together */
     uint32_t holding_count;
     struct inventory_holding holdings[CAIRN_HOLDINGS_MAX];
 };

@@ -18,7 +18,7 @@
     X(CAIRN_MSG_DATA_ACK, 3, "data_ack")         /* offset: blocks folded so far */                \
     X(CAIRN_MSG_SEAL, 4, "seal")                 /* part [offset, offset + bytes_len) of a seal of `total` bytes */ \
     X(CAIRN_MSG_SEAL_ACK, 5, "seal_ack")         /* offset: bytes received so far */               \
-    X(CAIRN_MSG_FACTS, 6, "facts")               /* bytes: members that protected, members that never will, ranks, layouts; offset 1: given up */ \
+    X(CAIRN_MSG_FACTS, 6, "facts")               /* bytes: members that protected, that never will, and of each of the former u16 ranks, u32 layout; offset 1: given up */ \
     X(CAIRN_MSG_CLAIM, 7, "claim")               /* promise me this epoch */                       \
     X(CAIRN_MSG_PROMISE, 8, "promise")           /* promised, durably */                           \
     X(CAIRN_MSG_REFUSE, 9, "refuse")             /* offset: the epoch promised already */          \
@@ -58,8 +58,9 @@ enum cairn_message_type {
 /*
  * Of the messages, with all that their bytes hold, told in every handshake: agents of different versions refuse each other and
  * say so. Raised with every change of what a message or a packed value on the wire looks like. 2: an inventory says who trains.
+ * 3: votes name layouts, seals and inventories the sums of their tiling.
  */
-enum { CAIRN_MESSAGE_VERSION = 2 };
+enum { CAIRN_MESSAGE_VERSION = 3 };
 
 /* Beside CAIRN_AREA_DATA and CAIRN_AREA_PARITY of erasure/stripe.h: what a repair has decoded. */
 enum { CAIRN_AREA_SCRATCH = 2 };

@@ -28,12 +28,6 @@
 enum { ORIGINS_PER_MESSAGE = 7168, PIECES_BYTES_MAX = 60000 };
 
 static uint32_t
-member_count(const struct cairn_core *core)
-{
-    return core->table->member_count;
-}
-
-static uint32_t
 agent_of(const struct cairn_core *core, uint32_t member)
 {
     return core->table->members[member].agent;
@@ -41,20 +35,48 @@ agent_of(const struct cairn_core *core, uint32_t member)
 
 /* ---- verdicts ---- */
 
-/* The name of a combination of layouts, never 0. */
-static uint64_t
-combine(const uint32_t *layouts, uint32_t count)
+uint64_t
+tiling_of_group(const uint32_t *digests, uint32_t count)
 {
-    uint64_t crc = 0;
+    uint8_t bytes[4 * CAIRN_SHARDS_MAX];
+    struct cairn_writer writer;
+    uint64_t crc;
 
-    for (uint32_t m = 0; m < count; m++) {
-        uint8_t bytes[4];
-
-        for (int b = 0; b < 4; b++)
-            bytes[b] = (uint8_t)(layouts[m] >> (8 * b));
-        crc = cairn_crc64(crc, bytes, sizeof bytes);
-    }
+    cairn_writer_init(&writer, bytes, sizeof bytes);
+    for (uint32_t p = 0; p < count; p++)
+        cairn_write_u32(&writer, digests[p]);
+    crc = cairn_crc64(0, bytes, writer.used_bytes);
     return crc ? crc : 1;
+}
+
+uint64_t
+tiling_with_group(uint64_t combination, uint64_t group)
+{
+    uint8_t bytes[8];
+    struct cairn_writer writer;
+    uint64_t crc;
+
+    cairn_writer_init(&writer, bytes, sizeof bytes);
+    cairn_write_u64(&writer, group);
+    crc = cairn_crc64(combination, bytes, sizeof bytes);
+    return crc ? crc : 1;
+}
+
+/* The combination of layouts that all have voted with. */
+static uint64_t
+combine(const struct cairn_roster *table, const uint32_t *layouts)
+{
+    uint64_t combination = 0;
+
+    for (uint32_t g = 0; g < table->group_count; g++) {
+        const struct cairn_roster_group *group = &table->groups[g];
+        uint32_t digests[CAIRN_SHARDS_MAX];
+
+        for (uint32_t p = 0; p < group->count; p++)
+            digests[p] = layouts[group->members[p]];
+        combination = tiling_with_group(combination, tiling_of_group(digests, group->count));
+    }
+    return combination;
 }
 
 const struct tiling_verdict *
@@ -209,7 +231,7 @@ question(struct cairn_core *core, struct cairn_generation generation, uint64_t c
 enum tiling_word
 tiling_look(struct cairn_core *core, const struct facts *facts)
 {
-    uint64_t combination = combine(facts->layouts, member_count(core));
+    uint64_t combination = combine(core->table, facts->layouts);
     const struct tiling_verdict *verdict = tiling_verdict_on(core, combination);
     struct tiling_state *state = &core->tiling;
 
@@ -232,7 +254,7 @@ tiling_look(struct cairn_core *core, const struct facts *facts)
 void
 tiling_refused(struct cairn_core *core, const struct facts *facts)
 {
-    const struct tiling_verdict *verdict = tiling_verdict_on(core, combine(facts->layouts, member_count(core)));
+    const struct tiling_verdict *verdict = tiling_verdict_on(core, combine(core->table, facts->layouts));
     const char *text = verdict ? verdict->text : "";
 
     if (strcmp(core->tiling.refusal, text) != 0)

@@ -55,6 +55,9 @@ struct tiling_state {
 };
 
 /* ---- tiling.c ---- */
+/* The name of the layouts of a group's parts, by position; and of a combination of layouts, from 0 on group after group. Never 0. */
+uint64_t tiling_of_group(const uint32_t *digests, uint32_t count);
+uint64_t tiling_with_group(uint64_t combination, uint64_t group);
 enum tiling_word { TILING_UNKNOWN = 0, TILING_GOOD, TILING_BAD };
 /* Whether the parts of a generation, to which all said yes, hold every tensor exactly once. Where it is not known it is found out. */
 enum tiling_word tiling_look(struct cairn_core *core, const struct facts *facts);
