@@ -13,7 +13,7 @@
 #include <string.h>
 
 enum {
-    ORIGINS_MAX = 1 << 23, /* of all parts: of more no double one is looked for */
+    ORIGINS_MAX = 1 << 21, /* of all parts: of more no double one is looked for, so that sorting them holds nothing up for long */
     SUMS_BYTES = 8 * CAIRN_TILING_FAN
 };
 

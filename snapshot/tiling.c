@@ -4,6 +4,7 @@
 #include "base/crc.h"
 #include "base/wire.h"
 #include "snapshot/manifest.h"
+#include "snapshot/reshard_pieces.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -87,43 +88,61 @@ seed_of(const struct cairn_tensor *tensor, uint64_t key)
 
 /* ---- sums over boxes ---- */
 
+/* What the values of a tensor's elements are made of: worked out once for all its boxes. */
+struct values {
+    uint64_t weight;
+    uint64_t whole; /* the sum of all */
+    struct {
+        uint64_t numbers[INDEX_BITS];
+        uint64_t all_below[INDEX_BITS + 1]; /* the product of 1 + each number below */
+    } dims[CAIRN_DIMS_MAX];
+};
+
 /*
  * The sum over the indices below `end` of one dimension: of each the product of the numbers of its set bits. Where bit b of
  * `end` is set, the indices that have end's bits above b and a 0 there are a factor times all choices of the bits below.
  */
 static uint64_t
-sum_below(uint64_t seed, uint32_t dim, uint64_t end)
+sum_below(const struct values *values, uint32_t dim, uint64_t end)
 {
-    uint64_t numbers[INDEX_BITS], all_below[INDEX_BITS + 1] = {1};
     uint64_t sum = 0, above = 1;
-    uint32_t bits = 0;
 
-    while (bits < INDEX_BITS && end >> bits) {
-        numbers[bits] = number(seed, (uint64_t)dim * INDEX_BITS + bits);
-        all_below[bits + 1] = multiply(all_below[bits], cairn_tiling_add(1, numbers[bits]));
-        bits++;
-    }
-    while (bits-- > 0) {
-        if (!(end >> bits & 1))
-            continue;
-        sum = cairn_tiling_add(sum, multiply(above, all_below[bits]));
-        above = multiply(above, numbers[bits]);
+    while (end > 0) {
+        uint32_t bit = INDEX_BITS - 1 - (uint32_t)__builtin_clzll(end);
+
+        sum = cairn_tiling_add(sum, multiply(above, values->dims[dim].all_below[bit]));
+        above = multiply(above, values->dims[dim].numbers[bit]);
+        end ^= UINT64_C(1) << bit;
     }
     return sum;
 }
 
-/* A box's values. `start` NULL: the whole tensor. */
 static uint64_t
-sum_of_box(const struct cairn_tensor *tensor, uint64_t seed, const uint64_t *start, const uint64_t *extent)
+sum_of_box(const struct values *values, uint32_t dims, const uint64_t *start, const uint64_t *extent)
 {
-    uint64_t product = number(seed, (uint64_t)CAIRN_DIMS_MAX * INDEX_BITS);
+    uint64_t product = values->weight;
 
-    for (uint32_t d = 0; d < tensor->dims; d++) {
-        uint64_t begin = start ? start[d] : 0;
-
-        product = multiply(product, subtract(sum_below(seed, d, begin + extent[d]), sum_below(seed, d, begin)));
-    }
+    for (uint32_t d = 0; d < dims; d++)
+        product = multiply(product, subtract(sum_below(values, d, start[d] + extent[d]), sum_below(values, d, start[d])));
     return product;
+}
+
+static void
+values_init(struct values *values, const struct cairn_tensor *tensor, uint64_t key)
+{
+    static const uint64_t origin[CAIRN_DIMS_MAX];
+    uint64_t seed = seed_of(tensor, key);
+
+    values->weight = number(seed, (uint64_t)CAIRN_DIMS_MAX * INDEX_BITS);
+    for (uint32_t d = 0; d < tensor->dims; d++) {
+        values->dims[d].all_below[0] = 1;
+        for (uint32_t bit = 0; tensor->shape[d] >> bit; bit++) {
+            values->dims[d].numbers[bit] = number(seed, (uint64_t)d * INDEX_BITS + bit);
+            values->dims[d].all_below[bit + 1] =
+                multiply(values->dims[d].all_below[bit], cairn_tiling_add(1, values->dims[d].numbers[bit]));
+        }
+    }
+    values->whole = sum_of_box(values, tensor->dims, origin, tensor->shape);
 }
 
 static bool
@@ -187,30 +206,45 @@ compare_keys(const void *left, const void *right)
     return (*a > *b) - (*a < *b);
 }
 
+/* The row of a tensor, and its key for each piece that has its origin. */
+static void
+add_tensor(struct cairn_tiling *tiling, const struct cairn_piece_table *table, uint32_t t)
+{
+    const struct cairn_tensor *tensor = cairn_layout_tensor(tiling->layout, t);
+    struct cairn_tiling_row *row = &tiling->rows[t];
+    struct values values;
+
+    *row = (struct cairn_tiling_row){.key = key_of(tensor->name), .tensor = t};
+    values_init(&values, tensor, row->key);
+    for (size_t p = table->begin[t]; p < table->begin[t + 1]; p++) {
+        const struct cairn_piece *piece = table->piece[p];
+
+        row->sum = cairn_tiling_add(row->sum, sum_of_box(&values, tensor->dims, piece->start, piece->extent));
+        if (!has_origin(tensor, piece))
+            continue;
+        row->sum = subtract(row->sum, values.whole);
+        tiling->origins[tiling->origin_count++] = row->key;
+    }
+}
+
 static cairn_err
 add_up(struct cairn_tiling *tiling)
 {
     size_t pieces = cairn_layout_piece_count(tiling->layout);
+    struct cairn_piece_table table;
+    cairn_err err;
 
     tiling->row_count = cairn_layout_tensor_count(tiling->layout);
     tiling->rows = calloc(tiling->row_count + 1, sizeof *tiling->rows);
     tiling->origins = calloc(pieces + 1, sizeof *tiling->origins);
     if (!tiling->rows || !tiling->origins)
         return CAIRN_NOMEM;
+    err = cairn_piece_table_init(&table, tiling->layout);
+    if (err)
+        return err;
     for (uint32_t t = 0; t < tiling->row_count; t++)
-        tiling->rows[t] = (struct cairn_tiling_row){.key = key_of(cairn_layout_tensor(tiling->layout, t)->name), .tensor = t};
-    for (size_t p = 0; p < pieces; p++) {
-        const struct cairn_piece *piece = cairn_layout_piece(tiling->layout, p);
-        const struct cairn_tensor *tensor = cairn_layout_tensor(tiling->layout, piece->tensor);
-        struct cairn_tiling_row *row = &tiling->rows[piece->tensor];
-        uint64_t seed = seed_of(tensor, row->key);
-
-        row->sum = cairn_tiling_add(row->sum, sum_of_box(tensor, seed, piece->start, piece->extent));
-        if (!has_origin(tensor, piece))
-            continue;
-        row->sum = subtract(row->sum, sum_of_box(tensor, seed, NULL, tensor->shape));
-        tiling->origins[tiling->origin_count++] = row->key;
-    }
+        add_tensor(tiling, &table, t);
+    cairn_piece_table_fini(&table);
     qsort(tiling->rows, tiling->row_count, sizeof *tiling->rows, compare_rows);
     qsort(tiling->origins, tiling->origin_count, sizeof *tiling->origins, compare_keys);
     return CAIRN_OK;

@@ -75,7 +75,7 @@ struct cairn_tiling_pieces {
 };
 
 /*
- * Adds what a part has packed. Hostile bytes give CAIRN_CORRUPT; of more pieces than 2^18 in all the rest is left out, as `cut`
+ * Adds what a part has packed. Hostile bytes give CAIRN_CORRUPT; of more pieces and tensors than 2^18 in all the rest is left out, as `cut`
  * says. CAIRN_NOMEM.
  */
 CAIRN_MUST_CHECK cairn_err cairn_tiling_add_pieces(struct cairn_tiling_pieces *pieces, const uint8_t *bytes, size_t bytes_len);

@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { PIECES_MAX = 1 << 18 };
+enum { PIECES_MAX = 1 << 18 }; /* and tensors */
 
 /* The room that the tensor's pieces have, counted in pieces, behind `used` bytes and its own description. */
 static size_t
@@ -110,7 +110,7 @@ add_piece(struct cairn_tiling_pieces *pieces, uint32_t rank, const struct cairn_
 
     if (cairn_slice_check(slice, NULL) != CAIRN_OK)
         return CAIRN_CORRUPT;
-    if (cairn_layout_piece_count(pieces->layout) >= PIECES_MAX) {
+    if (cairn_layout_piece_count(pieces->layout) + cairn_layout_tensor_count(pieces->layout) >= PIECES_MAX) {
         pieces->cut = true;
         return CAIRN_OK;
     }
@@ -118,7 +118,7 @@ add_piece(struct cairn_tiling_pieces *pieces, uint32_t rank, const struct cairn_
     if (err != CAIRN_INVAL)
         return err;
     if (!pieces->fault[0])
-        snprintf(pieces->fault, sizeof pieces->fault, "%s: of what rank %" PRIu32 " registers, %s", slice->name, rank,
+        snprintf(pieces->fault, sizeof pieces->fault, "%s: what rank %" PRIu32 " registers of it does not fit the others': %s", slice->name, rank,
                  why ? why : "a number is out of bounds");
     return CAIRN_OK;
 }

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -470,6 +471,62 @@ large_shapes(void **state)
     }
 }
 
+static double
+processor_ms(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return 1e3 * (double)now.tv_sec + 1e-6 * (double)now.tv_nsec;
+}
+
+/* The node with the most ranks there can be, of a job of 10,000 ranks that divide 1,000 tensors: what a new layout costs there. */
+static void
+a_large_node(void **state)
+{
+    enum { RANKS = 64, TENSORS = 1000, WORLD = 10000, SHARE = 4096, REGION = (TENSORS * SHARE / CAIRN_BLOCK_BYTES + 1) * CAIRN_BLOCK_BYTES };
+    struct cairn_manifest_entry *entries = calloc((size_t)RANKS * TENSORS, sizeof *entries);
+    struct cairn_manifest_rank ranks[RANKS];
+    struct cairn_manifest manifest = {.job_id = 1, .generation = {1, 1}, .container_count = 157, .container_bytes = (uint64_t)RANKS * REGION,
+                                      .ranks = ranks, .rank_count = RANKS, .entry_count = RANKS * TENSORS, .entries = entries,
+                                      .block_count = (uint64_t)RANKS * REGION / CAIRN_BLOCK_BYTES};
+    static char labels[TENSORS][32];
+    struct cairn_tiling *tiling = NULL;
+    uint8_t *bytes = NULL;
+    size_t len = 0, origins;
+    double begin, named, added;
+
+    (void)state;
+    assert_non_null(entries);
+    manifest.block_crcs = calloc(manifest.block_count, sizeof(uint64_t));
+    assert_non_null(manifest.block_crcs);
+    for (uint32_t i = 0; i < RANKS * TENSORS; i++) {
+        uint32_t rank = i / TENSORS, t = i % TENSORS;
+
+        snprintf(labels[t], sizeof labels[t], "model.layers.%u.weight", t);
+        ranks[rank] = (struct cairn_manifest_rank){
+            .rank = rank, .world = WORLD, .region_offset = (uint64_t)rank * REGION, .region_bytes = REGION};
+        entries[i] = (struct cairn_manifest_entry){
+            .slice = slice_of(labels[t], 2, (uint64_t[]){SHARE, WORLD}), .offset_bytes = (uint64_t)rank * REGION + t * SHARE, .rank = rank};
+        memcpy(entries[i].slice.extent, entries[i].slice.shape, sizeof entries[i].slice.extent);
+        entries[i].slice.flat_begin = (uint64_t)rank * SHARE;
+        entries[i].slice.flat_end = (rank + UINT64_C(1)) * SHARE;
+    }
+    assert_int_equal(cairn_manifest_pack(&manifest, &bytes, &len), CAIRN_OK);
+    begin = processor_ms();
+    assert_int_not_equal(cairn_tiling_digest(bytes, len), 0);
+    named = processor_ms();
+    assert_int_equal(cairn_tiling_create(bytes, len, &tiling), CAIRN_OK);
+    added = processor_ms();
+    (void)cairn_tiling_origins(tiling, &origins);
+    assert_int_equal(origins, TENSORS);
+    print_message("%d ranks of %d tensors: %.2f ms of processor time to name the layout, %.1f ms to add it up\n", RANKS, TENSORS, named - begin, added - named);
+    cairn_tiling_destroy(tiling);
+    free(bytes);
+    free(manifest.block_crcs);
+    free(entries);
+}
+
 /* Packed pieces that are cut off, or have any byte changed, are taken or refused, and nothing else. */
 static void
 hostile_pieces(void **state)
@@ -523,6 +580,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tilings_are_good), cmocka_unit_test(every_defect_is_found), cmocka_unit_test(names_and_ranks_are_said),
         cmocka_unit_test(digests),          cmocka_unit_test(large_shapes),          cmocka_unit_test(hostile_pieces),
+        cmocka_unit_test(a_large_node),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
