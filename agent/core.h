@@ -238,6 +238,8 @@ CAIRN_MUST_CHECK cairn_err cairn_core_create(const struct cairn_core_options *op
                                              uint64_t now_ns, struct cairn_bytes epoch_record,
                                              const struct cairn_bytes records[CAIRN_HOLDINGS_MAX],
                                              uint32_t *dropped, struct cairn_core **out);
+/* True of a record that is whole (its checksum is the caller's) but that another version of cairn wrote. */
+bool cairn_core_record_is_foreign(struct cairn_bytes record);
 void cairn_core_destroy(struct cairn_core *core);
 
 /* Takes one event and appends what is to be done to `actions` (which the caller empties with

@@ -277,6 +277,15 @@ read_parity_crcs(struct cairn_reader *reader, struct holding *holding)
     return cairn_reader_done(reader);
 }
 
+bool
+cairn_core_record_is_foreign(struct cairn_bytes record)
+{
+    struct cairn_reader reader;
+
+    cairn_reader_init(&reader, record.bytes, record.len);
+    return record.len > 0 && cairn_read_u32(&reader) != RECORD_VERSION;
+}
+
 cairn_err
 holding_load(struct cairn_core *core, uint32_t slot, struct cairn_bytes record)
 {

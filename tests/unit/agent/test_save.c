@@ -202,6 +202,18 @@ what_is_not_whole_is_refused(void **state)
     cairn_core_destroy(core);
 }
 
+/* What another version wrote may be of a committed generation: it is told from what is damaged. */
+static void
+records_of_another_version(void **state)
+{
+    static const uint8_t first[32] = {1}, own[32] = {2};
+
+    (void)state;
+    assert_true(cairn_core_record_is_foreign((struct cairn_bytes){first, sizeof first}));
+    assert_false(cairn_core_record_is_foreign((struct cairn_bytes){own, sizeof own}));
+    assert_false(cairn_core_record_is_foreign((struct cairn_bytes){NULL, 0}));
+}
+
 int
 main(void)
 {
@@ -209,6 +221,7 @@ main(void)
         cmocka_unit_test(fast_steps_that_collide_are_thinned_out),
         cmocka_unit_test(a_jump_is_not_thinned_out),
         cmocka_unit_test(what_is_not_whole_is_refused),
+        cmocka_unit_test(records_of_another_version),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
