@@ -287,6 +287,7 @@ facts_learn_committed(struct cairn_core *core, struct cairn_generation generatio
         return;
     core->committed = generation;
     core->tiling.refusal[0] = '\0';
+    core->tiling.refused = (struct cairn_generation){0, 0};
     save_settled(core, true);
     set_ready(core, generation);
     holding = core->self_member == UINT32_MAX ? NULL

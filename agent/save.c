@@ -187,6 +187,7 @@ save_ranks(struct cairn_core *core, const struct cairn_event *event)
         core->passed_step =
             core->last_step; /* new trainers: what they begin again is not what the old ones had */
     core->tiling.refused = (struct cairn_generation){0, 0}; /* they may fit together now */
+    core->tiling.told = 0;
     if (event->count == 0)
         core->tiling.refusal[0] = '\0';
     core->own_blocks = event->blocks;
@@ -465,7 +466,7 @@ save_begin(struct cairn_core *core, const struct cairn_event *event)
     if (!due)
         reply_skip(core, event->rank, event->step,
                    thinned_out ? CAIRN_SKIP_BUSY : CAIRN_SKIP_NOT_DUE);
-    else if (tiling_skips(core, event->step))
+    else if (tiling_skips(core, event->rank, event->step))
         reply_skip(core, event->rank, event->step, CAIRN_SKIP_UNTILED);
     else
         try_begin(core, event->rank, event->step);

@@ -51,7 +51,7 @@ class Tiling(unittest.TestCase):
         self.assertEqual(len(reasons), 1, reasons)
         for said in (text, reasons[0]):
             self.assertIn("divided: pieces in ranks 0 and 2 both hold [0:", said)
-        self.assertIn("are in no piece", reasons[0])
+        self.assertIn("divided: no piece holds [", reasons[0])
         for trainer in trainers:
             wait_for(f"rank {trainer.rank} is told", lambda rank=trainer: "both hold [0:" in rank.err())
         begun = trainers[0].step()

@@ -202,6 +202,22 @@ what_is_not_whole_is_refused(void **state)
     cairn_core_destroy(core);
 }
 
+/* Steps that take less time than the news: the first one after it is skipped, so that the trainer is told. */
+static void
+late_news_of_a_refusal(void **state)
+{
+    struct cairn_core *core = new_core();
+    uint64_t now_ns = STEP_NS;
+
+    (void)state;
+    (void)grant_or_skip(core, (struct cairn_event){.type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 1}, now_ns);
+    assert_int_equal(begin(core, 1, now_ns += STEP_NS), CAIRN_ACTION_GRANT);
+    assert_false(capture(core, 1, 0, now_ns));
+    assert_int_equal(begin(core, 4, now_ns += STEP_NS), CAIRN_ACTION_SKIP);
+    assert_int_equal(begin(core, 5, now_ns += STEP_NS), CAIRN_ACTION_GRANT);
+    cairn_core_destroy(core);
+}
+
 /* What another version wrote may be of a committed generation: it is told from what is damaged. */
 static void
 records_of_another_version(void **state)
@@ -221,6 +237,7 @@ main(void)
         cmocka_unit_test(fast_steps_that_collide_are_thinned_out),
         cmocka_unit_test(a_jump_is_not_thinned_out),
         cmocka_unit_test(what_is_not_whole_is_refused),
+        cmocka_unit_test(late_news_of_a_refusal),
         cmocka_unit_test(records_of_another_version),
     };
 
