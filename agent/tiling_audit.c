@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,6 +53,8 @@ conclude(struct cairn_core *core, bool good, const char *text)
     struct tiling_audit *audit = &core->tiling.audit;
 
     tiling_remember(core, audit->combination, good, text);
+    CAIRN_LOG_AT(DEBUG, "save: step=%" PRIu64 " is the first with its layouts, of %zu tensors: %s", audit->generation.step,
+                 audit->origin_count, good ? "they fit together" : text);
     for (uint32_t m = 0; m < member_count(core); m++)
         if (m != core->self_member)
             tiling_send_verdict(core, agent_of(core, m), audit->generation, tiling_verdict_on(core, audit->combination));
