@@ -99,9 +99,9 @@ endef
 $(foreach m,$(filter-out gpt,$(MODULES)),$(eval $(call unit_rule,$(m))))
 $(BUILD)/tests/unit/gpt/%: $(BUILD)/tests/unit/gpt/%.o $(filter-out %/main.o,$(GPT_OBJ)) $(BUILD)/libcairn.so
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -L$(BUILD) -lcairn -lcrypto -lcmocka -lm -Wl,-rpath,$(abspath $(BUILD))
-# The plugin is opened by path, as NCCL does, and so is another that it is chained to; its pure parts are linked too.
-$(BUILD)/tests/unit/nccl/%: $(BUILD)/tests/unit/nccl/%.o $(BUILD)/tests/support/nccl/fake_nccl.o $(BUILD)/bindings/nccl/sampler.o $(BUILD)/base/ring.o | $(BUILD)/libnccl-profiler-cairn.so $(BUILD)/libnccl-profiler-recording.so
-	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -lcmocka -ldl
+# The plugin is opened by path, as NCCL does, and so is another that it is chained to; its pure parts are linked too, and what reads its ring.
+$(BUILD)/tests/unit/nccl/%: $(BUILD)/tests/unit/nccl/%.o $(BUILD)/tests/support/nccl/fake_nccl.o $(BUILD)/bindings/nccl/sampler.o $(call ARCHIVES_FOR,replan) | $(BUILD)/libnccl-profiler-cairn.so $(BUILD)/libnccl-profiler-recording.so
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS_base) -lcmocka -ldl -lm
 $(BUILD)/libnccl-profiler-recording.so: $(BUILD)/tests/support/nccl/recording_plugin.o
 	$(Q)$(CC) $(LDFLAGS) -shared -o $@ $^
 $(BUILD)/tests/fault/%: $(BUILD)/tests/fault/%.o $(SUPPORT_OBJ) $(call ARCHIVES_FOR,tools)
@@ -184,7 +184,7 @@ install: all
 	install -m 644 bindings/python/cairn/autoload/*.py $(DESTDIR)$(PREFIX)/lib/cairn/python/cairn/autoload/
 
 # The simulator: the protocol's own files, with planted bugs compiled in; the product is built without them.
-SIM_CORE := actions choose core epoch facts holding inventory liveness message parity rebuild rebuild_target rebuild_work restore restore_ask restore_claim restore_join restore_plan restore_watch roster save seal tiling tiling_audit
+SIM_CORE := actions choose core due epoch facts holding inventory liveness message parity rebuild rebuild_target rebuild_work restore restore_ask restore_claim restore_join restore_plan restore_watch roster save seal tiling tiling_audit
 SIM_LAYOUT := layout share manifest manifest_check reshard_tiling reshard_boxes reshard_pieces reshard_report tiling tiling_pieces
 SIM_SRC  := $(wildcard tests/sim/*.c) $(SIM_CORE:%=agent/%.c) $(SIM_LAYOUT:%=snapshot/%.c) $(wildcard erasure/*.c) base/crc.c base/crc_x86.c base/wire.c base/text.c base/log.c base/err.c base/clock.c
 SIM_OBJ  := $(patsubst %.c,$(BUILD)/sim/%.o,$(SIM_SRC))

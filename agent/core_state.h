@@ -56,6 +56,7 @@ enum cairn_planted_bug {
     BUG_NEVER_JOINS,        /* an agent that a restore did not hear stays outside */
     BUG_JOIN_RESTARTS,      /* an epoch that takes an agent in refuses the trainers that run */
     BUG_TILING_UNSEEN,      /* whether the parts hold every tensor exactly once is not looked at */
+    BUG_ASKS_ONCE,          /* a step that was due and was given up is not tried again */
     BUG_LAST
 };
 
@@ -336,7 +337,6 @@ struct cairn_core {
     uint32_t own_world; /* ranks of the whole job, as the local trainers say; 0: unknown */
     uint64_t last_step;
     struct pending_begin pending[CAIRN_RANKS_PER_NODE_MAX];
-    uint64_t wanted_step; /* SNAPSHOT_AT */
     uint64_t passed_step; /* trainers that are gone had begun up to here */
     bool heard;           /* some other agent, since the start */
     uint64_t epoch_heard; /* the newest epoch that another agent was in */
@@ -347,7 +347,12 @@ struct cairn_core {
     uint64_t step_ns;    /* between the last two begins of different steps */
     uint32_t given_up_in_row; /* generations, without one that was committed in between */
     uint32_t committed_in_row;
-    uint32_t stride_log2;      /* see save_settled */
+    uint32_t stride_log2;      /* see widen_stride */
+    uint64_t step_before; /* the one begun before last_step, 0: none */
+    uint64_t owed_step;   /* the newest that was due; 0: a generation of it or of a later one is committed */
+    uint64_t asked_step;  /* the same of the newest that operators asked for */
+    bool asked_here;      /* of this agent, which tells the others */
+    bool said_asked;      /* that it is tried again */
     uint64_t said_too_large;   /* the epoch in which that was said */
     uint64_t forgotten_before; /* to steps below it an earlier start, whose memory is gone, may have
                                   said yes */
@@ -443,8 +448,20 @@ bool save_passed(const struct cairn_core *core, struct cairn_generation generati
 void save_pump_seals(struct cairn_core *core, struct holding *holding, bool resend);
 void save_grant_pending(struct cairn_core *core);
 void save_give_up(struct cairn_core *core, struct cairn_generation generation, const char *why);
-/* A generation of the active epoch was given up, or committed: what its begins learn from that. */
-void save_settled(struct cairn_core *core, bool committed);
+
+/* ---- due.c ---- */
+/* Asks all agents for a generation; the step that it is asked for at. */
+uint64_t due_ask(struct cairn_core *core);
+void due_message(struct cairn_core *core, const struct cairn_message *message);
+/* The first begin of a step that is later than all before. */
+void due_new_step(struct cairn_core *core, uint64_t step);
+/* Whether a generation is to be taken of a step that is begun; *thinned_out: it would be, were steps not so fast. */
+bool due_is(struct cairn_core *core, uint64_t step, bool *thinned_out);
+/* How a generation of the active epoch ended. */
+void due_committed(struct cairn_core *core, struct cairn_generation generation);
+void due_given_up(struct cairn_core *core, struct cairn_generation generation);
+/* Trainers begin anew: nothing is owed any more. */
+void due_forget(struct cairn_core *core);
 
 /* ---- parity.c ---- */
 void parity_data(struct cairn_core *core, const struct cairn_message *message, bool payload_ok);

@@ -443,12 +443,12 @@ enter(struct cairn_core *core, struct epoch_record *record)
         core->begun_ns = 0;
         core->step_ns = 0;
         core->passed_step = 0;
+        due_forget(core);
         core->own_ranks = 0;
         core->own_blocks = 0;
     }
     core->first_step = 0;
     core->began_anew = false;
-    core->wanted_step = 0;
     core->stride_log2 = 0;
     core->given_up_in_row = 0;
     core->committed_in_row = 0;

@@ -288,7 +288,7 @@ facts_learn_committed(struct cairn_core *core, struct cairn_generation generatio
     core->committed = generation;
     core->tiling.refusal[0] = '\0';
     core->tiling.refused = (struct cairn_generation){0, 0};
-    save_settled(core, true);
+    due_committed(core, generation);
     set_ready(core, generation);
     holding = core->self_member == UINT32_MAX ? NULL
                                               : holding_find(core, generation, core->self_member);
@@ -329,7 +329,7 @@ settle(struct cairn_core *core, struct facts *facts)
         return;
     if (any_no && !facts->vetoed) {
         facts->vetoed = true;
-        save_settled(core, false);
+        due_given_up(core, facts->generation);
         if (core->self_member != UINT32_MAX)
             tell_all_fingers(core, facts);
         facts_retain(core);
@@ -462,7 +462,7 @@ take_given_up(struct cairn_core *core, struct cairn_generation generation)
     facts = facts_open(core, generation, true);
     if (facts && facts->committed)
         return;
-    save_settled(core, false);
+    due_given_up(core, generation);
     if (facts)
         facts->vetoed = true;
     else if (!holding->pinned)

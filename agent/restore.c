@@ -423,13 +423,6 @@ take_failure(struct cairn_core *core, const struct cairn_message *message)
     }
 }
 
-static void
-take_snapshot_at(struct cairn_core *core, const struct cairn_message *message)
-{
-    if (message->epoch == core->active && message->generation.step > core->last_step)
-        core->wanted_step = message->generation.step;
-}
-
 void
 restore_message(struct cairn_core *core, const struct cairn_message *message)
 {
@@ -457,7 +450,7 @@ restore_message(struct cairn_core *core, const struct cairn_message *message)
         }
         break;
     case CAIRN_MSG_SNAPSHOT_AT:
-        take_snapshot_at(core, message);
+        due_message(core, message);
         break;
     default:
         break;

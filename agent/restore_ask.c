@@ -64,18 +64,14 @@ void
 restore_operator(struct cairn_core *core, const struct cairn_event *event)
 {
     struct cairn_action *action;
-    struct cairn_message message;
     char text[128] = "";
     cairn_err err = CAIRN_OK;
 
     if (event->operation == CAIRN_OP_SNAPSHOT) {
-        message = message_new(core, CAIRN_MSG_SNAPSHOT_AT, core->active);
-        message.generation.step = core->last_step + 2;
-        snprintf(text, sizeof text, "%" PRIu64, message.generation.step);
         if (core->frozen || core->self_member == UINT32_MAX || core->own_ranks == 0)
             err = CAIRN_NOT_FOUND; /* nobody trains here */
         else
-            send_to_all(core, &message);
+            snprintf(text, sizeof text, "%" PRIu64, due_ask(core));
     } else if (core->restore.state != RESTORE_IDLE) {
         err = CAIRN_AGAIN;
         snprintf(text, sizeof text, "this agent is busy with another restore or repair");

@@ -371,62 +371,6 @@ save_grant_pending(struct cairn_core *core)
             try_begin(core, r, core->pending[r].step);
 }
 
-/*
- * Where steps take less time than the news of a commit, agents whose slots get free at slightly different times open different
- * steps, and each gives up what the others opened: then for ever. So after generations that were given up only every second, fourth, …
- * due step is opened, by everyone the same ones as soon as their strides are equal, and long enough after the one before that all are
- * ready. After STRIDE_SHORTEN_AFTER commits in a row the stride is halved. Slow steps are never thinned out.
- */
-void
-save_settled(struct cairn_core *core, bool committed)
-{
-    if (committed) {
-        core->given_up_in_row = 0;
-        if (++core->committed_in_row < STRIDE_SHORTEN_AFTER)
-            return;
-        core->committed_in_row = 0;
-        core->stride_log2 -= core->stride_log2 > 0;
-        return;
-    }
-    core->committed_in_row = 0;
-    if (++core->given_up_in_row < 2)
-        return;
-    core->given_up_in_row = 0;
-    core->stride_log2 += core->stride_log2 < STRIDE_LOG2_MAX;
-}
-
-static bool
-is_due(const struct cairn_core *core, uint64_t step, bool *thinned_out)
-{
-    uint64_t every = core->options.every_steps;
-    uint32_t stride_log2 = core->stride_log2;
-
-    *thinned_out = false;
-    if (step == core->wanted_step)
-        return true;
-    if (every == 0 || step % every != 0)
-        return false;
-    while (stride_log2 > 0 && (core->step_ns * every) << stride_log2 > STRIDE_NS_MAX)
-        stride_log2--;
-    *thinned_out = (step / every) % (UINT64_C(1) << stride_log2) != 0;
-    return !*thinned_out;
-}
-
-/*
- * Steps that jump further than the widest stride are no training loop's: a job was resumed, or names its
- * saves by the time of day. The pace of the steps before says nothing about them.
- */
-static void
-forget_pace_at_jump(struct cairn_core *core, uint64_t step)
-{
-    uint64_t every = core->options.every_steps ? core->options.every_steps : 1;
-
-    if ((step - core->last_step) / every <= UINT64_C(1) << STRIDE_LOG2_MAX)
-        return;
-    core->stride_log2 = core->given_up_in_row = core->committed_in_row = 0;
-    core->begun_ns = core->step_ns = 0;
-}
-
 void
 save_begin(struct cairn_core *core, const struct cairn_event *event)
 {
@@ -441,13 +385,8 @@ save_begin(struct cairn_core *core, const struct cairn_event *event)
         core->forgotten_before = event->step;
         epoch_store(core);
     }
-    if (event->step > core->last_step) {
-        forget_pace_at_jump(core, event->step);
-        if (core->begun_ns != 0)
-            core->step_ns = (core->now_ns - core->begun_ns) / (event->step - core->last_step);
-        core->begun_ns = core->now_ns;
-        core->last_step = event->step;
-    }
+    if (event->step > core->last_step)
+        due_new_step(core, event->step);
     if (core->frozen || core->self_member == UINT32_MAX) {
         reply_skip(core, event->rank, event->step, CAIRN_SKIP_NOT_READY);
         return;
@@ -462,7 +401,7 @@ save_begin(struct cairn_core *core, const struct cairn_event *event)
         return;
     }
     give_up_passed(core, event->rank, event->step);
-    due = is_due(core, event->step, &thinned_out);
+    due = due_is(core, event->step, &thinned_out);
     if (!due)
         reply_skip(core, event->rank, event->step,
                    thinned_out ? CAIRN_SKIP_BUSY : CAIRN_SKIP_NOT_DUE);

@@ -222,6 +222,24 @@ take_piece(struct cairn_agent *agent, struct session *session,
     agent_step(agent, &event, NULL);
 }
 
+/* Why a trainer gives a snapshot up. */
+static const char *
+reason_text(uint32_t reason)
+{
+    switch (reason) {
+    case CAIRN_REASON_FENCE:
+        return "its next update came before the grant";
+    case CAIRN_REASON_TIMEOUT:
+        return "the copy took longer than a fence may wait";
+    case CAIRN_REASON_DEVICE:
+        return "the copy failed";
+    case CAIRN_REASON_CLOSING:
+        return "it closes, or registers anew";
+    default:
+        return "it refuses what was copied";
+    }
+}
+
 static void
 take_step(struct cairn_agent *agent, struct session *session,
           const struct cairn_session_frame *frame)
@@ -257,6 +275,9 @@ take_step(struct cairn_agent *agent, struct session *session,
         err = cairn_session_take_cancel(frame, &cancel);
         event.type = CAIRN_EVENT_CANCEL;
         event.step = err ? 0 : cancel.step;
+        if (!err)
+            CAIRN_LOG_AT(DEBUG, "session: rank=%u gives up step=%" PRIu64 " why=%s", session->hello.rank, cancel.step,
+                         reason_text(cancel.reason));
     }
     if (err) {
         session->state = SESSION_CLOSING;

@@ -196,6 +196,8 @@ timing_take_ring(struct cairn_agent *agent, const struct session *session, int r
     ring.inode = status.st_ino;
     ring.rank = (uint32_t)(rank - timing->ranks);
     *slot = ring;
+    if (!cairn_ring_is_unread(&ring.ring)) /* this agent, or its trainer's session, is not the first */
+        cairn_reduce_begin_late(rank->reduce);
     timing->ring_count++;
     CAIRN_LOG_AT(INFO, "timing: reads rank=%u records=%" PRIu64, rank->rank, ring.ring.mask + 1);
 }

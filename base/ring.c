@@ -237,6 +237,12 @@ cairn_ring_waiting(const struct cairn_ring *ring)
 }
 
 bool
+cairn_ring_is_unread(const struct cairn_ring *ring)
+{
+    return ring->position == 0;
+}
+
+bool
 cairn_ring_skip(struct cairn_ring *ring)
 {
     if (cairn_ring_waiting(ring) == 0 ||

@@ -72,6 +72,9 @@ uint32_t cairn_ring_read(struct cairn_ring *ring, void *records, uint32_t record
  * reader. */
 uint64_t cairn_ring_waiting(const struct cairn_ring *ring);
 
+/* True while nothing has been taken out, by this reader or one before it. Thread: the reader. */
+bool cairn_ring_is_unread(const struct cairn_ring *ring);
+
 /* Steps over an unpublished slot at the reader's position; false when there is none. Only when
  * every writer is dead: a live one would later publish into a slot that is not its own any more. */
 bool cairn_ring_skip(struct cairn_ring *ring);

@@ -3,6 +3,7 @@
 
 #include "replan/bound.h"
 #include "replan/links.h"
+#include "replan/schedule.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -209,6 +210,8 @@ cairn_answer_plan_best(const struct cairn_problem *problem, const struct cairn_s
         err = migrate(problem, &answer);
     if (!err && answer.plan && problem->slow_link_count > 0)
         err = settle_links(problem, &answer);
+    if (!err && answer.plan)
+        err = cairn_plan_schedule_ms(answer.plan, problem, &answer.schedule_ms);
     if (err)
         cairn_answer_plan_fini(&answer);
     else

@@ -11,7 +11,8 @@
 
 struct cairn_answer_plan {
     struct cairn_plan *plan; /* owned; NULL: nothing fits, and `infeasible` says why */
-    double step_ms;
+    double step_ms;          /* by the formula */
+    double schedule_ms;      /* by the schedule; never more */
     double bound_ms;         /* no plan for these devices takes less */
     double healthy_ms;       /* the best found with every device at rate 1; INFINITY: nothing fits then either */
     double current_ms;       /* of the current plan as it is; INFINITY: there is none, or it cannot go on */

@@ -8,18 +8,16 @@
 
 enum {
     PACKINGS = 6,
-    LONG_ONES = 256,     /* that rules with a price place; the others just fill up */
-    SEARCH_WORK = 250000,  /* steps of the first searches for places of the longest, */
-    SEARCH_BUDGET = 4000000, /* and of all */
-    PACKING_WORK = 20000,    /* what filling up costs, in such steps */
+    SEARCH_BUDGET = 800000, /* steps of all searches for places of the longest: some eight milliseconds */
+    SEARCH_WORK = 100000,   /* of one at first, */
+    SEARCH_GROWS = 3,       /* and so many times as many in each later round */
+    PACKING_WORK = 20000    /* what filling up costs, in such steps */
 };
-#define ANY_MS INFINITY
 #define VERY_NEAR 1e-4
-#define NEARLY_NOTHING 1e-6 /* settles between pipelines that lose the same */
-#define NEAR_ENOUGH 2e-3    /* to the bound: no more is looked for */
+#define NEAR_ENOUGH 5e-3    /* to the bound: no more is looked for */
 #define SETTLED 0.45        /* of what lies between bound and time: open for want of work */
 
-/* A pipeline while it is filled. */
+/* What a pipeline has. */
 struct filled {
     double sum_ms;
     double largest_ms;
@@ -28,8 +26,8 @@ struct filled {
 struct assigner {
     const struct cairn_assign_problem *problem;
     struct cairn_sequence *sequences; /* the most costly first */
-    uint32_t *by_loss;          /* pipelines, those first that lose least time per work by a long sequence */
-    struct filled *filled;
+    struct cairn_filling *filling;
+    struct filled *filled;      /* by pipeline */
     uint32_t *chosen; /* by the present packing, per sequence of `sequences` */
 };
 
@@ -87,139 +85,51 @@ cairn_sequences_sorted(const struct cairn_assign_problem *problem)
     return sequences;
 }
 
-static double
-loss_rate(const struct cairn_assign_pipeline *pipeline)
-{
-    return (pipeline->stages - 1) * pipeline->time_scale;
-}
-
-/* Pipelines by what a unit of largest cost loses there of what they can do in a unit of time. */
 static void
-sort_by_loss(struct assigner *assigner)
+add(struct filled *filled, double cost_ms)
 {
-    const struct cairn_assign_pipeline *pipelines = assigner->problem->pipelines;
-
-    for (uint32_t i = 0; i < assigner->problem->pipeline_count; i++) {
-        uint32_t at = i;
-
-        for (; at > 0 && loss_rate(&pipelines[assigner->by_loss[at - 1]]) > loss_rate(&pipelines[i]);
-             at--)
-            assigner->by_loss[at] = assigner->by_loss[at - 1];
-        assigner->by_loss[at] = i;
-    }
+    filled->sum_ms += cost_ms;
+    filled->largest_ms = fmax(filled->largest_ms, cost_ms);
 }
-
-/* ---- packing ---- */
 
 static double
-time_with(const struct assigner *assigner, uint32_t pipeline, double more_ms)
+longest_ms(const struct cairn_assign_problem *problem, const struct filled *filled)
 {
-    const struct filled *filled = &assigner->filled[pipeline];
-    const struct cairn_assign_pipeline *own = &assigner->problem->pipelines[pipeline];
-    double largest_ms = more_ms > filled->largest_ms ? more_ms : filled->largest_ms;
-
-    return (filled->sum_ms + more_ms + (own->stages - 1) * largest_ms) * own->time_scale;
-}
-
-/* How a place is chosen among the pipelines with room. */
-enum rule {
-    TIGHT,    /* the one that is fullest then: for when a few long sequences decide */
-    TOGETHER, /* in the order of loss the first that has a longer one already, else the first */
-    CHEAP,    /* the one that loses the least part of what it has left */
-    EARLY     /* the one that then ends first, whatever the time to keep */
-};
-
-/* The worth of a pipeline that has room for a sequence, the least best. */
-static double
-price_of(const struct assigner *assigner, uint32_t pipeline, const struct cairn_sequence *sequence,
-         double step_ms, enum rule rule)
-{
-    const struct filled *filled = &assigner->filled[pipeline];
-    const struct cairn_assign_pipeline *own = &assigner->problem->pipelines[pipeline];
-    double left_ms = step_ms / own->time_scale - time_with(assigner, pipeline, sequence->cost_ms) / own->time_scale;
-    double lost_ms = sequence->cost_ms > filled->largest_ms
-                         ? (own->stages - 1) * (sequence->cost_ms - filled->largest_ms)
-                         : 0;
-
-    if (rule == EARLY)
-        return time_with(assigner, pipeline, sequence->cost_ms);
-    if (rule == CHEAP)
-        return lost_ms / (left_ms + sequence->cost_ms) + NEARLY_NOTHING * left_ms / step_ms;
-    return left_ms;
-}
-
-/* Where a sequence goes under a rule; UINT32_MAX where it does not fit. */
-static uint32_t
-place_of(const struct assigner *assigner, const struct cairn_sequence *sequence, double step_ms,
-         enum rule rule)
-{
-    const struct cairn_assign_problem *problem = assigner->problem;
-    uint32_t place = UINT32_MAX;
-    double least = INFINITY;
+    double longest = 0;
 
     for (uint32_t i = 0; i < problem->pipeline_count; i++) {
-        uint32_t pipeline = assigner->by_loss[i];
-        double price;
+        const struct cairn_assign_pipeline *own = &problem->pipelines[i];
 
-        if (sequence->tokens > problem->pipelines[pipeline].max_tokens ||
-            time_with(assigner, pipeline, sequence->cost_ms) > step_ms)
-            continue;
-        if (rule == TOGETHER) {
-            if (assigner->filled[pipeline].largest_ms > 0)
-                return pipeline; /* nothing more is lost */
-            place = place == UINT32_MAX ? pipeline : place;
-            continue;
-        }
-        price = price_of(assigner, pipeline, sequence, step_ms, rule);
-        if (price < least) {
-            place = pipeline;
-            least = price;
-        }
+        longest = fmax(longest, (filled[i].sum_ms + (own->stages - 1) * filled[i].largest_ms) * own->time_scale);
     }
-    return place;
-}
-
-/* Whether all sequences find a place within step_ms: the first `placed` where `chosen` has them already, the long ones by
- * `rule`, the others by `rest`. `chosen` then says where. */
-static bool
-pack_by(struct assigner *assigner, double step_ms, uint32_t placed, enum rule rule, enum rule rest)
-{
-    const struct cairn_assign_problem *problem = assigner->problem;
-
-    for (uint32_t i = 0; i < problem->pipeline_count; i++)
-        assigner->filled[i] = (struct filled){0};
-    for (uint32_t i = 0; i < problem->sequence_count; i++) {
-        const struct cairn_sequence *sequence = &assigner->sequences[i];
-        uint32_t place = i < placed ? assigner->chosen[i]
-                                    : place_of(assigner, sequence, step_ms, i < LONG_ONES ? rule : rest);
-
-        if (place == UINT32_MAX)
-            return false;
-        assigner->chosen[i] = place;
-        assigner->filled[place].sum_ms += sequence->cost_ms;
-        if (sequence->cost_ms > assigner->filled[place].largest_ms)
-            assigner->filled[place].largest_ms = sequence->cost_ms;
-    }
-    return true;
+    return longest;
 }
 
 /* By each rule. */
 static bool
 pack(struct assigner *assigner, double step_ms)
 {
-    return pack_by(assigner, step_ms, 0, TIGHT, TIGHT) || pack_by(assigner, step_ms, 0, TOGETHER, TOGETHER) ||
-           pack_by(assigner, step_ms, 0, CHEAP, TOGETHER);
+    return cairn_fill(assigner->filling, step_ms, 0, CAIRN_FILL_TIGHT, assigner->chosen) ||
+           cairn_fill(assigner->filling, step_ms, 0, CAIRN_FILL_TOGETHER, assigner->chosen) ||
+           cairn_fill(assigner->filling, step_ms, 0, CAIRN_FILL_CHEAP, assigner->chosen);
+}
+
+static bool
+is_near(const struct cairn_assignment *made)
+{
+    return made->step_ms <= made->bound_ms * (1 + NEAR_ENOUGH);
 }
 
 static void
 take(const struct assigner *assigner, struct cairn_assignment *out)
 {
-    out->step_ms = 0;
-    for (uint32_t i = 0; i < assigner->problem->sequence_count; i++)
-        out->pipelines[assigner->sequences[i].index] = assigner->chosen[i];
     for (uint32_t i = 0; i < assigner->problem->pipeline_count; i++)
-        if (time_with(assigner, i, 0) > out->step_ms)
-            out->step_ms = time_with(assigner, i, 0);
+        assigner->filled[i] = (struct filled){0};
+    for (uint32_t i = 0; i < assigner->problem->sequence_count; i++) {
+        out->pipelines[assigner->sequences[i].index] = assigner->chosen[i];
+        add(&assigner->filled[assigner->chosen[i]], assigner->sequences[i].cost_ms);
+    }
+    out->step_ms = longest_ms(assigner->problem, assigner->filled);
 }
 
 /* The least time that a rule keeps, between the bound and where each sequence in turn goes to the pipeline that then ends
@@ -227,13 +137,18 @@ take(const struct assigner *assigner, struct cairn_assignment *out)
 static bool
 find_packing(struct assigner *assigner, struct cairn_assignment *out)
 {
-    double low = out->bound_ms;
+    double low;
 
-    if (!pack_by(assigner, ANY_MS, 0, EARLY, EARLY))
+    if (!cairn_fill(assigner->filling, 0, 0, CAIRN_FILL_EARLY, assigner->chosen))
         return false;
     take(assigner, out);
+    /* Near the bound first: mostly that is enough, and where it is not the bound is raised, and the rest halved. */
+    if (!is_near(out) && pack(assigner, out->bound_ms * (1 + VERY_NEAR)))
+        take(assigner, out);
+    if (!is_near(out))
+        cairn_assign_raise_bound(assigner->problem, assigner->sequences, out->step_ms / (1 + NEAR_ENOUGH), &out->bound_ms);
+    low = out->bound_ms;
     for (uint32_t i = 0; i < PACKINGS && out->step_ms - low > NEAR_ENOUGH * low; i++) {
-        /* Near the bound first: mostly that is enough, and where it is not the rest is halved. */
         double step_ms = i == 0 ? low * (1 + VERY_NEAR) : low + (out->step_ms - low) / 2;
 
         if (pack(assigner, step_ms))
@@ -246,52 +161,53 @@ find_packing(struct assigner *assigner, struct cairn_assignment *out)
 
 /* ---- the longest sequences ---- */
 
-/* How many of the longest sequences are worth a search: those that only some pipelines take, and some round numbers. */
+/* What is known of a time that is tried. */
+enum settled { SETTLED_KEPT, SETTLED_REFUSED, SETTLED_OPEN };
+
+/* How many of the longest sequences, at most CAIRN_LONG_MAX, cost at least a part of the longest; all where there are no more. */
 static uint32_t
-list_counts(const struct assigner *assigner, uint32_t *counts)
+count_above(const struct assigner *assigner, double part)
 {
-    const struct cairn_assign_problem *problem = assigner->problem;
-    uint32_t count = 0, most = problem->sequence_count < CAIRN_LONG_MAX ? problem->sequence_count : CAIRN_LONG_MAX;
+    uint32_t count = 1;
 
-    for (uint32_t i = 1; i <= most; i++) {
-        bool fewer_may = false;
-
-        for (uint32_t j = 0; i < most && j < problem->pipeline_count && !fewer_may; j++)
-            fewer_may = problem->pipelines[j].max_tokens < assigner->sequences[i - 1].tokens &&
-                        problem->pipelines[j].max_tokens >= assigner->sequences[i].tokens;
-        if (i == most || i % 12 == 0 || fewer_may)
-            counts[count++] = i;
-    }
+    if (assigner->problem->sequence_count <= CAIRN_LONG_MAX)
+        return assigner->problem->sequence_count;
+    while (count < CAIRN_LONG_MAX &&
+           assigner->sequences[count].cost_ms >= part * assigner->sequences[0].cost_ms)
+        count++;
     return count;
 }
 
-/* Settles whether a time can be kept, by searches for fewer and fewer of the longest sequences, until there are places for them.
- * PLACED: it can, and is taken; NONE: it cannot, and is the bound. */
-static enum cairn_long_answer
-settle_time(struct assigner *assigner, struct cairn_long *longest, double step_ms, uint64_t work_each,
-            uint64_t *budget, struct cairn_assignment *out)
+/*
+ * Settles whether a time can be kept: of the longest sequences some are placed. Where there is no way it cannot; where there is, and
+ * the others fill up what is left, it can, and that is taken. With too few of them there is always a way, with too many the search is
+ * long: so several numbers are tried.
+ */
+static enum settled
+settle_time(struct assigner *assigner, struct cairn_long *longest, double step_ms, uint64_t work_each, uint64_t *budget,
+            struct cairn_assignment *out)
 {
-    uint32_t counts[CAIRN_LONG_MAX], count = list_counts(assigner, counts);
+    static const double parts[] = {0.4, 0.5, 0.6, 0.8};
 
-    for (uint32_t i = count; i-- > 0 && *budget > 0;) {
-        uint64_t work = work_each;
-        enum cairn_long_answer answer =
-            cairn_long_place(longest, counts[i], step_ms, &work, assigner->chosen);
+    for (uint32_t i = 0; i < sizeof(parts) / sizeof(*parts) && *budget > 0; i++) {
+        uint64_t work = work_each < *budget ? work_each : *budget, given = work;
+        uint32_t count = count_above(assigner, parts[i]);
+        enum cairn_long_answer answer = cairn_long_place(longest, count, step_ms, &work, assigner->chosen);
 
-        *budget -= work_each - work < *budget ? work_each - work : *budget;
+        *budget -= given - work;
         if (answer == CAIRN_LONG_NONE) {
             out->bound_ms = step_ms;
-            return answer;
+            return SETTLED_REFUSED;
         }
         if (answer == CAIRN_LONG_UNKNOWN)
             continue;
         *budget -= PACKING_WORK < *budget ? PACKING_WORK : *budget;
-        if (!pack_by(assigner, step_ms, counts[i], CHEAP, TOGETHER))
-            return CAIRN_LONG_UNKNOWN;
+        if (!cairn_fill(assigner->filling, step_ms, count, CAIRN_FILL_CHEAP, assigner->chosen))
+            return SETTLED_OPEN; /* fewer have places as well */
         take(assigner, out);
-        return answer;
+        return SETTLED_KEPT;
     }
-    return CAIRN_LONG_UNKNOWN;
+    return SETTLED_OPEN;
 }
 
 /* Where the rules alone end far from the bound, a few long sequences decide. Between the bound and what there is, times are
@@ -305,15 +221,15 @@ settle_longest(struct assigner *assigner, struct cairn_assignment *out)
     bool below = false;
     cairn_err err;
 
-    if (out->step_ms <= out->bound_ms * (1 + NEAR_ENOUGH))
+    if (is_near(out))
         return CAIRN_OK;
     err = cairn_long_create(assigner->problem, assigner->sequences, &longest);
-    while (!err && budget > 0 && out->step_ms > out->bound_ms * (1 + NEAR_ENOUGH)) {
+    while (!err && budget > 0 && !is_near(out)) {
         double low_ms = open_high_ms > 0 && !below ? open_high_ms : out->bound_ms;
         double high_ms = open_high_ms > 0 && below ? open_low_ms : out->step_ms;
         double middle_ms = low_ms + (high_ms - low_ms) / 2;
 
-        if (settle_time(assigner, longest, middle_ms, work_each, &budget, out) == CAIRN_LONG_UNKNOWN) {
+        if (settle_time(assigner, longest, middle_ms, work_each, &budget, out) == SETTLED_OPEN) {
             open_low_ms = fmin(open_low_ms, middle_ms);
             open_high_ms = fmax(open_high_ms, middle_ms);
         }
@@ -321,7 +237,7 @@ settle_longest(struct assigner *assigner, struct cairn_assignment *out)
         if (open_high_ms > 0 && open_high_ms - open_low_ms > SETTLED * (out->step_ms - out->bound_ms)) {
             open_low_ms = INFINITY;
             open_high_ms = 0;
-            work_each *= 4;
+            work_each *= SEARCH_GROWS;
         }
     }
     cairn_long_destroy(longest);
@@ -363,15 +279,12 @@ cairn_assign(const struct cairn_assign_problem *problem, struct cairn_assignment
     err = CAIRN_NOMEM;
     assigner.sequences = cairn_sequences_sorted(problem);
     assigner.chosen = calloc((size_t)problem->sequence_count + 1, sizeof(*assigner.chosen));
-    assigner.by_loss = calloc((size_t)problem->pipeline_count + 1, sizeof(*assigner.by_loss));
     assigner.filled = calloc((size_t)problem->pipeline_count + 1, sizeof(*assigner.filled));
     made.pipelines = calloc((size_t)problem->sequence_count + 1, sizeof(*made.pipelines));
-    if (!assigner.sequences || !assigner.chosen || !assigner.by_loss || !assigner.filled ||
-        !made.pipelines)
+    if (!assigner.sequences || !assigner.chosen || !assigner.filled || !made.pipelines)
         goto done;
-    sort_by_loss(&assigner);
-    err = CAIRN_OK;
-    if (problem->sequence_count > 0) {
+    err = cairn_filling_create(problem, assigner.sequences, &assigner.filling);
+    if (!err && problem->sequence_count > 0) {
         err = cairn_assign_bound_ms(problem, assigner.sequences, &made.bound_ms);
         if (!err && !find_packing(&assigner, &made))
             err = CAIRN_INTERNAL; /* every sequence has a pipeline that takes it */
@@ -381,7 +294,7 @@ cairn_assign(const struct cairn_assign_problem *problem, struct cairn_assignment
 done:
     free(assigner.sequences);
     free(assigner.chosen);
-    free(assigner.by_loss);
+    cairn_filling_destroy(assigner.filling);
     free(assigner.filled);
     if (err)
         free(made.pipelines);
@@ -395,21 +308,12 @@ cairn_assign_step_ms(const struct cairn_assign_problem *problem, const uint32_t 
                      double *step_ms)
 {
     struct filled *filled = calloc((size_t)problem->pipeline_count + 1, sizeof(*filled));
-    struct assigner assigner = {.problem = problem, .filled = filled};
 
     if (!filled)
         return CAIRN_NOMEM;
-    *step_ms = 0;
-    for (uint32_t i = 0; i < problem->sequence_count; i++) {
-        struct filled *into = &filled[pipelines[i]];
-        double own_ms = cost_ms(problem, problem->tokens[i]);
-
-        into->sum_ms += own_ms;
-        into->largest_ms = own_ms > into->largest_ms ? own_ms : into->largest_ms;
-    }
-    for (uint32_t i = 0; i < problem->pipeline_count; i++)
-        if (time_with(&assigner, i, 0) > *step_ms)
-            *step_ms = time_with(&assigner, i, 0);
+    for (uint32_t i = 0; i < problem->sequence_count; i++)
+        add(&filled[pipelines[i]], cost_ms(problem, problem->tokens[i]));
+    *step_ms = longest_ms(problem, filled);
     free(filled);
     return CAIRN_OK;
 }

@@ -14,12 +14,14 @@
 enum { SINGLY = 96, HALVINGS = 30, DOUBLINGS_MAX = 64 };
 #define MARGIN 1e-9
 #define PRECISION 3e-5
+#define ROUNDING 1e-6
 
 /* A pipeline as the host of sequences that cost at least the present one. */
 struct host {
     const struct cairn_assign_pipeline *pipeline;
     double own_ms; /* what it can do besides filling and draining */
     double places; /* sequences that it can hold */
+    double room_ms; /* of them: own_ms, and not more than that many of the most costly */
 };
 
 struct bound {
@@ -27,15 +29,16 @@ struct bound {
     const struct cairn_sequence *sequences;
     struct host *hosts;     /* [pipeline_count]; the first host_count are hosts */
     uint32_t host_count;
-    double room_ms; /* of all hosts */
+    double own_ms; /* of all hosts; so the next two */
     double places;
+    double room_ms;
 };
 
 /* Whether a pipeline takes less of what there is to lose, for what it holds. */
 static bool
 loses_less(const struct host *left, const struct host *right)
 {
-    return (left->pipeline->stages - 1) * right->own_ms < (right->pipeline->stages - 1) * left->own_ms;
+    return (left->pipeline->stages - 1) * right->room_ms < (right->pipeline->stages - 1) * left->room_ms;
 }
 
 /* Finds the hosts for sequences of one cost, those that lose least for their work first. They are nearly in order from
@@ -45,8 +48,9 @@ find_hosts(struct bound *bound, const struct cairn_sequence *least, double step_
 {
     uint32_t found = 0;
 
-    bound->room_ms = 0;
+    bound->own_ms = 0;
     bound->places = 0;
+    bound->room_ms = 0;
     for (uint32_t i = 0; i < bound->problem->pipeline_count; i++) {
         struct host host = bound->hosts[i];
         uint32_t at = found;
@@ -58,8 +62,10 @@ find_hosts(struct bound *bound, const struct cairn_sequence *least, double step_
             bound->hosts[i] = host;
             continue;
         }
-        bound->room_ms += host.own_ms;
+        host.room_ms = fmin(host.own_ms, host.places * bound->sequences[0].cost_ms);
+        bound->own_ms += host.own_ms;
         bound->places += host.places;
+        bound->room_ms += host.room_ms;
         bound->hosts[i] = bound->hosts[found]; /* one that is none, or this one itself */
         for (; at > 0 && loses_less(&host, &bound->hosts[at - 1]); at--)
             bound->hosts[at] = bound->hosts[at - 1];
@@ -69,7 +75,7 @@ find_hosts(struct bound *bound, const struct cairn_sequence *least, double step_
     bound->host_count = found;
 }
 
-/* The least that hosts lose, per unit of cost, when they hold that much work; the last one counts in part. */
+/* The least that hosts lose, per unit of cost, when they hold that much work: whole pipelines, so a whole number. */
 static double
 least_loss(const struct bound *bound, double work_ms)
 {
@@ -78,10 +84,10 @@ least_loss(const struct bound *bound, double work_ms)
     for (uint32_t i = 0; i < bound->host_count && work_ms > 0; i++) {
         const struct host *host = &bound->hosts[i];
 
-        loss += (work_ms < host->own_ms ? work_ms / host->own_ms : 1) * (host->pipeline->stages - 1);
-        work_ms -= host->own_ms;
+        loss += (work_ms < host->room_ms ? work_ms / host->room_ms : 1) * (host->pipeline->stages - 1);
+        work_ms -= host->room_ms;
     }
-    return loss;
+    return ceil(loss - ROUNDING);
 }
 
 /* Whether no assignment keeps step_ms. */
@@ -94,12 +100,12 @@ out_of_reach(struct bound *bound, double step_ms)
 
     for (uint32_t i = 0, next = 0; i < count; i++) {
         work_ms += sequences[i].cost_ms;
-        if (i < next && i + 1 < count)
-            continue;
+        if (i + 1 < count && (i < next || sequences[i + 1].cost_ms >= sequences[i].cost_ms))
+            continue; /* the last of those that cost the same says most */
         next = i < SINGLY ? i + 1 : i + 1 + i / 8; /* the longest one by one, then in growing steps */
         find_hosts(bound, &sequences[i], step_ms);
         lost_ms += (above_ms - sequences[i].cost_ms) * loss;
-        if (bound->places < i + 1 || (bound->room_ms - lost_ms) * (1 + MARGIN) < work_ms)
+        if (bound->places < i + 1 || fmin(bound->own_ms - lost_ms, bound->room_ms) * (1 + MARGIN) < work_ms)
             return true;
         above_ms = sequences[i].cost_ms;
         loss = least_loss(bound, work_ms);

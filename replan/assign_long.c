@@ -37,6 +37,9 @@ struct cairn_long {
     struct bin *bins;       /* [pipeline_count] */
     uint32_t *candidates;   /* [CAIRN_LONG_MAX * pipeline_count], for each sequence the bins to try */
     double *prices;         /* [pipeline_count], of the candidates of one sequence */
+    uint64_t *empty_seen;   /* [pipeline_count] by kind, in which listing an empty one was met */
+    uint64_t listings;
+    struct name sum;        /* of all bins */
     uint64_t looked_at;     /* bins, since the search began */
     uint64_t searches;      /* so far: names of one search mean nothing in another */
     struct name failed[FAILED_ROOM]; /* states from which there is no way; later ones replace earlier ones */
@@ -56,7 +59,8 @@ cairn_long_create(const struct cairn_assign_problem *problem, const struct cairn
     longest->bins = calloc(count, sizeof(*longest->bins));
     longest->candidates = calloc(count * CAIRN_LONG_MAX, sizeof(*longest->candidates));
     longest->prices = calloc(count, sizeof(*longest->prices));
-    if (!longest->bins || !longest->candidates || !longest->prices) {
+    longest->empty_seen = calloc(count, sizeof(*longest->empty_seen));
+    if (!longest->bins || !longest->candidates || !longest->prices || !longest->empty_seen) {
         cairn_long_destroy(longest);
         return CAIRN_NOMEM;
     }
@@ -74,6 +78,7 @@ cairn_long_destroy(struct cairn_long *longest)
     free(longest->bins);
     free(longest->candidates);
     free(longest->prices);
+    free(longest->empty_seen);
     free(longest);
 }
 
@@ -84,22 +89,36 @@ mix(uint64_t name, uint64_t more)
     return name ^ name >> 29;
 }
 
+/* A bin's part in the name of a state; of one that the next sequence may not go to, another. */
+static struct name
+name_bin(const struct bin *bin, bool passed)
+{
+    uint64_t left, largest, own = 2 * (uint64_t)bin->alike + !passed;
+
+    memcpy(&left, &bin->left_ms, sizeof(left));
+    memcpy(&largest, &bin->largest_ms, sizeof(largest));
+    return (struct name){{mix(mix(mix(own, left), largest), left), mix(mix(mix(~own, largest), left), largest)}};
+}
+
+static void
+add_name(struct name *sum, const struct name *more, const struct name *less)
+{
+    for (uint32_t i = 0; i < 2; i++)
+        sum->part[i] += more->part[i] - less->part[i];
+}
+
 /* The name of a state before sequence `at` is placed in one of the bins from `first` on. Bins that are alike may change
  * places on either side of `first`: a name is a sum over all. */
 static struct name
-name_state(struct cairn_long *longest, uint32_t bin_count, uint32_t at, uint32_t first)
+name_state(struct cairn_long *longest, uint32_t at, uint32_t first)
 {
-    struct name name = {{0, 0}};
+    struct name name = longest->sum;
 
-    longest->looked_at += bin_count;
-    for (uint32_t i = 0; i < bin_count; i++) {
-        const struct bin *bin = &longest->bins[i];
-        uint64_t left, largest, own = 2 * (uint64_t)bin->alike + (i >= first);
+    longest->looked_at += first + 1;
+    for (uint32_t i = 0; i < first; i++) {
+        struct name passed = name_bin(&longest->bins[i], true), open = name_bin(&longest->bins[i], false);
 
-        memcpy(&left, &bin->left_ms, sizeof(left));
-        memcpy(&largest, &bin->largest_ms, sizeof(largest));
-        name.part[0] += mix(mix(mix(own, left), largest), left);
-        name.part[1] += mix(mix(mix(~own, largest), left), largest);
+        add_name(&name, &passed, &open);
     }
     for (uint64_t i = 0; i < 2; i++)
         name.part[i] = mix(mix(mix(name.part[i], longest->searches), at), i + 7);
@@ -132,9 +151,12 @@ begin(struct cairn_long *longest, uint32_t count, double step_ms, double *all_le
 {
     const struct cairn_assign_problem *problem = longest->problem;
     const struct cairn_sequence *least = &longest->sequences[count - 1];
+    const struct name nothing = {{0, 0}};
+    struct name own;
     uint32_t bin_count = 0;
 
     longest->looked_at = problem->pipeline_count;
+    longest->sum = (struct name){{0, 0}};
     *all_left_ms = 0;
     for (uint32_t i = 0; i < problem->pipeline_count; i++) {
         const struct cairn_assign_pipeline *pipeline = &problem->pipelines[i];
@@ -160,6 +182,8 @@ begin(struct cairn_long *longest, uint32_t count, double step_ms, double *all_le
                 break;
             }
         }
+        own = name_bin(&bin, false);
+        add_name(&longest->sum, &own, &nothing);
         longest->bins[bin_count++] = bin;
     }
     return bin_count;
@@ -172,19 +196,19 @@ whole(double times)
     return times < 1e9 ? (double)(int32_t)times : times;
 }
 
-/* The most work of sequences from `next` to `least` that a bin can take, and how many of them. */
+/* The most work of sequences of next_ms at most that a bin can take, and how many of them; per_ms: of the least of them. */
 static double
-room_of(const struct bin *bin, double next_ms, double least_ms, double *places)
+room_of(const struct bin *bin, double next_ms, double per_ms, double *places)
 {
     double count, each_ms;
 
     if (bin->largest_ms > 0) {
-        count = whole(bin->left_ms / least_ms);
+        count = whole(bin->left_ms * per_ms);
         *places = count;
         return count * next_ms < bin->left_ms ? count * next_ms : bin->left_ms;
     }
     /* n sequences, the longest of them M: n M and holds - (stages - 1) M both limit their work. */
-    count = whole(bin->holds_ms / least_ms) - bin->lost_times;
+    count = whole(bin->holds_ms * per_ms) - bin->lost_times;
     if (count < 1) {
         *places = 0;
         return 0;
@@ -198,14 +222,14 @@ room_of(const struct bin *bin, double next_ms, double least_ms, double *places)
 static bool
 may_fit_some(struct cairn_long *longest, uint32_t bin_count, uint32_t at, uint32_t count, double work_ms)
 {
-    double next_ms = longest->sequences[at].cost_ms, least_ms = longest->sequences[count - 1].cost_ms;
+    double next_ms = longest->sequences[at].cost_ms, per_ms = (1 + MARGIN) / longest->sequences[count - 1].cost_ms;
     double room_ms = 0, places = 0;
 
     for (uint32_t i = 0; i < bin_count; i++) {
         double own;
 
         longest->looked_at++;
-        room_ms += room_of(&longest->bins[i], next_ms, least_ms, &own);
+        room_ms += room_of(&longest->bins[i], next_ms, per_ms, &own);
         places += own;
         if (room_ms * (1 + MARGIN) >= work_ms && places >= count - at) /* equal ones add up with rounding */
             return true;
@@ -233,21 +257,20 @@ list_candidates(struct cairn_long *longest, uint32_t first, uint32_t bin_count,
     uint32_t found = 0;
 
     longest->looked_at += bin_count;
-    for (uint32_t i = first; i < bin_count; i++) {
+    longest->listings++;
+    for (uint32_t i = 0; i < bin_count; i++) {
         const struct bin *bin = &longest->bins[i];
-        double lost_ms = bin->largest_ms > 0 ? 0 : bin->lost_times * sequence->cost_ms, price;
-        double left_ms = bin->left_ms - lost_ms - sequence->cost_ms;
-        bool stands_for = bin->largest_ms > 0;
+        double lost_ms = 0, left_ms, price;
         uint32_t at = found;
 
-        if (left_ms < 0 || sequence->tokens > bin->max_tokens)
-            continue;
-        for (uint32_t j = bin->alike; !stands_for && j < i; j++)
-            if (longest->bins[j].alike == bin->alike && longest->bins[j].largest_ms <= 0)
-                break;
-            else if (j + 1 == i)
-                stands_for = true;
-        if (!stands_for && bin->alike != i)
+        if (bin->largest_ms <= 0) {
+            if (longest->empty_seen[bin->alike] == longest->listings)
+                continue;
+            longest->empty_seen[bin->alike] = longest->listings;
+            lost_ms = bin->lost_times * sequence->cost_ms;
+        }
+        left_ms = bin->left_ms - lost_ms - sequence->cost_ms;
+        if (i < first || left_ms < 0 || sequence->tokens > bin->max_tokens)
             continue;
         price = lost_ms / (left_ms + sequence->cost_ms) + 1e-3 * left_ms / bin->holds_ms;
         for (; at > 0 && longest->prices[at - 1] > price; at--) {
@@ -259,6 +282,19 @@ list_candidates(struct cairn_long *longest, uint32_t first, uint32_t bin_count,
         found++;
     }
     return found;
+}
+
+/* Puts what a bin has left and its largest sequence, and keeps the sum of names right. */
+static void
+set_bin(struct cairn_long *longest, uint32_t at, double left_ms, double largest_ms)
+{
+    struct bin *bin = &longest->bins[at];
+    struct name before = name_bin(bin, false), after;
+
+    bin->left_ms = left_ms;
+    bin->largest_ms = largest_ms;
+    after = name_bin(bin, false);
+    add_name(&longest->sum, &after, &before);
 }
 
 enum cairn_long_answer
@@ -283,7 +319,7 @@ cairn_long_place(struct cairn_long *longest, uint32_t count, double step_ms, uin
     for (;;) {
         struct level *level = &levels[at];
         const struct cairn_sequence *sequence = &longest->sequences[at];
-        struct bin *bin;
+        const struct bin *bin;
 
         if (level->next == level->candidate_count) { /* nothing is left to try: one back */
             if (at == 0) {
@@ -293,8 +329,7 @@ cairn_long_place(struct cairn_long *longest, uint32_t count, double step_ms, uin
             if (level->candidate_count > 0)
                 longest->failed[level->state.part[0] % FAILED_ROOM] = level->state;
             level = &levels[--at];
-            longest->bins[level->bin].left_ms = level->was_left_ms;
-            longest->bins[level->bin].largest_ms = level->was_largest_ms;
+            set_bin(longest, level->bin, level->was_left_ms, level->was_largest_ms);
             continue;
         }
         if (longest->looked_at >= *work) {
@@ -305,8 +340,9 @@ cairn_long_place(struct cairn_long *longest, uint32_t count, double step_ms, uin
         bin = &longest->bins[level->bin];
         level->was_left_ms = bin->left_ms;
         level->was_largest_ms = bin->largest_ms;
-        bin->left_ms -= sequence->cost_ms + (bin->largest_ms > 0 ? 0 : bin->lost_times * sequence->cost_ms);
-        bin->largest_ms = bin->largest_ms > 0 ? bin->largest_ms : sequence->cost_ms;
+        set_bin(longest, level->bin,
+                bin->left_ms - sequence->cost_ms - (bin->largest_ms > 0 ? 0 : bin->lost_times * sequence->cost_ms),
+                bin->largest_ms > 0 ? bin->largest_ms : sequence->cost_ms);
         levels[at + 1].all_left_ms = level->all_left_ms - (level->was_left_ms - bin->left_ms);
         levels[at + 1].next = 0;
         levels[at + 1].candidate_count = 0;
@@ -322,7 +358,7 @@ cairn_long_place(struct cairn_long *longest, uint32_t count, double step_ms, uin
             bool alike = next->tokens == sequence->tokens && !(next->cost_ms < sequence->cost_ms);
             uint32_t first = alike ? level->bin : 0;
 
-            levels[at].state = name_state(longest, bin_count, at, first);
+            levels[at].state = name_state(longest, at, first);
             if (has_failed(longest, &levels[at].state))
                 continue;
             levels[at].candidate_count = list_candidates(longest, first, bin_count, &longest->sequences[at],

@@ -21,6 +21,28 @@ CAIRN_MUST_CHECK cairn_err cairn_assign_bound_ms(const struct cairn_assign_probl
                                                  const struct cairn_sequence *sequences,
                                                  double *bound_ms);
 
+/* Raises a bound by the numbers of long sequences that there is room for, until it is enough. */
+void cairn_assign_raise_bound(const struct cairn_assign_problem *problem, const struct cairn_sequence *sequences, double enough_ms,
+                              double *bound_ms);
+
+/* How a place is chosen among the pipelines with room, for one sequence after the other. */
+enum cairn_fill_rule {
+    CAIRN_FILL_TIGHT,    /* the one that is fullest then: for when a few long sequences decide */
+    CAIRN_FILL_TOGETHER, /* in the order of loss the first that has a longer one already, else the first */
+    CAIRN_FILL_CHEAP,    /* a long one where it loses the least part of what is left, the others as above */
+    CAIRN_FILL_EARLY     /* the one that then ends first, whatever the time to keep */
+};
+
+struct cairn_filling; /* working memory */
+CAIRN_MUST_CHECK cairn_err cairn_filling_create(const struct cairn_assign_problem *problem,
+                                                const struct cairn_sequence *sequences,
+                                                struct cairn_filling **out); /* both are borrowed */
+void cairn_filling_destroy(struct cairn_filling *filling); /* NULL is allowed */
+
+/* Whether all sequences find a place within step_ms: the first `placed` where chosen[sequence_count] has them already, the others by
+ * the rule. `chosen` then says where. */
+bool cairn_fill(struct cairn_filling *filling, double step_ms, uint32_t placed, enum cairn_fill_rule rule, uint32_t *chosen);
+
 enum cairn_long_answer {
     CAIRN_LONG_PLACED,
     CAIRN_LONG_NONE,   /* there is no way */

@@ -17,6 +17,7 @@ cairn_detector_create(const struct cairn_topology *topology, uint32_t steps_in_f
     if (!detector)
         return CAIRN_NOMEM;
     detector->topology = topology;
+    detector->noise_growth = 1;
     detector->steps_in_flight_max = steps_in_flight_max ? steps_in_flight_max : UINT32_MAX;
     detector->intakes = calloc(world, sizeof *detector->intakes);
     detector->rank_step = calloc(world, sizeof *detector->rank_step);
@@ -31,10 +32,11 @@ cairn_detector_create(const struct cairn_topology *topology, uint32_t steps_in_f
     detector->scratch = calloc((size_t)world * (CAIRN_CALIBRATE_STEPS + 1), sizeof *detector->scratch);
     detector->value = calloc(world, sizeof *detector->value);
     detector->pauses = calloc(world, sizeof *detector->pauses);
+    detector->pauses_now = calloc((size_t)world * 2, sizeof *detector->pauses_now);
     detector->pipeline_common = calloc(topology->pipeline_count, sizeof *detector->pipeline_common);
     if (!detector->intakes || !detector->rank_step || !detector->seen || !detector->left_out || !detector->ranks ||
         !detector->now.compute_ns || !detector->now.aside_ns || !detector->now.work || !detector->now.wait_ns ||
-        !detector->calibrate || !detector->scratch || !detector->value || !detector->pauses ||
+        !detector->calibrate || !detector->scratch || !detector->value || !detector->pauses || !detector->pauses_now ||
         !detector->pipeline_common) {
         cairn_detector_destroy(detector);
         return CAIRN_NOMEM;
@@ -97,6 +99,7 @@ cairn_detector_destroy(struct cairn_detector *detector)
     free(detector->scratch);
     free(detector->value);
     free(detector->pauses);
+    free(detector->pauses_now);
     free(detector->pipeline_common);
     free(detector->wholes);
     free(detector->flights);

@@ -17,7 +17,8 @@ static const double sibling_score_min = 4.5, sibling_size_min = 0.175; /* ln(1.1
 static const double node_share_min = 0.75; /* of a node's channels to others that are hot */
 static const double like_share = 0.5, unlike_share = 0.25; /* of a shift, that others show or do not */
 static const double like_errors = 2.5; /* standard errors that they must show it by */
-enum { STEPS_MIN = 4, NODES_SHOWN = 6, NODE_BYTES = 48, OTHERS_STEPS = 32 };
+enum { STEPS_MIN = 4, NODES_SHOWN = 6, NODE_BYTES = 48, OTHERS_STEPS = 32,
+       ONSET_STEPS = 8 /* by which noise may move the onset of a shift */ };
 
 static bool
 between_nodes(const struct cairn_topology *topology, const struct cairn_channel *channel)
@@ -63,23 +64,6 @@ struct tally {
     bool several_paths;
 };
 
-/* Equal for channels over the same links: those of a pair of ranks, or all rings over the same nodes. */
-static uint64_t
-path_of(const struct cairn_topology *topology, const struct cairn_channel *channel)
-{
-    uint64_t path = 0;
-
-    if (channel->comm == CAIRN_COMM_NONE)
-        return channel->source < channel->target ? (uint64_t)channel->source << 32 | channel->target
-                                                 : (uint64_t)channel->target << 32 | channel->source;
-    for (uint32_t i = 0; i < topology->comms[channel->comm].count; i++) {
-        uint32_t node = topology->node[topology->comms[channel->comm].ranks[i]];
-
-        path |= (node * 0x9e3779b97f4a7c15ull) | 1ull << 63; /* a set: how many ranks does not matter */
-    }
-    return path;
-}
-
 static void
 tally_one(struct tally *tally, uint64_t path, uint32_t index, bool open)
 {
@@ -106,7 +90,6 @@ tally_nodes(const struct cairn_detector *detector, const bool *open, struct tall
         const struct cairn_channel *channel = &detector->channels[i];
         uint32_t pair[] = {channel->source, channel->target}, count = 2;
         const uint32_t *ranks = pair;
-        uint64_t path;
 
         if (isnan(channel->normal) || !between_nodes(topology, channel))
             continue;
@@ -114,10 +97,9 @@ tally_nodes(const struct cairn_detector *detector, const bool *open, struct tall
             ranks = topology->comms[channel->comm].ranks;
             count = topology->comms[channel->comm].count;
         }
-        path = path_of(topology, channel);
         for (uint32_t k = 0; k < count; k++)
             if (topology->node[ranks[k]] != CAIRN_NODE_UNKNOWN)
-                tally_one(&tallies[topology->node[ranks[k]]], path, i, open[i]);
+                tally_one(&tallies[topology->node[ranks[k]]], channel->path, i, open[i]);
     }
 }
 
@@ -384,14 +366,36 @@ name_candidates(const struct cairn_detector *detector, uint32_t index, bool *min
         (void)snprintf(text + used, CAIRN_EVIDENCE_BYTES - used, ", or of %u more", more);
 }
 
-/* What was said of rings without naming a link is said anew, with what is known by now. */
+/* True where a pair was said to be slow, and something else that goes over one of its nodes has been slow since the same time: it may be
+ * that node's NIC after all. */
+static bool
+is_in_doubt(const struct cairn_detector *detector, const struct cairn_channel *pair)
+{
+    const struct cairn_topology *topology = detector->topology;
+
+    if (pair->comm != CAIRN_COMM_NONE || !pair->hot || !between_nodes(topology, pair) ||
+        detector->verdicts.items[pair->verdict].nodes.count > 0)
+        return false;
+    for (uint32_t i = 0; i < detector->channel_count; i++) {
+        const struct cairn_channel *channel = &detector->channels[i];
+
+        if (channel->hot && channel->verdict == UINT32_MAX && between_nodes(topology, channel) &&
+            channel->found.since_step <= pair->found.since_step + ONSET_STEPS &&
+            pair->found.since_step <= channel->found.since_step + ONSET_STEPS &&
+            (touches(topology, channel, topology->node[pair->source]) || touches(topology, channel, topology->node[pair->target])))
+            return true;
+    }
+    return false;
+}
+
+/* What was said of rings without naming a link is said anew, with what is known by now; so is a pair that may be part of more. */
 static void
 take_back_vague(struct cairn_detector *detector)
 {
     for (uint32_t i = 0; i < detector->channel_count; i++) {
         uint32_t index = detector->channels[i].verdict;
 
-        if (index == UINT32_MAX || !detector->channels[i].vague)
+        if (index == UINT32_MAX || (!detector->channels[i].vague && !is_in_doubt(detector, &detector->channels[i])))
             continue;
         for (uint32_t k = 0; k < detector->channel_count; k++)
             if (detector->channels[k].verdict == index)

@@ -12,8 +12,9 @@
 #include <stdlib.h>
 
 static const double score_min = 7, sigma_floor = 0.02;
+static const double warm_score_min = 4.5, together_score_min = 8; /* of one among several, and of those */
 static const double excess_min = 0.35;     /* over the class, from the first step on: ln(1.42) */
-enum { STEPS_MIN = 4, QUIET_STEPS = 8, GATHER_STEPS = 3, CLASS_MIN = 4, NORMAL_STEPS_MAX = 256, CLASSES = 2 + 16 * 2 * 64 };
+enum { STEPS_MIN = 4, QUIET_STEPS = 8, ONSET_STEPS = 8, GATHER_STEPS = 3, CLASS_MIN = 4, NORMAL_STEPS_MAX = 256, CLASSES = 2 + 16 * 2 * 64 };
 
 /* The least shift that counts: ln(1.3). */
 static const double size_min = 0.2624;
@@ -168,13 +169,25 @@ follow_rates(struct cairn_detector *detector)
 }
 
 static void
+heat(struct cairn_detector *detector, struct cairn_channel *channel)
+{
+    channel->hot = true;
+    channel->said_step = CAIRN_STEP_NONE;
+    channel->vague = false;
+    if (!detector->links_pending) {
+        detector->links_pending = true;
+        detector->links_pending_step = detector->now.step;
+    }
+}
+
+static void
 judge(struct cairn_detector *detector, struct cairn_channel *channel)
 {
     struct cairn_shift_limits limits = {.sigma = detector->classes[channel->class_index].sigma,
                                         .base = channel->base,
                                         .base_values = channel->normal_steps,
                                         .first_values = CAIRN_CALIBRATE_STEPS,
-                                        .score_min = score_min,
+                                        .score_min = warm_score_min,
                                         .size_min = size_min,
                                         .steps_min = STEPS_MIN};
 
@@ -182,14 +195,43 @@ judge(struct cairn_detector *detector, struct cairn_channel *channel)
         follow(detector, channel);
         return;
     }
-    if (!cairn_shift_find(&channel->shift, &limits, &channel->found))
-        return;
-    channel->hot = true;
-    channel->said_step = CAIRN_STEP_NONE;
-    channel->vague = false;
-    if (!detector->links_pending) {
-        detector->links_pending = true;
-        detector->links_pending_step = detector->now.step;
+    channel->warm = cairn_shift_find(&channel->shift, &limits, &channel->found);
+    if (channel->warm && channel->found.score >= score_min)
+        heat(detector, channel);
+}
+
+/* True for a ring that is nearly hot too, over the same nodes and since about the same time. */
+static bool
+goes_with(const struct cairn_channel *first, const struct cairn_channel *channel)
+{
+    return channel->warm && !channel->hot && channel->comm != CAIRN_COMM_NONE &&
+           channel->found.since_step <= first->found.since_step + ONSET_STEPS &&
+           first->found.since_step <= channel->found.since_step + ONSET_STEPS &&
+           channel->path == first->path;
+}
+
+/*
+ * Rings between nodes that are no evidence each are some together, where they have been slow since the same time: they go over the
+ * same links. Their scores add up as those of independent noise do.
+ */
+static void
+heat_together(struct cairn_detector *detector)
+{
+    for (uint32_t i = 0; i < detector->channel_count; i++) {
+        const struct cairn_channel *first = &detector->channels[i];
+        double squares = 0;
+
+        if (!first->warm || first->hot || first->comm == CAIRN_COMM_NONE || !detector->topology->comms[first->comm].crosses)
+            continue;
+        for (uint32_t k = 0; k < detector->channel_count; k++)
+            if (goes_with(first, &detector->channels[k]))
+                squares += detector->channels[k].found.score * detector->channels[k].found.score;
+        if (squares < together_score_min * together_score_min)
+            continue;
+        for (uint32_t k = 0; k < detector->channel_count; k++)
+            if (k != i && goes_with(first, &detector->channels[k]))
+                heat(detector, &detector->channels[k]);
+        heat(detector, &detector->channels[i]);
     }
 }
 
@@ -227,6 +269,7 @@ cairn_detect_links(struct cairn_detector *detector)
                          log(channel->transfer) - channel->normal + channel->excess);
         judge(detector, channel);
     }
+    heat_together(detector);
     follow_rates(detector);
     if (detector->links_pending && detector->now.step - detector->links_pending_step >= GATHER_STEPS)
         return cairn_detect_link_causes(detector);

@@ -15,7 +15,9 @@
 
 static const double score_min = 7;
 static const double share_of_wait = 0.25;  /* of the culprit's delay that a victim waits longer */
-enum { STEPS_MIN = 4, QUIET_STEPS = 6, WINDOW = CAIRN_SHIFT_WINDOW, NORMAL_STEPS_MAX = 256, LOAD_STEPS = 16 };
+static const double jump_of_noise = 0.954; /* the median distance of two values, in their standard deviation */
+static const double growth_min = 1.5, growth_kept = 0.95; /* by chance it seems more; of it, from step to step, while old values are judged */
+enum { NOISE_RANKS_MIN = 3, NOISY_STEPS = 8, STEPS_MIN = 4, QUIET_STEPS = 6, WINDOW = CAIRN_SHIFT_WINDOW, NORMAL_STEPS_MAX = 256, LOAD_STEPS = 16 };
 
 /* The least shift that counts: ln(1.06). */
 static const double size_min = 0.0583;
@@ -102,7 +104,8 @@ static void
 follow(struct cairn_detector *detector, struct cairn_rank_state *state)
 {
     struct cairn_verdict *verdict = &detector->verdicts.items[state->verdict];
-    double value = cairn_shift_value(&state->shift, 0) - state->base, size = log(verdict->rate);
+    uint32_t steps = detector->noise_growth > growth_min ? NOISY_STEPS : 1; /* of single values nothing can be said there */
+    double value = cairn_shift_recent(&state->shift, steps) - state->base, size = log(verdict->rate);
 
     if (value < size / 3) {
         if (++state->quiet_steps < QUIET_STEPS)
@@ -126,7 +129,7 @@ static cairn_err
 judge(struct cairn_detector *detector, uint32_t rank)
 {
     struct cairn_rank_state *state = &detector->ranks[rank];
-    struct cairn_shift_limits limits = {.sigma = state->sigma,
+    struct cairn_shift_limits limits = {.sigma = state->sigma * detector->noise_growth,
                                         .base = state->base,
                                         .base_values = state->normal_steps,
                                         .first_values = CAIRN_CALIBRATE_STEPS,
@@ -159,6 +162,35 @@ refine(struct cairn_rank_state *state)
     oldest = fmax(fmin(oldest, 3 * state->sigma), -3 * state->sigma);
     state->normal_steps = fmin(state->normal_steps + 1, NORMAL_STEPS_MAX);
     state->base += oldest / state->normal_steps;
+}
+
+/*
+ * All ranks may get noisier long after the first steps, as where the data changes; each of them would then be called slow in turn. From
+ * one step to the next a slow rank stays what it is, and what starts in one step does not move a median over several.
+ */
+static void
+note_noise(struct cairn_detector *detector)
+{
+    double growth;
+    uint32_t known = 0;
+
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
+        const struct cairn_rank_state *state = &detector->ranks[rank];
+
+        if (!isnan(detector->value[rank]) && state->shift.used > 0)
+            detector->scratch[known++] =
+                (float)fabs(detector->value[rank] + state->excess - cairn_shift_value(&state->shift, 0));
+    }
+    detector->noise_growth = 1 + (detector->noise_growth - 1) * growth_kept;
+    if (known < NOISE_RANKS_MIN)
+        return;
+    detector->jumps[detector->jump_count++ % CAIRN_JUMPS] = cairn_quantile(detector->scratch, known, 0.5);
+    if (detector->jump_count < CAIRN_JUMPS)
+        return;
+    memcpy(detector->scratch, detector->jumps, sizeof detector->jumps);
+    growth = (double)cairn_quantile(detector->scratch, CAIRN_JUMPS, 0.5) / (jump_of_noise * detector->sigma);
+    if (growth > growth_min)
+        detector->noise_growth = fmax(detector->noise_growth, growth);
 }
 
 static void
@@ -273,6 +305,7 @@ cairn_detect_ranks(struct cairn_detector *detector)
         detector->value[rank] = cairn_detect_deviation(
             detector, rank, log_of(now, now->compute_ns, rank), log_of(now, now->aside_ns, rank));
     cairn_detect_remove_common(detector, detector->value, detector->by_pipeline, detector->sigma);
+    note_noise(detector);
     push_values(detector, now->step);
     cairn_detect_count_pauses(detector);
     return judge_all(detector);

@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SLOTS_MAX = 65536, SLOT_SLACK = 8, HASH_FIRST = 256 };
+/* A step's numbers lie close together. Reports hold the first few of a lane, and whoever writes others makes nobody's memory grow. */
+enum { SLOTS_MAX = 65536, SLOTS_OF_REPORTS_MAX = 64, SLOT_SLACK = 8, HASH_FIRST = 256 };
 
 static uint64_t
 key_of(uint32_t rank, uint32_t lane)
@@ -71,6 +72,23 @@ class_of(const struct cairn_topology *topology, const struct cairn_channel *chan
            topology->comms[channel->comm].kind;
 }
 
+/* Where a channel's data goes: struct cairn_channel. */
+static uint64_t
+path_of(const struct cairn_topology *topology, const struct cairn_channel *channel)
+{
+    uint64_t path = 0;
+
+    if (channel->comm == CAIRN_COMM_NONE)
+        return channel->source < channel->target ? (uint64_t)channel->source << 32 | channel->target
+                                                 : (uint64_t)channel->target << 32 | channel->source;
+    for (uint32_t i = 0; i < topology->comms[channel->comm].count; i++) {
+        uint32_t node = topology->node[topology->comms[channel->comm].ranks[i]];
+
+        path |= (node * 0x9e3779b97f4a7c15ull) | 1ull << 63; /* a set: how many ranks does not matter */
+    }
+    return path;
+}
+
 static cairn_err
 find_channel(struct cairn_detector *detector, uint32_t rank, uint32_t lane,
              struct cairn_channel **out)
@@ -102,6 +120,7 @@ find_channel(struct cairn_detector *detector, uint32_t rank, uint32_t lane,
         channel->comm = lane / 16;
         channel->members = detector->topology->comms[channel->comm].count;
     }
+    channel->path = path_of(detector->topology, channel);
     channel->class_index = class_of(detector->topology, channel);
     *out = channel;
     return CAIRN_OK;
@@ -110,7 +129,7 @@ find_channel(struct cairn_detector *detector, uint32_t rank, uint32_t lane,
 /* The slot of a sample; NULL where its number is far from those around it. *nth counts the samples of
  * a lane that have no number. */
 static struct cairn_slot *
-slot_of(struct cairn_channel *channel, const struct cairn_sample *sample, uint32_t nth)
+slot_of(struct cairn_channel *channel, const struct cairn_sample *sample, uint32_t nth, uint32_t slots_max)
 {
     uint32_t at = nth;
 
@@ -119,7 +138,7 @@ slot_of(struct cairn_channel *channel, const struct cairn_sample *sample, uint32
             channel->seq_base = sample->seq - SLOT_SLACK;
         at = sample->seq - channel->seq_base;
     }
-    if (at >= SLOTS_MAX)
+    if (at >= slots_max)
         return NULL;
     if (at >= channel->slot_room) {
         uint32_t room = channel->slot_room ? channel->slot_room : 16;
@@ -171,7 +190,8 @@ take_parts(struct cairn_detector *detector, uint32_t rank, struct cairn_rank_ste
 
         if (err)
             return err;
-        slot = slot_of(channel, sample, count_lane(&lanes, sample->lane));
+        slot = slot_of(channel, sample, count_lane(&lanes, sample->lane),
+                       detector->by_reports ? SLOTS_OF_REPORTS_MAX : SLOTS_MAX);
         sample->lane = (uint32_t)(channel - detector->channels);
         sample->seq = slot ? (uint32_t)(slot - channel->slots) : CAIRN_SEQ_NONE;
         if (!slot)

@@ -7,12 +7,15 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 static const double stage_size_min = 0.14; /* ln(1.15) */
 static const double uneven_spread_min = 0.14, uneven_steps_share = 0.45, uneven_mean_min = 1.12;
 static const double pause_size_min = 0.1, pause_share_min = 0.12;
 static const double chance_max = 1e-3; /* of pauses that meet on a rank, in the whole job */
-enum { WATCH_STEPS = 20, WATCH_STEPS_PAUSES = 24, PAUSES_MIN = 6, PAUSE_RANKS_MIN = 3, STAGES_MAX = 1024 };
+static const double over_share = 0.5; /* of the two shares: below that, in so many steps of the present run, it is over */
+enum { WATCH_STEPS = 20, WATCH_STEPS_PAUSES = 24, PAUSES_MIN = 6, PAUSE_RANKS_MIN = 3, STAGES_MAX = 1024,
+       RUN_STEPS = 128, OVER_STEPS = 64 };
 
 static cairn_err
 say(struct cairn_detector *detector, const char *pattern, uint32_t since_step, double rate,
@@ -133,29 +136,67 @@ some_rank_slow(const struct cairn_detector *detector)
     return cairn_detect_any_whole_slow(detector);
 }
 
+/* The verdict of a pattern that lasts; NULL. */
+static struct cairn_verdict *
+lasting(struct cairn_detector *detector, const char *pattern)
+{
+    for (uint32_t i = 0; i < detector->verdicts.count; i++) {
+        struct cairn_verdict *verdict = &detector->verdicts.items[i];
+
+        if (verdict->kind == CAIRN_STRUCTURAL && verdict->until_step == CAIRN_STEP_NONE && strcmp(verdict->pattern, pattern) == 0)
+            return verdict;
+    }
+    return NULL;
+}
+
+/* Adds a step in which pipelines were compared. Pauses have runs of their own steps. */
+static void
+count_lengths(struct cairn_detector *detector, double spread, double largest)
+{
+    struct cairn_watched *now = &detector->watched[0], *before = &detector->watched[1];
+
+    if (now->length_steps == RUN_STEPS) {
+        before->length_steps = now->length_steps;
+        before->uneven = now->uneven;
+        before->uneven_first_step = now->uneven_first_step;
+        before->largest_sum = now->largest_sum;
+        now->length_steps = now->uneven = 0;
+        now->largest_sum = 0;
+    }
+    if (now->length_steps++ == 0)
+        now->length_first_step = detector->now.step;
+    if (spread >= uneven_spread_min && now->uneven++ == 0)
+        now->uneven_first_step = detector->now.step;
+    now->largest_sum += largest;
+}
+
 static cairn_err
 watch_lengths(struct cairn_detector *detector)
 {
-    double spread, largest, mean;
+    static const char pattern[] = "sequence_length";
+    static const struct cairn_watched none;
+    const struct cairn_watched *now = &detector->watched[0], *before = &detector->watched[1];
     struct cairn_verdict *verdict;
-    uint32_t index;
+    double spread, largest, mean;
+    uint32_t index, steps;
     cairn_err err;
 
-    if (detector->said_lengths || some_rank_slow(detector) ||
-        !pipelines_of(detector, &spread, &largest))
+    if (some_rank_slow(detector) || !pipelines_of(detector, &spread, &largest))
         return CAIRN_OK;
-    detector->length_steps++;
-    if (spread >= uneven_spread_min) {
-        if (detector->uneven_steps++ == 0)
-            detector->uneven_first_step = detector->now.step;
+    count_lengths(detector, spread, largest);
+    verdict = lasting(detector, pattern);
+    if (verdict) {
+        if (now->length_steps >= OVER_STEPS && now->uneven < over_share * uneven_steps_share * now->length_steps)
+            verdict->until_step = now->length_first_step;
+        return CAIRN_OK;
     }
-    detector->uneven_sum += largest;
-    mean = detector->uneven_sum / detector->length_steps;
-    if (detector->length_steps < WATCH_STEPS || mean < uneven_mean_min ||
-        detector->uneven_steps < uneven_steps_share * detector->length_steps)
+    if (now->length_steps >= OVER_STEPS)
+        before = &none; /* the present run is enough */
+    steps = now->length_steps + before->length_steps;
+    mean = (now->largest_sum + before->largest_sum) / steps;
+    if (steps < WATCH_STEPS || mean < uneven_mean_min || now->uneven + before->uneven < uneven_steps_share * steps)
         return CAIRN_OK;
-    detector->said_lengths = true;
-    err = say(detector, "sequence_length", detector->uneven_first_step, mean, &index);
+    err = say(detector, pattern, before->uneven ? before->uneven_first_step : now->uneven_first_step, mean, &index);
     if (err)
         return err;
     verdict = &detector->verdicts.items[index];
@@ -168,16 +209,16 @@ watch_lengths(struct cairn_detector *detector)
 
 /* What a step takes longer by where a rank pauses in it. */
 static double
-pause_size(const struct cairn_rank_state *state)
+pause_size(const struct cairn_detector *detector, const struct cairn_rank_state *state)
 {
-    return fmax(6 * state->sigma, pause_size_min);
+    return fmax(6 * state->sigma * detector->noise_growth, pause_size_min);
 }
 
 /* A lone late step of a rank: late in the step before this one, and not in its neighbours. */
 static bool
-lone_pause(const struct cairn_rank_state *state)
+lone_pause(const struct cairn_detector *detector, const struct cairn_rank_state *state)
 {
-    double least = pause_size(state);
+    double least = pause_size(detector, state);
 
     return state->shift.used >= 3 && state->verdict == UINT32_MAX &&
            cairn_shift_value(&state->shift, 1) > least &&
@@ -188,13 +229,28 @@ lone_pause(const struct cairn_rank_state *state)
 void
 cairn_detect_count_pauses(struct cairn_detector *detector)
 {
+    struct cairn_watched *now = &detector->watched[0], *before = &detector->watched[1];
+    uint32_t world = detector->topology->world;
+
+    if (now->steps == RUN_STEPS) {
+        before->steps = now->steps;
+        before->pauses = now->pauses;
+        before->pause_first_step = now->pause_first_step;
+        memcpy(detector->pauses_now + world, detector->pauses_now, world * sizeof *detector->pauses_now);
+        memset(detector->pauses_now, 0, world * sizeof *detector->pauses_now);
+        now->steps = now->pauses = 0;
+    }
+    if (now->steps++ == 0)
+        now->first_step = detector->now.step;
     detector->watched_steps++;
-    for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
-        if (!lone_pause(&detector->ranks[rank]))
+    for (uint32_t rank = 0; rank < world; rank++) {
+        if (!lone_pause(detector, &detector->ranks[rank]))
             continue;
         detector->pauses[rank]++;
-        if (detector->pause_count++ == 0)
-            detector->pause_first_step = cairn_shift_step(&detector->ranks[rank].shift, 1);
+        detector->pauses_now[rank]++;
+        detector->pause_count++;
+        if (now->pauses++ == 0)
+            now->pause_first_step = cairn_shift_step(&detector->ranks[rank].shift, 1);
     }
 }
 
@@ -214,7 +270,7 @@ cairn_detect_may_be_pauses(const struct cairn_detector *detector, uint32_t rank,
     uint32_t late = 0;
 
     for (uint32_t back = 0; back < found->steps; back++)
-        late += cairn_shift_value(&state->shift, back) - state->base > pause_size(state);
+        late += cairn_shift_value(&state->shift, back) - state->base > pause_size(detector, state);
     if (others <= 0 || late * 2 <= found->steps)
         return false;
     chance = log(places) + late * log(share) + lgamma(found->steps + 1.0) - lgamma(late + 1.0) -
@@ -225,28 +281,37 @@ cairn_detect_may_be_pauses(const struct cairn_detector *detector, uint32_t rank,
 static cairn_err
 watch_pauses(struct cairn_detector *detector)
 {
-    uint32_t ranks = 0, most = 0, index;
-    struct cairn_verdict *verdict;
+    static const char pattern[] = "garbage_collection";
+    const struct cairn_watched *now = &detector->watched[0], *before = &detector->watched[1];
+    uint32_t steps = now->steps + before->steps, pauses = now->pauses + before->pauses;
+    uint32_t world = detector->topology->world, ranks = 0, most = 0, index;
+    bool is_over = now->steps >= OVER_STEPS && now->pauses < over_share * pause_share_min * now->steps;
+    struct cairn_verdict *verdict = lasting(detector, pattern);
     cairn_err err;
 
-    for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
-        ranks += detector->pauses[rank] > 0;
-        most = detector->pauses[rank] > most ? detector->pauses[rank] : most;
-    }
-    if (detector->said_pauses || detector->watched_steps < WATCH_STEPS_PAUSES ||
-        detector->pause_count < PAUSES_MIN || ranks < PAUSE_RANKS_MIN ||
-        detector->pause_count < pause_share_min * detector->watched_steps ||
-        most * 2 > detector->pause_count)
+    if (verdict) {
+        if (is_over)
+            verdict->until_step = now->first_step;
         return CAIRN_OK;
-    detector->said_pauses = true;
-    err = say(detector, "garbage_collection", detector->pause_first_step, 1, &index);
+    }
+    if (is_over || steps < WATCH_STEPS_PAUSES || pauses < PAUSES_MIN || pauses < pause_share_min * steps)
+        return CAIRN_OK;
+    for (uint32_t rank = 0; rank < world; rank++) {
+        uint32_t count = detector->pauses_now[rank] + detector->pauses_now[world + rank];
+
+        ranks += count > 0;
+        most = count > most ? count : most;
+    }
+    if (ranks < PAUSE_RANKS_MIN || most * 2 > pauses)
+        return CAIRN_OK;
+    err = say(detector, pattern, before->pauses ? before->pause_first_step : now->pause_first_step, 1, &index);
     if (err)
         return err;
     verdict = &detector->verdicts.items[index];
     snprintf(verdict->evidence, sizeof verdict->evidence,
              "%u pauses of single steps wandered over %u ranks in %u steps: a collector of garbage, or "
              "the like, that each process runs at its own time",
-             detector->pause_count, ranks, detector->watched_steps);
+             pauses, ranks, steps);
     return CAIRN_OK;
 }
 

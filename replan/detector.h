@@ -16,7 +16,8 @@
 
 enum {
     CAIRN_CALIBRATE_STEPS = 12, /* the first steps, from which each rank's and channel's normal comes */
-    CAIRN_SPANS = 32
+    CAIRN_SPANS = 32,
+    CAIRN_JUMPS = 5
 };
 
 /* What is kept of each rank in the first steps: ln(compute / work), waits, and ln(compute / work) as it is
@@ -75,6 +76,7 @@ struct cairn_channel {
     uint32_t comm; /* CAIRN_COMM_NONE of pairs */
     uint32_t source, target; /* of pairs */
     uint32_t members;
+    uint64_t path; /* equal for channels over the same links: those of a pair of ranks, or all rings over the same nodes */
     uint32_t class_index; /* of channels that may be compared */
     uint32_t seq_base;
     struct cairn_slot *slots;
@@ -86,11 +88,21 @@ struct cairn_channel {
     uint32_t first_count;
     double normal, normal_steps, base, excess; /* as of a rank */
     bool hot;
-    struct cairn_shift_found found;
+    bool warm; /* nearly hot in this step */
+    struct cairn_shift_found found; /* where hot or warm */
     uint32_t said_step; /* when it first was part of a verdict */
     bool vague;         /* a ring in a verdict that does not say which of its links is slow */
     uint32_t verdict;   /* UINT32_MAX */
     uint32_t quiet_steps;
+};
+
+/* What is kept of a run of steps that were watched for uneven data and for pauses. */
+struct cairn_watched {
+    uint32_t steps, pauses;                 /* judged; lone late steps of any rank in them */
+    uint32_t pause_first_step, first_step;
+    uint32_t length_steps, uneven;          /* steps in which pipelines were compared, and differed */
+    uint32_t uneven_first_step, length_first_step;
+    double largest_sum;                     /* of the longest pipeline over the mean */
 };
 
 /* Channels that may be compared with each other. */
@@ -131,6 +143,9 @@ struct cairn_detector {
     struct cairn_whole_node *wholes; /* [node_count] where by_pipeline, else NULL */
     double whole_sigma;
     double sigma;
+    float jumps[CAIRN_JUMPS]; /* of the last steps, by how much the ranks' deviations differ from the step before: the median */
+    uint32_t jump_count;
+    double noise_growth; /* how much noisier all ranks are, or were a while ago, than in the first steps; 1 or more */
     float *scratch; /* [world] */
     double *value;  /* [world] */
 
@@ -144,12 +159,11 @@ struct cairn_detector {
     uint32_t links_pending_step;
 
     /* structure */
-    uint32_t *pauses; /* [world] lone late steps */
-    uint32_t pause_count, pause_first_step, watched_steps; /* of all steps that were judged */
-    uint32_t length_steps, uneven_steps; /* steps in which pipelines were compared, and differed */
-    double uneven_sum;
-    uint32_t uneven_first_step;
-    bool said_stage, said_pauses, said_lengths, hang_said, stop_said;
+    uint32_t *pauses; /* [world] lone late steps, of all steps that were judged */
+    uint32_t pause_count, watched_steps;
+    uint32_t *pauses_now; /* [2][world] lone late steps in … */
+    struct cairn_watched watched[2]; /* the present run of steps, and the one before */
+    bool hang_said, stop_said;
     double hang_longest_ns; /* that somebody has waited in the hang that was said */
     double hang_outlived_ns; /* … in one that went on by itself: such waits are no news any more */
 
@@ -193,7 +207,8 @@ CAIRN_MUST_CHECK cairn_err cairn_detect_link_causes(struct cairn_detector *detec
 /* detect_structure.c */
 CAIRN_MUST_CHECK cairn_err cairn_detect_stages(struct cairn_detector *detector);
 CAIRN_MUST_CHECK cairn_err cairn_detect_data(struct cairn_detector *detector);
-/* Counts the lone late steps of each rank, one step after they were pushed. */
+/* Counts the lone late steps of each rank, one step after they were pushed. What is uneven is asked of the last one or two runs of
+ * steps, so that it may begin late, and end. */
 void cairn_detect_count_pauses(struct cairn_detector *detector);
 /* True where pauses as often as the other ranks' could have met on a rank and look like this shift. */
 bool cairn_detect_may_be_pauses(const struct cairn_detector *detector, uint32_t rank,

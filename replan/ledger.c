@@ -85,6 +85,28 @@ update(struct cairn_ledger_entry *entry, const struct cairn_verdict *verdict, ui
     return true;
 }
 
+/* The budget of exchanges outlives the entry. */
+static void
+remember_exchanges(struct cairn_ledger *ledger, const struct cairn_ledger_entry *entry)
+{
+    struct cairn_ledger_exchanges *list = ledger->exchanges;
+    uint32_t count = cairn_ledger_exchanges_of(entry), at = ledger->exchanges_count;
+
+    if (count == 0)
+        return;
+    if (at == CAIRN_LEDGER_EXCHANGES_MAX) {
+        list[1].count += list[0].count;
+        memmove(list, list + 1, --at * sizeof *list);
+    }
+    while (at > 0 && list[at - 1].wall_ns > entry->opened_wall_ns) {
+        list[at] = list[at - 1];
+        at--;
+    }
+    list[at] = (struct cairn_ledger_exchanges){entry->opened_wall_ns, count};
+    if (ledger->exchanges_count < CAIRN_LEDGER_EXCHANGES_MAX)
+        ledger->exchanges_count++;
+}
+
 /* Room for a new entry; NULL where all are open. */
 static struct cairn_ledger_entry *
 append(struct cairn_ledger *ledger, bool *touched)
@@ -96,6 +118,7 @@ append(struct cairn_ledger *ledger, bool *touched)
             oldest++;
         if (oldest == ledger->count)
             return NULL;
+        remember_exchanges(ledger, &ledger->entries[oldest]);
         ledger->count--;
         memmove(&ledger->entries[oldest], &ledger->entries[oldest + 1],
                 (ledger->count - oldest) * sizeof *ledger->entries);
@@ -348,6 +371,11 @@ cairn_ledger_pack(const struct cairn_ledger *ledger, struct cairn_writer *writer
     cairn_write_u32(writer, ledger->count);
     for (uint32_t i = 0; i < ledger->count; i++)
         pack_entry(&ledger->entries[i], writer);
+    cairn_write_u32(writer, ledger->exchanges_count);
+    for (uint32_t i = 0; i < ledger->exchanges_count; i++) {
+        cairn_write_u64(writer, ledger->exchanges[i].wall_ns);
+        cairn_write_u32(writer, ledger->exchanges[i].count);
+    }
 }
 
 cairn_err
@@ -371,6 +399,13 @@ cairn_ledger_unpack(const void *bytes, size_t bytes_len, struct cairn_ledger *ou
         if (ledger->entries[i].number <= number || ledger->entries[i].number >= ledger->next_number)
             reader.failed = true;
         number = ledger->entries[i].number;
+    }
+    ledger->exchanges_count = cairn_read_u32(&reader);
+    if (ledger->exchanges_count > CAIRN_LEDGER_EXCHANGES_MAX)
+        reader.failed = true;
+    for (uint32_t i = 0; !reader.failed && i < ledger->exchanges_count; i++) {
+        ledger->exchanges[i].wall_ns = cairn_read_u64(&reader);
+        ledger->exchanges[i].count = cairn_read_u32(&reader);
     }
     err = ledger->next_number == 0 ? CAIRN_CORRUPT : cairn_reader_done(&reader);
     if (!err)

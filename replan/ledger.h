@@ -22,6 +22,7 @@ enum {
     CAIRN_LEDGER_RANKS_MAX = 16, /* listed in an entry, as the next two; the counts are whole */
     CAIRN_LEDGER_NODES_MAX = 8,
     CAIRN_LEDGER_LINKS_MAX = 8,
+    CAIRN_LEDGER_EXCHANGES_MAX = 16,
     CAIRN_LEDGER_PATTERN_BYTES = 24,
     CAIRN_LEDGER_WHY_BYTES = 96,
     CAIRN_LEDGER_BYTES_MAX = 32 << 10 /* of one that is packed */
@@ -57,11 +58,19 @@ struct cairn_ledger_entry {
     char closed_why[CAIRN_LEDGER_WHY_BYTES];
 };
 
+/* What entries that had to make room would have had exchanged. Beyond the bound two are one, at the later time. */
+struct cairn_ledger_exchanges {
+    uint64_t wall_ns;
+    uint32_t count;
+};
+
 struct cairn_ledger {
     uint64_t version; /* grows with each change that others should know of */
     uint64_t next_number;
     uint32_t count;
     struct cairn_ledger_entry entries[CAIRN_LEDGER_MAX]; /* by number */
+    uint32_t exchanges_count;
+    struct cairn_ledger_exchanges exchanges[CAIRN_LEDGER_EXCHANGES_MAX]; /* in the order of time; the last 24 hours' are whole */
 };
 
 enum cairn_ledger_change { CAIRN_LEDGER_OPENED, CAIRN_LEDGER_RETURNED, CAIRN_LEDGER_CLOSED };
@@ -89,11 +98,14 @@ uint32_t cairn_ledger_open_count(const struct cairn_ledger *ledger);
  * reason to look more closely at a price. */
 bool cairn_ledger_suspects(const struct cairn_ledger *ledger);
 
+/* What an entry would have exchanged: ranks, or nodes; 0 where that is no cure, or there is one kind of evidence alone. */
+uint32_t cairn_ledger_exchanges_of(const struct cairn_ledger_entry *entry);
+
 /* One sentence: who, what, how much, since when. */
 void cairn_ledger_describe(const struct cairn_ledger_entry *entry, char *out, size_t out_bytes);
 
 /* What to do about an entry of the ledger: ranks and nodes are proposed for exchange only on two kinds of evidence, and only
- * exchanges_per_day of them within 24 hours, counting those that were proposed and got well again. */
+ * exchanges_per_day of them within 24 hours, counting those that were proposed and got well again, and those of entries that are not kept any more. */
 void cairn_ledger_advise(const struct cairn_ledger *ledger, const struct cairn_ledger_entry *entry, uint32_t exchanges_per_day,
                          char *out, size_t out_bytes);
 

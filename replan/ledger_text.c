@@ -113,9 +113,8 @@ kinds_of_evidence(const struct cairn_ledger_entry *entry)
     return count;
 }
 
-/* What an entry would have exchanged: ranks, or nodes; 0 where that is no cure, or there is one kind of evidence alone. */
-static uint32_t
-exchanges_of(const struct cairn_ledger_entry *entry)
+uint32_t
+cairn_ledger_exchanges_of(const struct cairn_ledger_entry *entry)
 {
     if (kinds_of_evidence(entry) < 2)
         return 0;
@@ -140,11 +139,14 @@ exchanges_until(const struct cairn_ledger *ledger, const struct cairn_ledger_ent
 {
     uint64_t total = 0;
 
+    for (uint32_t i = 0; i < ledger->exchanges_count; i++)
+        if (ledger->exchanges[i].wall_ns <= entry->opened_wall_ns && ledger->exchanges[i].wall_ns + day_ns > entry->opened_wall_ns)
+            total += ledger->exchanges[i].count;
     for (uint32_t i = 0; i < ledger->count; i++) {
         const struct cairn_ledger_entry *earlier = &ledger->entries[i];
 
         if (earlier->number <= entry->number && earlier->opened_wall_ns + day_ns > entry->opened_wall_ns)
-            total += exchanges_of(earlier);
+            total += cairn_ledger_exchanges_of(earlier);
     }
     return total;
 }
@@ -154,7 +156,7 @@ cairn_ledger_advise(const struct cairn_ledger *ledger, const struct cairn_ledger
                     char *out, size_t out_bytes)
 {
     struct text text = {out, out_bytes, 0};
-    bool sure = exchanges_of(entry) > 0;
+    bool sure = cairn_ledger_exchanges_of(entry) > 0;
     bool proposed = sure && exchanges_until(ledger, entry) <= exchanges_per_day;
 
     switch (entry->kind) {

@@ -12,6 +12,7 @@ enum {
     VERDICTS_MAX = 256       /* of one run, those that ended included */
 };
 static const uint64_t silent_ns = 10000000000; /* after which a rank is not waited for */
+static const uint64_t confirm_ns = 150000000000; /* the same of a job without steps: above all waits that are no hang */
 static const uint64_t absent_ns = 30000000000; /* after which verdicts on a job that nobody reports of are closed */
 
 #define RUN_NONE 0 /* no detector's */
@@ -38,14 +39,23 @@ end_run(struct cairn_live *live)
     live->topology = NULL;
 }
 
+static void
+free_ranks(struct cairn_live *live)
+{
+    for (uint32_t rank = 0; rank < live->world; rank++)
+        live_progress_destroy(live->ranks[rank].progress);
+    free(live->ranks);
+}
+
 void
 cairn_live_destroy(struct cairn_live *live)
 {
     if (!live)
         return;
     end_run(live);
+    live_hang_forget(live);
     live_comms_fini(&live->comms);
-    free(live->ranks);
+    free_ranks(live);
     free(live);
 }
 
@@ -77,6 +87,12 @@ begin_run(struct cairn_live *live)
 
 /* ---- who reports ---- */
 
+bool
+live_is_silent(const struct live_rank *rank, uint64_t now_ns)
+{
+    return now_ns > rank->heard_ns + silent_ns;
+}
+
 /* Takes up a job of another size, or the first. CAIRN_NOMEM. */
 static cairn_err
 adopt_world(struct cairn_live *live, uint32_t world)
@@ -87,8 +103,9 @@ adopt_world(struct cairn_live *live, uint32_t world)
         return CAIRN_NOMEM;
     live->wants_announcements = live->world != 0;
     end_run(live);
+    live_hang_forget(live);
     live_comms_fini(&live->comms);
-    free(live->ranks);
+    free_ranks(live);
     live->ranks = ranks;
     live->ranks_with_steps = 0;
     live->world = world;
@@ -105,12 +122,14 @@ adopt_rank(struct cairn_live *live, uint32_t node, const struct cairn_report *re
     bool replaces = rank->known;
 
     live->ranks_with_steps -= rank->has_steps;
+    live_progress_destroy(rank->progress);
     *rank = (struct live_rank){
         .known = true, .node = node, .attachment = report->attachment, .presence = CAIRN_PRESENCE_RUNS};
     if (!replaces)
         return;
     live_comms_leave(&live->comms, report->rank);
     end_run(live);
+    live_hang_forget(live);
     live->run++;
     live->newest_step = 0;
     cairn_ledger_close_others(live->options.ledger, live->run, wall_ns, "trainers were started anew", live->options.said,
@@ -239,6 +258,7 @@ take_standing(struct cairn_live *live, const struct cairn_report *report)
                                       .is_gone = report->presence == CAIRN_PRESENCE_GONE};
 
     live->ranks[report->rank].presence = report->presence;
+    live_take_quiet(&live->ranks[report->rank], report);
     if (!live->detector)
         return;
     for (uint32_t i = 0; i < report->open_count; i++) {
@@ -302,6 +322,9 @@ cairn_live_take(struct cairn_live *live, uint32_t node, const struct cairn_repor
     case CAIRN_REPORT_STANDING:
         take_standing(live, report);
         break;
+    case CAIRN_REPORT_COUNTS:
+        err = live_take_counts(rank, report);
+        break;
     }
     return err;
 }
@@ -338,20 +361,39 @@ evidence_of(const struct cairn_live *live, const struct cairn_verdict *verdict)
     return CAIRN_EVIDENCE_COMPUTE;
 }
 
+/* True while the detector says that something hangs: it sees more than counts do. */
+static bool
+detector_says_hang(const struct cairn_verdicts *verdicts)
+{
+    for (uint32_t i = 0; i < verdicts->count; i++)
+        if (verdicts->items[i].kind >= CAIRN_HANG_COMPUTE && verdicts->items[i].kind <= CAIRN_CRASH &&
+            verdicts->items[i].until_step == CAIRN_STEP_NONE)
+            return true;
+    return false;
+}
+
+/* What the detector says, and what counts show. */
 static cairn_err
 merge(struct cairn_live *live, uint64_t wall_ns)
 {
-    const struct cairn_verdicts *verdicts = cairn_detector_verdicts(live->detector);
+    static const struct cairn_verdicts none;
+    const struct cairn_verdicts *verdicts = live->detector ? cairn_detector_verdicts(live->detector) : &none;
+    struct cairn_verdicts all = {.items = malloc((verdicts->count + 1) * sizeof *all.items), .count = verdicts->count};
     uint32_t *kinds = malloc((verdicts->count + 1) * sizeof *kinds);
+    bool is_merged = all.items && kinds;
 
-    if (!kinds)
-        return CAIRN_NOMEM;
-    for (uint32_t i = 0; i < verdicts->count; i++)
-        kinds[i] = evidence_of(live, &verdicts->items[i]);
-    cairn_ledger_merge(live->options.ledger, verdicts, kinds, live->run, wall_ns, live->options.said,
-                       live->options.context);
+    if (is_merged) {
+        if (all.count > 0)
+            memcpy(all.items, verdicts->items, all.count * sizeof *all.items);
+        if (live->hang.is_said && !detector_says_hang(verdicts))
+            all.items[all.count++] = live->hang.verdict; /* borrowed, as the others are */
+        for (uint32_t i = 0; i < all.count; i++)
+            kinds[i] = evidence_of(live, &all.items[i]);
+        cairn_ledger_merge(live->options.ledger, &all, kinds, live->run, wall_ns, live->options.said, live->options.context);
+    }
     free(kinds);
-    return CAIRN_OK;
+    free(all.items);
+    return is_merged ? CAIRN_OK : CAIRN_NOMEM;
 }
 
 /* Closes the verdicts on a job that is no more. False: it goes on. */
@@ -375,31 +417,46 @@ has_ended(struct cairn_live *live, uint64_t now_ns, uint64_t wall_ns)
         return false;
     if (live->detector)
         end_run(live); /* a further report of use begins another */
+    live_hang_forget(live);
     cairn_ledger_close_others(live->options.ledger, RUN_NONE, wall_ns, "its trainers have ended, or are not seen any more",
                               live->options.said, live->options.context);
     return true;
 }
 
+/* True once the present analysis has seen enough to say what an earlier one said. */
+static bool
+may_confirm(struct cairn_live *live, uint64_t now_ns)
+{
+    struct cairn_detector_summary summary;
+
+    if (live->begun_ns == 0)
+        live->begun_ns = now_ns;
+    if (!live->detector) /* in a job that names no steps */
+        return now_ns > live->begun_ns + confirm_ns && live->newest_step == 0 && !live->hang.is_said;
+    cairn_detector_summarize(live->detector, &summary);
+    return summary.steps >= CONFIRM_STEPS;
+}
+
 cairn_err
 cairn_live_check(struct cairn_live *live, uint64_t now_ns, uint64_t wall_ns)
 {
-    struct cairn_detector_summary summary;
     cairn_err err;
 
-    if (has_ended(live, now_ns, wall_ns) || !live->detector)
+    if (has_ended(live, now_ns, wall_ns))
         return CAIRN_OK;
-    for (uint32_t rank = 0; rank < live->world; rank++)
-        if (now_ns > live->ranks[rank].heard_ns + silent_ns)
+    for (uint32_t rank = 0; live->detector && rank < live->world; rank++)
+        if (live_is_silent(&live->ranks[rank], now_ns))
             cairn_detector_leave_out(live->detector, rank);
-    err = cairn_detector_check_hangs(live->detector);
-    if (!err)
+    err = live_hang_check(live, now_ns);
+    if (!err && live->detector)
+        err = cairn_detector_check_hangs(live->detector);
+    if (!err && (live->detector || live->hang.is_said))
         err = merge(live, wall_ns);
-    cairn_detector_summarize(live->detector, &summary);
-    if (summary.steps >= CONFIRM_STEPS)
+    if (may_confirm(live, now_ns))
         cairn_ledger_close_others(live->options.ledger, live->run, wall_ns,
                                   "the analysis that began since does not confirm it", live->options.said,
                                   live->options.context);
-    if (cairn_detector_verdicts(live->detector)->count > VERDICTS_MAX)
+    if (live->detector && cairn_detector_verdicts(live->detector)->count > VERDICTS_MAX)
         live->is_due = true;
     return err;
 }

@@ -3,6 +3,7 @@
  *
  *   live.c       reports in, verdicts out, and when a detector begins anew
  *   live_comms.c which communicators there are, who is in them, and what that says of the job's shape
+ *   live_counts.c, live_hang.c  who has stopped, from counts of operations
  */
 #ifndef CAIRN_REPLAN_LIVE_STATE_H
 #define CAIRN_REPLAN_LIVE_STATE_H
@@ -32,6 +33,24 @@ struct live_comms {
     uint32_t name_room;
 };
 
+/* How many operations a rank has entered, as it said last, in the order of communicator, operation and peer. */
+struct live_progress {
+    uint64_t quiet_ns; /* as struct cairn_report has these; 0: it goes on */
+    uint64_t entered, counted; /* by its last standing, and when it counted: counts hold where they are equal */
+    uint64_t active_ns, gap_ns;
+    bool is_whole;
+    uint32_t count_count, room;
+    struct cairn_report_count *counts;
+};
+
+/* What was said of a hang that counts show, and how long such waits were. */
+struct live_hang {
+    bool is_said, was_stopped;
+    struct cairn_verdict verdict; /* where is_said */
+    double longest_ns, outlived_ns;
+    uint64_t looked_ns;
+};
+
 struct live_rank {
     bool known;
     bool has_steps; /* it has reported one */
@@ -39,6 +58,7 @@ struct live_rank {
     uint64_t attachment;
     uint64_t heard_ns;
     enum cairn_presence presence;
+    struct live_progress *progress; /* NULL: it has counted nothing */
 };
 
 struct cairn_live {
@@ -57,8 +77,24 @@ struct cairn_live {
     uint32_t newest_step;
     bool is_due; /* a detector is to begin */
     bool wants_announcements;
+    struct live_hang hang;
+    uint64_t begun_ns; /* when it was looked at first */
     uint64_t ignored;
 };
+
+/* ---- live.c ---- */
+/* True for a rank that is not heard of any more. */
+bool live_is_silent(const struct live_rank *rank, uint64_t now_ns);
+
+/* ---- live_counts.c ---- */
+void live_progress_destroy(struct live_progress *progress); /* NULL is allowed */
+CAIRN_MUST_CHECK cairn_err live_take_counts(struct live_rank *rank, const struct cairn_report *report); /* CAIRN_NOMEM */
+void live_take_quiet(struct live_rank *rank, const struct cairn_report *standing);
+
+/* ---- live_hang.c ---- */
+/* Looks for a hang, or whether the one that was said is over; CAIRN_NOMEM: it was not looked. */
+CAIRN_MUST_CHECK cairn_err live_hang_check(struct cairn_live *live, uint64_t now_ns);
+void live_hang_forget(struct cairn_live *live);
 
 /* ---- live_comms.c ---- */
 void live_comms_fini(struct live_comms *comms);

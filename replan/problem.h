@@ -91,4 +91,10 @@ CAIRN_MUST_CHECK cairn_err cairn_problem_read(const void *text, size_t text_byte
                                               struct cairn_problem *out,
                                               struct cairn_fault *fault);
 
+struct cairn_json_writer;
+
+/* Writes a problem as a file that says all itself: cairn_problem_read gives the same again. CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_problem_write(const struct cairn_problem *problem,
+                                               struct cairn_json_writer *writer);
+
 #endif

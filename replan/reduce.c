@@ -1,6 +1,7 @@
 /* replan/reduce.c - one rank's timing records become reports. */
 #include "replan/reduce.h"
 
+#include "replan/tally.h"
 #include "replan/topology.h"
 
 #include <math.h>
@@ -24,6 +25,12 @@ struct pair {
     uint32_t comm;
     uint32_t peer;
     bool is_place;
+};
+
+/* What a rank has to compute in a step. */
+struct work {
+    uint32_t step;
+    double amount;
 };
 
 /* What is known of a lane of operations. */
@@ -53,6 +60,9 @@ struct cairn_reduce {
     bool has_said, has_taken; /* a report was made, a record taken, since it was last looked at what the rank does */
     uint64_t said_ns;         /* when that was seen of a report */
     uint64_t gone_ns;
+    struct work work[2]; /* of the last step that it was said of, and the one before */
+    struct cairn_tally tally;
+    bool said_counts; /* nothing was taken since */
     struct cairn_report report; /* room to make one */
 };
 
@@ -154,6 +164,12 @@ fill_samples(const struct cairn_reduce *reduce, const struct cairn_rank_step *do
     }
 }
 
+static double
+work_in(const struct cairn_reduce *reduce, uint32_t step)
+{
+    return reduce->work[0].step == step ? reduce->work[0].amount : reduce->work[1].step == step ? reduce->work[1].amount : 0;
+}
+
 static void
 emit_step(struct cairn_reduce *reduce, const struct cairn_rank_step *done, bool known, uint64_t end_ns)
 {
@@ -164,7 +180,7 @@ emit_step(struct cairn_reduce *reduce, const struct cairn_rank_step *done, bool 
     for (int i = 0; i < CAIRN_GAPS; i++)
         report->compute_ns[i] = known ? done->compute_ns[i] : (double)NAN;
     report->span_ns = done->span_ns;
-    report->work = done->work;
+    report->work = work_in(reduce, done->step);
     report->sends_aside = done->sends_aside;
     fill_samples(reduce, done, report);
     reduce->options.emit(reduce->options.context, report);
@@ -174,6 +190,7 @@ void
 cairn_reduce_announce(struct cairn_reduce *reduce)
 {
     reduce->said = 0;
+    reduce->said_counts = false;
     for (uint32_t i = 0; i < reduce->comm_count; i++)
         emit_member(reduce, &reduce->comms[i]);
 }
@@ -219,11 +236,23 @@ pair_of(struct cairn_reduce *reduce, uint32_t comm, uint32_t peer)
 
 /* ---- records ---- */
 
+/* An operation is not taken in: the step under way says nothing of computation. */
+static void
+leave_out(struct cairn_reduce *reduce, uint64_t count)
+{
+    reduce->counts.lost += count;
+    reduce->lossy = true;
+}
+
 /* False where a record cannot be one of this rank's. */
 static bool
 is_possible(const struct cairn_reduce *reduce, const struct cairn_timing_record *record, uint64_t now_ns)
 {
-    if ((record->rank != reduce->options.rank && record->rank != RANK_UNKNOWN) || record->comm == 0)
+    if (record->rank != reduce->options.rank && record->rank != RANK_UNKNOWN)
+        return false;
+    if (record->op == CAIRN_TIMING_WORK)
+        return record->bytes > 0 && record->step < UINT32_MAX - 1;
+    if (record->comm == 0)
         return false;
     if (record->op == CAIRN_TIMING_MEMBER)
         return record->peer < CAIRN_COMM_RANKS_MAX;
@@ -321,7 +350,7 @@ take_in(struct cairn_reduce *reduce, const struct cairn_record *record, struct l
         return CAIRN_OK;
     }
     if (!next && intake->sample_count >= CAIRN_REDUCE_STEP_RECORDS_MAX && record->end_ns > 0) {
-        cairn_reduce_lose(reduce, 1);
+        leave_out(reduce, 1);
         return CAIRN_OK;
     }
     reduce->has_taken = true;
@@ -347,6 +376,18 @@ take_in(struct cairn_reduce *reduce, const struct cairn_record *record, struct l
     return err;
 }
 
+static void
+note_work(struct cairn_reduce *reduce, const struct cairn_timing_record *record)
+{
+    uint32_t step = record->step ? record->step : reduce->counts.step;
+
+    if (step != reduce->work[0].step) {
+        reduce->work[1] = reduce->work[0];
+        reduce->work[0] = (struct work){.step = step};
+    }
+    reduce->work[0].amount += (double)record->bytes;
+}
+
 cairn_err
 cairn_reduce_take(struct cairn_reduce *reduce, const struct cairn_timing_record *record, uint64_t now_ns)
 {
@@ -365,22 +406,33 @@ cairn_reduce_take(struct cairn_reduce *reduce, const struct cairn_timing_record 
         reduce->counts.refused++;
         return CAIRN_OK;
     }
+    if (record->op == CAIRN_TIMING_WORK) {
+        note_work(reduce, record);
+        return CAIRN_OK;
+    }
     comm = comm_of(reduce, record);
     if (comm == CAIRN_REDUCE_COMMS_MAX) {
-        cairn_reduce_lose(reduce, 1); /* the rank may have waited in it */
+        leave_out(reduce, 1); /* the rank may have waited in it */
         return CAIRN_OK;
     }
-    if (record->op == CAIRN_TIMING_MEMBER) {
-        reduce->comms[comm].place = record->peer;
-        emit_member(reduce, &reduce->comms[comm]);
+    if (record->op == CAIRN_TIMING_MEMBER) { /* which a source repeats */
+        if (reduce->comms[comm].place != record->peer) {
+            reduce->comms[comm].place = record->peer;
+            emit_member(reduce, &reduce->comms[comm]);
+        }
         return CAIRN_OK;
     }
+    reduce->said_counts = false;
+    if (reduce->comms[comm].place != CAIRN_PLACE_NONE)
+        cairn_tally_take(&reduce->tally, record);
     reduce->last_ns = record->end_ns > value.start_ns ? record->end_ns : value.start_ns;
     if (record->step > reduce->counts.step)
         reduce->counts.step = record->step;
     value.step = record->step ? record->step : reduce->counts.step;
-    if (value.step == 0)
-        return CAIRN_OK; /* before the first update, or in a job that names no steps */
+    if (value.step == 0) { /* before the first update, or in a job that names no steps */
+        reduce->has_taken = true;
+        return CAIRN_OK;
+    }
     value.op = (uint8_t)record->op;
     value.comm = comm;
     lane = comm * 16 + value.op;
@@ -388,7 +440,7 @@ cairn_reduce_take(struct cairn_reduce *reduce, const struct cairn_timing_record 
         value.comm = CAIRN_COMM_NONE;
         value.peer = pair_of(reduce, comm, record->peer);
         if (value.peer == CAIRN_REDUCE_PAIRS_MAX) {
-            cairn_reduce_lose(reduce, 1);
+            leave_out(reduce, 1);
             return CAIRN_OK;
         }
         lane = COLLECTIVE_LANES + 2 * value.peer + (value.op == CAIRN_RECV);
@@ -402,11 +454,28 @@ cairn_reduce_take(struct cairn_reduce *reduce, const struct cairn_timing_record 
 void
 cairn_reduce_lose(struct cairn_reduce *reduce, uint64_t count)
 {
-    reduce->counts.lost += count;
-    reduce->lossy = true;
+    leave_out(reduce, count);
+    cairn_tally_lose(&reduce->tally, count);
+}
+
+void
+cairn_reduce_begin_late(struct cairn_reduce *reduce)
+{
+    reduce->tally.is_late = true;
 }
 
 /* ---- standings ---- */
+
+/* Before the standing that says that the rank is quiet, so that it is known what its counts are when that is. */
+static void
+emit_counts(struct cairn_reduce *reduce)
+{
+    struct cairn_report *report = begin_report(reduce, CAIRN_REPORT_COUNTS);
+
+    cairn_tally_fill(&reduce->tally, report);
+    reduce->said_counts = true;
+    reduce->options.emit(reduce->options.context, report);
+}
 
 void
 cairn_reduce_stand(struct cairn_reduce *reduce, enum cairn_presence presence, uint64_t now_ns)
@@ -426,7 +495,11 @@ cairn_reduce_stand(struct cairn_reduce *reduce, enum cairn_presence presence, ui
         reduce->gone_ns = 0;
     else if (reduce->gone_ns == 0)
         reduce->gone_ns = now_ns;
+    if ((quiet || presence != CAIRN_PRESENCE_RUNS) && !reduce->said_counts && reduce->tally.entered > 0)
+        emit_counts(reduce);
     report = begin_report(reduce, CAIRN_REPORT_STANDING);
+    report->quiet_ns = quiet ? now_ns - reduce->last_ns : 0;
+    report->entered = reduce->tally.entered;
     report->presence = presence;
     report->life_ns = presence == CAIRN_PRESENCE_GONE ? reduce->gone_ns : now_ns;
     report->open_count = presence == CAIRN_PRESENCE_GONE ? 0 : reduce->intake.open_count;

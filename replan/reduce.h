@@ -10,7 +10,9 @@
  * unknown. It is so too where some operations of a communicator are seen to end and others never are, or sends and receives
  * never are: the rank may have waited in those, and must not be called slow for it. A record without a step belongs to the last step that any of the rank's rings named.
  *
- * Pure: no clock, no I/O. About 150 KiB per rank, and 16 bytes per operation of the step under way.
+ * Operations that name no step are counted all the same (replan/tally.h), so that a job of which NCCL's plugin alone writes can be said to hang.
+ *
+ * Pure: no clock, no I/O. About 180 KiB per rank, and 16 bytes per operation of the step under way.
  */
 #ifndef CAIRN_REPLAN_REDUCE_H
 #define CAIRN_REPLAN_REDUCE_H
@@ -52,6 +54,9 @@ CAIRN_MUST_CHECK cairn_err cairn_reduce_take(struct cairn_reduce *reduce, const 
 
 /* Records were lost: the step under way says nothing of computation. */
 void cairn_reduce_lose(struct cairn_reduce *reduce, uint64_t count);
+
+/* Records from before this moment were read by somebody else: what is counted from here on is not all. */
+void cairn_reduce_begin_late(struct cairn_reduce *reduce);
 
 /* Says what the rank waits in, when that is worth saying: it has been quiet for two seconds, its process does not run, or
  * the opposite was said before; and when it is busy and nothing was said of it for two seconds, since it is in a long step and

@@ -138,6 +138,8 @@ pack_standing(const struct cairn_report *report, struct cairn_writer *writer)
 {
     cairn_write_u8(writer, (uint8_t)report->presence);
     cairn_write_u64(writer, report->life_ns);
+    cairn_write_u64(writer, report->quiet_ns);
+    cairn_write_u64(writer, report->entered);
     cairn_write_u32(writer, report->open_count);
     for (uint32_t i = 0; i < report->open_count; i++) {
         pack_lane(&report->open[i].lane, writer);
@@ -155,11 +157,53 @@ unpack_standing(struct cairn_reader *reader, struct cairn_report *out)
         reader->failed = true;
     out->presence = (enum cairn_presence)presence;
     out->life_ns = cairn_read_u64(reader);
+    out->quiet_ns = cairn_read_u64(reader);
+    out->entered = cairn_read_u64(reader);
     out->open_count = read_range(reader, 0, CAIRN_INTAKE_OPEN);
     for (uint32_t i = 0; !reader->failed && i < out->open_count; i++) {
         unpack_lane(reader, &out->open[i].lane);
         out->open[i].seq = cairn_read_u64(reader);
         out->open[i].start_ns = cairn_read_u64(reader);
+    }
+}
+
+static void
+pack_counts(const struct cairn_report *report, struct cairn_writer *writer)
+{
+    cairn_write_u64(writer, report->entered);
+    cairn_write_u64(writer, report->active_ns);
+    cairn_write_u64(writer, report->gap_ns);
+    cairn_write_u8(writer, report->counts_whole);
+    cairn_write_u32(writer, report->count_count);
+    for (uint32_t i = 0; i < report->count_count; i++) {
+        const struct cairn_report_count *count = &report->counts[i];
+
+        pack_lane(&count->lane, writer);
+        cairn_write_u8(writer, count->is_known);
+        cairn_write_u64(writer, count->count);
+        cairn_write_u64(writer, count->age_ns);
+        cairn_write_u64(writer, count->running_seq);
+        cairn_write_u64(writer, count->running_age_ns);
+    }
+}
+
+static void
+unpack_counts(struct cairn_reader *reader, struct cairn_report *out)
+{
+    out->entered = cairn_read_u64(reader);
+    out->active_ns = cairn_read_u64(reader);
+    out->gap_ns = cairn_read_u64(reader);
+    out->counts_whole = read_bool(reader);
+    out->count_count = read_range(reader, 0, CAIRN_REPORT_COUNTS_MAX);
+    for (uint32_t i = 0; !reader->failed && i < out->count_count; i++) {
+        struct cairn_report_count *count = &out->counts[i];
+
+        unpack_lane(reader, &count->lane);
+        count->is_known = read_bool(reader);
+        count->count = cairn_read_u64(reader);
+        count->age_ns = cairn_read_u64(reader);
+        count->running_seq = cairn_read_u64(reader);
+        count->running_age_ns = cairn_read_u64(reader);
     }
 }
 
@@ -174,6 +218,10 @@ cairn_report_pack(const struct cairn_report *report, struct cairn_writer *writer
         cairn_write_u64(writer, report->comm);
         cairn_write_u32(writer, report->comm_ranks);
         cairn_write_u32(writer, report->place);
+        return;
+    }
+    if (report->kind == CAIRN_REPORT_COUNTS) {
+        pack_counts(report, writer);
         return;
     }
     cairn_write_u32(writer, report->step);
@@ -193,7 +241,7 @@ cairn_report_unpack(struct cairn_reader *reader, struct cairn_report *out)
     out->rank = cairn_read_u32(reader);
     out->world = read_range(reader, 1, CAIRN_TOPOLOGY_WORLD_MAX);
     out->attachment = cairn_read_u64(reader);
-    if (kind < CAIRN_REPORT_MEMBER || kind > CAIRN_REPORT_STANDING || out->rank >= out->world)
+    if (kind < CAIRN_REPORT_MEMBER || kind > CAIRN_REPORT_COUNTS || out->rank >= out->world)
         reader->failed = true;
     if (reader->failed)
         return;
@@ -203,6 +251,10 @@ cairn_report_unpack(struct cairn_reader *reader, struct cairn_report *out)
         out->place = cairn_read_u32(reader);
         if (out->place != CAIRN_PLACE_NONE && out->place >= out->comm_ranks)
             reader->failed = true;
+        return;
+    }
+    if (kind == CAIRN_REPORT_COUNTS) {
+        unpack_counts(reader, out);
         return;
     }
     out->step = read_range(reader, 0, UINT32_MAX - 2);

@@ -96,8 +96,8 @@ cairn_verdicts_add(struct cairn_verdicts *verdicts, enum cairn_verdict_kind kind
     return CAIRN_OK;
 }
 
-static void
-verdict_fini(struct cairn_verdict *verdict)
+void
+cairn_verdict_fini(struct cairn_verdict *verdict)
 {
     free(verdict->ranks.items);
     free(verdict->links.items);
@@ -108,7 +108,7 @@ verdict_fini(struct cairn_verdict *verdict)
 void
 cairn_verdicts_remove(struct cairn_verdicts *verdicts, uint32_t index)
 {
-    verdict_fini(&verdicts->items[index]);
+    cairn_verdict_fini(&verdicts->items[index]);
     verdicts->count--;
     memmove(&verdicts->items[index], &verdicts->items[index + 1],
             (verdicts->count - index) * sizeof *verdicts->items);
@@ -118,7 +118,7 @@ void
 cairn_verdicts_fini(struct cairn_verdicts *verdicts)
 {
     for (uint32_t i = 0; i < verdicts->count; i++)
-        verdict_fini(&verdicts->items[i]);
+        cairn_verdict_fini(&verdicts->items[i]);
     free(verdicts->items);
     *verdicts = (struct cairn_verdicts){0};
 }

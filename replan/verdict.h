@@ -60,6 +60,8 @@ CAIRN_MUST_CHECK cairn_err cairn_verdicts_add(struct cairn_verdicts *verdicts,
                                               enum cairn_verdict_kind kind, uint32_t *out);
 /* Takes a verdict out, the others keep their order. */
 void cairn_verdicts_remove(struct cairn_verdicts *verdicts, uint32_t index);
+/* Ends what a single verdict owns. */
+void cairn_verdict_fini(struct cairn_verdict *verdict);
 void cairn_verdicts_fini(struct cairn_verdicts *verdicts);
 
 CAIRN_MUST_CHECK cairn_err cairn_list_add(struct cairn_u32_list *list, uint32_t item);

@@ -8,7 +8,8 @@ counts as one: exit 0 passed, 77 skipped (its last line is the reason), else fai
 limit has failed. A program of real processes or real time (unit, asan, tsan, cluster, interop) that fails is run once more, alone: machines
 that run tests are often busy, and their deadlines are short. If it passes then it counts as passed, and is listed as unsteady with
 what it said the first time, so that nothing is hidden. What a sanitizer has reported is never taken back: a data race that is not
-seen again is there all the same. Fuzzers run in the background of the suites that follow (fuzzing.py).
+seen again is there all the same. What has failed is shown once more at the end, where it is found. Fuzzers run in the
+background of the suites that follow (fuzzing.py).
 The last line is `N passed, N failed` with `, N skipped` where there are any; the exit status is 1 when
 anything failed. Only the standard library is used.
 """
@@ -40,11 +41,14 @@ CLUSTER_JOBS_MAX = 2
 INTEROP_JOBS_MAX = 4
 # Names without their suffix.
 LONGEST_FIRST = ["test_demo", "test_agent",
-                 "test_torch", "test_fsdp1", "test_dcp", "test_torch_more", "test_torch_device", "test_convert_megatron_dist",
-                 "test_convert_deepspeed", "test_convert_to_deepspeed", "test_convert_deepspeed_experts", "test_convert_megatron",
-                 "test_torch_bad_input",
+                 "test_convert_deepspeed", "test_torch", "test_fsdp1", "test_convert_megatron_dist", "test_convert_dcp", "test_dcp",
+                 "test_torch_more", "test_convert_megatron", "test_detection", "test_convert_map", "test_coverage",
+                 "test_torch_bad_input", "test_torch_fence", "test_timing", "test_torch_device",
                  "test_formats", "test_convert", "test_conversion", "test_capture", "test_device", "test_model", "test_process",
                  "test_spill", "test_catalog", "test_transport", "test_job"]
+# Of interop: what imports the same for long, or starts the same server, runs in one process, under the name of the first.
+TOGETHER = [["test_convert_deepspeed", "test_convert_to_deepspeed", "test_convert_deepspeed_experts"],
+            ["test_convert_dcp", "test_convert_torch", "test_convert_bad_input", "test_torch_file", "test_safetensors"]]
 FUZZ_SECONDS = int(os.environ.get("FUZZ_SECONDS", "60"))  # for each fuzzer
 
 
@@ -55,10 +59,11 @@ class Result:
 
 
 def run(command, limit_s, env=None):
-    """Runs a command in its own process group; returns (exit status or None when it took too long, output)."""
-    with tempfile.TemporaryFile() as out:
+    """Runs a command in its own process group and with a TMPDIR of its own, which goes with it; returns (exit status or None when
+    it took too long, output)."""
+    with tempfile.TemporaryDirectory(prefix="cairn-run-", ignore_cleanup_errors=True) as scratch, tempfile.TemporaryFile() as out:
         process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
-                                   env={**os.environ, **(env or {})}, start_new_session=True)
+                                   env={**os.environ, "TMPDIR": scratch, **(env or {})}, start_new_session=True)
         try:
             status = process.wait(timeout=limit_s)
         except subprocess.TimeoutExpired:
@@ -113,14 +118,21 @@ def run_program(name, command, limit_s=300, env=None):
 
 
 UNSTEADY = []
-SANITIZER_REPORT = re.compile(r"(?:ERROR|WARNING): \w+Sanitizer: |: runtime error: ")
+SANITIZER_REPORT = re.compile(r"(?:ERROR|WARNING): (?!Leak)\w+Sanitizer: |: runtime error: ")
+LEAK_REPORT = "ERROR: LeakSanitizer: "
+SHOWN_AT_END_MAX = 1500  # characters of what each failed program said last
+
+
+def is_reported(output):
+    """Whether a sanitizer found a defect. A test that fails frees nothing, so what leaks then says nothing."""
+    return bool(SANITIZER_REPORT.search(output)) or (LEAK_REPORT in output and "[  FAILED  ]" not in output)
 
 
 def again_alone(results, commands, limit_s, env=None):
     """Runs what failed once more, one after the other, but for what a sanitizer reported; commands maps names to command lines."""
     steady = []
     for result in results:
-        if result.failed and result.name in commands and not SANITIZER_REPORT.search(result.output):
+        if result.failed and result.name in commands and not is_reported(result.output):
             with quiet():
                 second = run_program(result.name, commands[result.name], limit_s, env)
             if not second.failed:
@@ -348,6 +360,13 @@ def suite_environment():
     return [Result("environment", failed=1, output=missing)] if missing else []
 
 
+def together(programs):
+    """Lists of programs: of those in TOGETHER in one list, in place of the first, else each alone."""
+    by_name = {os.path.basename(p).removesuffix(".py"): p for p in programs}
+    groups = {name: group for group in TOGETHER for name in group}
+    return [[by_name[each] for each in groups.get(name, [name])] for name in by_name if groups.get(name, [name])[0] == name]
+
+
 def suite_interop():
     """Stock tools read what we write, and PyTorch trains with us."""
     status, output = make(["all", "build/plain/tests/unit/snapshot/test_universal", "build/plain/libcairn_gated.so",
@@ -357,7 +376,8 @@ def suite_interop():
     (python, missing), no_oldest = interop_environments().result()
     if not python:
         return [Result("interop", skipped=1, reasons=[missing])]
-    commands = {f"interop: {os.path.basename(p)}": [python, "-m", "pytest", "-q", "-rs", "--durations=5", p] for p in programs_of("interop")}
+    commands = {f"interop: {' '.join(map(os.path.basename, group))}": [python, "-m", "pytest", "-q", "-rs", "--durations=5", *group]
+                for group in together(programs_of("interop"))}
     alone = "interop: test_measures.py"  # it measures
     with concurrent.futures.ThreadPoolExecutor(min(JOBS + 1, INTEROP_JOBS_MAX)) as pool:
         results = list(pool.map(lambda n: run_program(n, commands[n], 900), [n for n in commands if n != alone]))
@@ -383,6 +403,12 @@ def show(result):
         print(f"     skipped: {reason}", flush=True)
     if result.failed:
         print(result.output[-6000:], flush=True)
+
+
+def failure_of(output):
+    """What a program said from its first failure on, as far as it is shown at the end: a report of leaks behind it is long."""
+    begin = re.search(r"^\[  ERROR   \]|^\[   LINE   \]|^E  |Sanitizer: |^FAIL|runtime error", output, re.M)
+    return output[max(begin.start() - 200, 0):][:SHOWN_AT_END_MAX] if begin else output[-SHOWN_AT_END_MAX:]
 
 
 def run_suite(name, suite):
@@ -426,6 +452,9 @@ def main(arguments):
     passed, failed, skipped = (sum(getattr(r, k) for r in results) for k in ("passed", "failed", "skipped"))
     for result in UNSTEADY:
         print(f"unsteady: {result.name}", flush=True)
+    for result in results:
+        if result.failed:
+            print(f"FAIL {result.name}, which said at last:\n{failure_of(result.output)}", flush=True)
     print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""), flush=True)
     return 1 if failed else 0
 

@@ -157,6 +157,9 @@ print_plan(const struct cairn_conversion *conversion)
         printf("mapped     %" PRIu32 " tensors of %s to %" PRIu32 " of %s by %s, each element once\n",
                report->map.mapped, report->map.from, report->map.made, report->map.to,
                conversion->options->map);
+    if (report->from_masters)
+        printf("masters    %" PRIu32 " parameters are taken from the optimizer's float32, none cast\n",
+               report->from_masters);
     if (report->dropped)
         printf("dropped    %" PRIu32 " tensors, as asked\n", report->dropped);
     if (report->cast)
@@ -231,6 +234,7 @@ write_numbers(struct cairn_json_writer *writer, const struct cairn_conversion_re
                   {"opaque", report->opaque},
                   {"tied", report->aliases},
                   {"dropped", report->dropped},
+                  {"from_masters", report->from_masters},
                   {"mapped", report->map.mapped},
                   {"made", report->map.made},
                   {"dropped_by_map", report->map.dropped},
@@ -385,7 +389,7 @@ cairn_verb_convert(int argc, char **argv)
         {"ep", 0, "N", "expert-parallel ranks of the target", &request.ep, NULL},
         {"etp", 0, "N", "tensor-parallel ranks of the target's experts", &request.etp, NULL},
         {"vpp", 0, "N", "chunks of each pipeline stage of the target", &request.vpp, NULL},
-        {"dtype", 0, "D", "cast floating parameters: F32, BF16, F16, F64", &request.dtype, NULL},
+        {"dtype", 0, "D", "cast floating parameters: F32 (masters, where SRC has them), BF16, F16, F64", &request.dtype, NULL},
         {"drop", 0, "PATTERN", "leave tensors out, such as 'exp_avg*,rank*/rng'", &request.drop,
          NULL},
         {"map", 0, "MAP", map_help, &request.map, NULL},

@@ -108,10 +108,9 @@ say_evidence(struct story *story)
 static void
 tell(struct story *story)
 {
-    const struct cairn_tree_value *kinds = cairn_tree_find(story->tree, story->verdict, "evidence_kinds");
     uint64_t step_ns = cairn_tree_u64(story->tree, NULL, "detection.step_ns", 0);
     uint64_t since = number_of(story, "since_step", 0), known = number_of(story, "detected_step", 0);
-    char what[TEXT_BYTES], kind[TEXT_BYTES], pattern[TEXT_BYTES], advice[TEXT_BYTES];
+    char what[TEXT_BYTES], kind[TEXT_BYTES], advice[TEXT_BYTES];
 
     story->known_ns = number_of(story, "opened_wall_ns", 0);
     story->closed_ns = number_of(story, "closed_wall_ns", 0);
@@ -125,11 +124,11 @@ tell(struct story *story)
     say_when(story);
     say_evidence(story);
     if (cairn_tree_find(story->tree, story->verdict, "advice"))
-        text_of(story, "advice", advice);
+        add_line(story, "What to do: %s.", text_of(story, "advice", advice));
+    else if (story->closed_ns > 0)
+        add_line(story, "What to do: nothing any more.");
     else
-        snprintf(advice, sizeof advice, "%s",
-                 cairn_verdict_advice(cairn_verdict_kind_of(kind), text_of(story, "pattern", pattern), kinds && kinds->count > 1));
-    add_line(story, "What to do: %s.", advice);
+        add_line(story, "What to do: nothing is proposed, since the agents only observe (verdict_policy: advise says what to do).");
 }
 
 static bool

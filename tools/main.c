@@ -36,6 +36,7 @@ static const struct cairn_verb verbs[] = {
     {"heatmap", "who computes how long, pipeline stage by pipeline, for the terminal and as PNG",
      cairn_verb_heatmap},
     {"trace", "the last steps of all ranks as a timeline for Perfetto", cairn_verb_trace},
+    {"profile", "a problem with the times and rates that a trace of timing shows", cairn_verb_profile},
     {"plan", "pipelines for the devices that are left, and how good they are at most", cairn_verb_plan},
     {"simulate", "a plan's step, replayed operation by operation", cairn_verb_simulate},
     {"assign", "sequences of different length to pipelines of different speed", cairn_verb_assign},

@@ -33,6 +33,7 @@ write_plan(struct cairn_json_writer *writer, const struct cairn_problem *problem
 
     cairn_json_write_line(writer);
     write_number(writer, "step_ms", answer->step_ms);
+    write_number(writer, "schedule_ms", answer->schedule_ms);
     write_number(writer, "lower_bound_ms", answer->bound_ms);
     write_number(writer, "gap", answer->step_ms / answer->bound_ms - 1);
     write_number(writer, "healthy_ms", answer->healthy_ms);
@@ -122,6 +123,8 @@ print_table(const struct cairn_problem *problem, const struct cairn_answer_plan 
            problem->device_count);
     printf("a step takes %.1f ms; no plan takes less than %.1f ms (%.2f %% less)", answer->step_ms, answer->bound_ms,
            100 * (1 - answer->bound_ms / answer->step_ms));
+    if (answer->schedule_ms < answer->step_ms * 0.999)
+        printf("; its 1F1B schedule ends after %.1f ms", answer->schedule_ms);
     if (answer->healthy_ms < INFINITY)
         printf("; healthy: %.1f ms", answer->healthy_ms);
     printf("\n");

@@ -23,6 +23,7 @@ struct cairn_probe_comm {
     int32_t rank;   /* -1: not known */
     struct cairn_device_clock clock;
     _Atomic uint64_t last_timed; /* the operation whose kernels were the last to start; 0: none */
+    _Atomic uint64_t said_ns;    /* when the membership was said last */
     _Atomic uint64_t transfers;  /* point-to-point operations, which NCCL does not number */
 };
 
@@ -30,6 +31,8 @@ struct cairn_probe_comm {
  * operations may still have theirs timed. */
 enum { LINGER_OPERATIONS = 64 };
 
+/* A membership is said again after this, with the next operation: a reader that begins late has not seen the first. */
+static const uint64_t say_again_ns = UINT64_C(10000000000);
 
 struct slot {
     _Atomic uint64_t owner;
@@ -146,6 +149,19 @@ bounded_ranks(int32_t ranks)
     return ranks < 0 ? 0 : ranks > CAIRN_COMM_RANKS_MAX ? CAIRN_COMM_RANKS_MAX : (uint16_t)ranks;
 }
 
+static void
+say_membership(struct cairn_probe_comm *comm, uint64_t time_ns)
+{
+    atomic_store_explicit(&comm->said_ns, time_ns, memory_order_relaxed);
+    (void)cairn_timing_write(timing, &(struct cairn_timing_record){
+                                         .comm = comm->hash,
+                                         .enter_ns = time_ns,
+                                         .rank = atomic_load_explicit(&process_rank, memory_order_relaxed),
+                                         .peer = (uint32_t)comm->rank,
+                                         .ranks = comm->ranks,
+                                         .op = CAIRN_TIMING_MEMBER});
+}
+
 struct cairn_probe_comm *
 cairn_probe_join(uint64_t hash, int32_t ranks, int32_t rank)
 {
@@ -168,13 +184,7 @@ cairn_probe_join(uint64_t hash, int32_t ranks, int32_t rank)
     if (rank >= 0) {
         atomic_compare_exchange_strong_explicit(&process_rank, &unknown, (uint32_t)rank, memory_order_relaxed,
                                                 memory_order_relaxed);
-        (void)cairn_timing_write(timing, &(struct cairn_timing_record){
-                                             .comm = hash,
-                                             .enter_ns = now(),
-                                             .rank = atomic_load_explicit(&process_rank, memory_order_relaxed),
-                                             .peer = (uint32_t)rank,
-                                             .ranks = comm->ranks,
-                                             .op = CAIRN_TIMING_MEMBER});
+        say_membership(comm, now());
     }
     return comm;
 }
@@ -304,6 +314,8 @@ cairn_probe_enter(struct cairn_probe_comm *comm, const struct cairn_probe_task *
         cairn_probe_disable();
         return 0;
     }
+    if (comm->rank >= 0 && time_ns > atomic_load_explicit(&comm->said_ns, memory_order_relaxed) + say_again_ns)
+        say_membership(comm, time_ns); /* two threads at once say it twice, which is as good */
     record.bytes = task->count * element_bytes(task->datatype);
     if (record.op == CAIRN_REDUCE_SCATTER && comm->ranks) /* NCCL counts what a rank gets */
         record.bytes *= comm->ranks;

@@ -48,11 +48,18 @@ enum cairn_collective {
 enum { CAIRN_PEER_NONE = 0xffffffffu, CAIRN_COMM_RANKS_MAX = 0xffff };
 
 /*
- * In place of an operation: a rank says which place it has in a communicator (`peer`), once, before
- * it uses it. Where a source writes such records, and only there, the peers of send and recv are
+ * In place of an operation: a rank says which place it has in a communicator (`peer`), before it
+ * uses it and now and then again. Where a source writes such records, and only there, the peers of send and recv are
  * such places, and seq counts every operation of a communicator for itself, as NCCL does.
  */
 enum { CAIRN_TIMING_MEMBER = 0x100 };
+
+/*
+ * In place of an operation: how much this rank has to compute in the step, in `bytes`, in any unit that
+ * is the same on all ranks (tokens, FLOPs); with rank and step. Several in one step add up. A rank is
+ * then called slow for what it takes per unit.
+ */
+enum { CAIRN_TIMING_WORK = 0x101 };
 
 /*
  * One rank's part in one collective; 64 bytes, little-endian. It is written with the same comm, op
@@ -72,7 +79,7 @@ struct cairn_timing_record {
     uint32_t peer;     /* global, of send and recv; CAIRN_PEER_NONE */
     uint32_t step;     /* updates done by then, 0 where unknown */
     uint16_t ranks;    /* of the communicator, CAIRN_COMM_RANKS_MAX for that or more, 0 where unknown */
-    uint16_t op;       /* enum cairn_collective, or CAIRN_TIMING_MEMBER */
+    uint16_t op;       /* enum cairn_collective, CAIRN_TIMING_MEMBER, CAIRN_TIMING_WORK */
 };
 
 struct cairn_timing;

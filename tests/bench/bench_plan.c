@@ -227,7 +227,7 @@ rival_ms(const struct rival *rival, const struct cairn_problem *problem, double 
 static void
 row_rivals(bool full)
 {
-    uint32_t seeds = full ? 250 : 15, slower = 0, problems = 0;
+    uint32_t seeds = full ? 1000 : 250, slower = 0, problems = 0;
     static struct values ratios[BASELINES + 1];
 
     for (uint32_t b = 0; b <= BASELINES; b++)
@@ -312,8 +312,8 @@ row_malleus(void)
 static void
 row_simulation(bool full)
 {
-    uint32_t seeds = full ? 125 : 10, near = 0;
-    struct values under = {.count = 0};
+    uint32_t seeds = full ? 500 : 125, near = 0;
+    static struct values under, off;
 
     for (uint32_t m = 0; m < MODELS; m++)
         for (uint64_t seed = 5000; seed < 5000 + seeds; seed++) {
@@ -322,17 +322,19 @@ row_simulation(bool full)
             struct cairn_answer_plan answer;
             double took_ms;
 
-            answer = plan(&problem, 1000, &took_ms);
+            problem.microbatches /= seed % 2 ? 1 : 4; /* few of them are where the formulas differ */
+            answer = plan(&problem, 50, &took_ms);
             if (cairn_simulate(answer.plan, &problem, &simulated))
                 fail("a plan could not be simulated");
             add(&under, 1 - simulated.step_ms / answer.step_ms);
+            add(&off, fabs(answer.schedule_ms / simulated.step_ms - 1));
             near += fabs(1 - simulated.step_ms / answer.step_ms) <= 0.02;
             cairn_simulated_fini(&simulated);
             cairn_answer_plan_fini(&answer);
             cairn_problem_fini(&problem);
         }
-    printf("\nsimulated step under the formula: %u plans, %u within 2 %%, median %.3f %%, least %.3f %%, most %.3f %%\n",
-           under.count, near, 100 * quantile(&under, 0.5), 100 * quantile(&under, 0), 100 * quantile(&under, 1));
+    printf("\nsimulated step, %u plans: at most %.2g %% off schedule_ms; under step_ms %u by at most 2 %%, median %.3f %%, most %.3f %%\n",
+           under.count, 100 * quantile(&off, 1), near, 100 * quantile(&under, 0.5), 100 * quantile(&under, 1));
 }
 
 static void

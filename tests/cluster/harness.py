@@ -27,6 +27,7 @@ PR_SET_PDEATHSIG = 1
 OK, WARN, CRITICAL, LOST, USAGE, INPUT, PEER, IO, AGAIN, DENIED, CONFIG = 0, 2, 3, 4, 64, 65, 69, 74, 75, 77, 78
 
 TORN = 3  # of the trainer
+PATIENCE = 5  # times what an idle machine takes at most: tests run on machines that have other things to do
 
 
 def build():
@@ -42,7 +43,8 @@ def say(text):
 
 
 def wait_for(what, condition, seconds=30.0):
-    """Polls until condition() gives something true, and returns it."""
+    """Polls until condition() gives something true, and returns it; for PATIENCE times as many seconds at most."""
+    seconds *= PATIENCE
     deadline = time.monotonic() + seconds
     while True:
         value = condition()

@@ -27,7 +27,7 @@ def codes(answer):
 
 
 class Usage(unittest.TestCase):
-    VERBS = ("demo", "agent", "run", "snapshot", "status", "snapshots", "restore", "verify", "doctor", "bench", "plan", "simulate",
+    VERBS = ("demo", "agent", "run", "snapshot", "status", "snapshots", "restore", "verify", "doctor", "bench", "plan", "profile", "simulate",
              "assign", "detect", "explain", "heatmap", "trace")
 
     def test_help_has_a_synopsis_and_two_examples(self):
@@ -74,7 +74,7 @@ class Usage(unittest.TestCase):
             self.assertIn("libfabric", text_of(f"/proc/{agent.pid}/maps"))
             self.assertEqual(os.readlink(f"/proc/{agent.pid}/cwd"), folder)
             agent.send_signal(signal.SIGSEGV)
-            self.assertEqual(agent.wait(timeout=20), -signal.SIGSEGV)
+            self.assertEqual(agent.wait(timeout=60), -signal.SIGSEGV)
             self.assertEqual(os.listdir(folder), [])
 
     def test_no_agent_is_69_and_says_what_to_do(self):
@@ -394,7 +394,7 @@ class Job(unittest.TestCase):
         try:
             begin = time.monotonic()
             answer = cairn("status", *self.agent)[1]
-            self.assertLess(time.monotonic() - begin, 3)
+            self.assertLess(time.monotonic() - begin, 10)
         finally:
             self.cluster.agents[2].send_signal(signal.SIGCONT)
         self.assertEqual(answer["nodes_answering"], 2)
@@ -503,7 +503,7 @@ class Run(unittest.TestCase):
                         self.cluster.path("run.out"))
         wait_for("the command runs", lambda: "ready" in text_of(self.cluster.path("run.out")))
         process.terminate()
-        self.assertEqual(process.wait(timeout=10), 5)
+        self.assertEqual(process.wait(timeout=60), 5)
 
     def test_a_snapshot_is_asked_for_by_signal(self):
         """Who has no use for SIGUSR1 would end by it: `cairn run` answers it itself, and hands it to others."""
@@ -517,7 +517,7 @@ class Run(unittest.TestCase):
             if not trap:
                 wait_for("the answer", lambda: "snapshot" in text_of(out) or process.poll() is not None)
                 open(go, "w").close()
-            self.assertEqual(process.wait(timeout=20), code, text_of(out))
+            self.assertEqual(process.wait(timeout=60), code, text_of(out))
 
     def test_who_ignores_the_ends_of_children_hears_of_the_commands(self):
         self.cluster.start()
@@ -542,7 +542,7 @@ class Run(unittest.TestCase):
         process.send_signal(signal.SIGALRM)  # the time after which it looks
         wait_for("it is said", lambda: "so far no process of the command has attached" in text_of(path))
         process.terminate()
-        self.assertEqual(process.wait(timeout=10), 128 + signal.SIGTERM)
+        self.assertEqual(process.wait(timeout=60), 128 + signal.SIGTERM)
         self.assertEqual(text_of(path).count("has attached"), 1)  # and not again
 
     def test_who_attaches_is_not_told(self):
@@ -559,7 +559,7 @@ class Run(unittest.TestCase):
         process = spawn([CAIRN, "run", "--agent", self.cluster.socket(0), "--", "sh", "-c", "echo ready; sleep 1"], path)
         wait_for("the command runs", lambda: "ready" in text_of(path))
         self.cluster.kill_agent(0)
-        self.assertEqual(process.wait(timeout=20), 0)
+        self.assertEqual(process.wait(timeout=60), 0)
         self.assertNotIn("has attached", text_of(path))
 
     def test_without_an_agent_the_command_runs(self):

@@ -134,6 +134,52 @@ class Planner(unittest.TestCase):
         boxes = {int(e.text): e.get("fill") for e in ElementTree.fromstring(drawn) if e.tag.endswith("text") and (e.text or "").isdigit()}
         self.assertEqual((boxes[5], boxes[9]), ("black", "white"))
 
+    def trace(self, name, compute_ms, steps=40):
+        """Two pipelines of four stages, rank = pipeline * 4 + stage; each rank computes so long for each of four micro-batches."""
+        rng = random.Random(7)
+        lines = [{"cairn_trace": 1, "world": 8, "nodes": [0] * 4 + [1] * 4,
+                  "comms": {"pp0": [0, 1, 2, 3], "pp1": [4, 5, 6, 7], **{f"dp{i}": [i, i + 4] for i in range(4)}}}]
+        for rank in range(8):
+            now, stage = rank * 1000000007, rank % 4
+            pp, dp = f"pp{rank // 4}", f"dp{stage}"
+
+            def operation(op, comm, step, **more):
+                nonlocal now
+                lines.append({"rank": rank, "comm": comm, "op": op, "bytes": 1 << 20, "step": step, "start_ns": now, "end_ns": now + 100000, **more})
+                now += 100000
+            for step in range(steps):
+                for _ in range(4):
+                    if stage > 0:
+                        operation("recv", pp, step, peer=rank - 1)
+                    now += int(compute_ms[rank] * 1e6 * rng.uniform(0.99, 1.01))
+                    if stage < 3:
+                        operation("send", pp, step, peer=rank + 1)
+                operation("all_reduce", dp, step, seq=step)
+        return self.file(name, "\n".join(map(json.dumps, lines)) + "\n")
+
+    def test_a_trace_gives_times_and_rates(self):
+        what = problem(8, layers=20, microbatches=8)
+        what.update({"layer_ms": 1.0, "head_layers": 0.0, "tp": 1, "tp_cost": {"1": 1.0}, "current": {"pipelines": [
+            {"microbatches": 4, "stages": [{"devices": [4 * i + j], "layers": [5 * j, 5 * j + 5]} for j in range(4)]} for i in range(2)]}})
+        for device in what["devices"]:
+            device["rate"] = 1.0
+        layers = [5.5, 5, 5, 7] * 2
+        trace = self.trace("trace.jsonl", [layers[r] * 3.0 * (1.8 if r == 5 else 1) for r in range(8)])
+        code, out, err = self.run_verb("profile", "--problem", self.file("problem.json", what), "--trace", trace)
+        self.assertEqual(code, OK, err)
+        measured = json.loads(out)
+        self.assertAlmostEqual(measured["layer_ms"], 3.0, delta=0.06)
+        self.assertAlmostEqual(measured["embed_layers"], 0.5, delta=0.2)
+        self.assertAlmostEqual(measured["head_layers"], 2.0, delta=0.2)
+        self.assertEqual([d["id"] for d in measured["devices"] if d["rate"] != 1.0], [5])
+        self.assertAlmostEqual(measured["devices"][5]["rate"], 1.8, delta=0.05)
+        plan = self.plan(measured)  # the answer is a problem
+        self.assertLess(plan["step_ms"], plan["current_ms"])
+        del what["current"]
+        code, out, err = self.run_verb("profile", "--problem", self.file("problem.json", what), "--trace", trace)
+        self.assertEqual((code, out), (INPUT, ""))
+        self.assertIn('no "current"', err)
+
     def test_nothing_fits(self):
         for change, constraint in (({"layer_bytes": 200 << 30}, "memory"), ({"devices": []}, "devices"), ({"tp_cost": {"16": 1.0}}, "groups")):
             code, out, err = self.run_verb("plan", "--problem", self.file("problem.json", {**problem(), **change}), "-o", "json")

@@ -1,7 +1,8 @@
 /*
  * tests/fault/test_formats.c - conversions from and to every format of frameworks, and through a map,
  * whose n-th allocation or file operation fails: each says so, leaves nothing that reads as a
- * checkpoint and is none, and comes out byte for byte the same when it is run again.
+ * checkpoint and is none, and comes out byte for byte the same when it is run again. And with a bit
+ * of a tensor turned in what they read.
  *
  * n goes on by the more the further it is, since each of these conversions has thousands of calls;
  * where it starts differs from case to case. test_convert.c fails every single call of the engine.
@@ -30,16 +31,20 @@ static const struct {
     struct cairn_parallelism parallelism;
     const char *map;
     const char *drop; /* what the target has no place for */
+    enum cairn_dtype dtype;
 } cases[] = {
-    {"megatron/dense", &cairn_format_megatron, {.tp = 1, .pp = 2}, NULL, NULL},
-    {"megatron/experts", &cairn_format_megatron_dist, {0}, NULL, NULL},
-    {"megatron_dist/flat", &cairn_format_megatron_dist, {.dp = 2}, NULL, NULL},
-    {"megatron_dist/apart", &cairn_format_megatron, {.tp = 1}, NULL, "exp_avg.*"},
-    {"deepspeed/zero2", &cairn_format_deepspeed, {.dp = 3}, NULL, NULL},
-    {"deepspeed/zero3", &cairn_format_ds_universal, {0}, NULL, NULL},
-    {"deepspeed/pipe", &cairn_format_dcp, {0}, NULL, NULL},
-    {"dcp/mesh", &cairn_format_torch, {0}, NULL, NULL},
-    {"megatron/dense", &cairn_format_dcp, {0}, "llama", "*rng_state*"},
+    {"megatron/dense", &cairn_format_megatron, {.tp = 1, .pp = 2}, NULL, NULL, 0},
+    {"megatron/experts", &cairn_format_megatron_dist, {0}, NULL, NULL, 0},
+    {"megatron_dist/flat", &cairn_format_megatron_dist, {.dp = 2}, NULL, NULL, 0},
+    {"megatron_dist/apart", &cairn_format_megatron, {.tp = 1}, NULL, "exp_avg.*", 0},
+    {"deepspeed/zero2", &cairn_format_deepspeed, {.dp = 3}, NULL, NULL, 0},
+    {"deepspeed/zero2", &cairn_format_torch, {0}, NULL, "*deepspeed/*", CAIRN_F32},
+    {"deepspeed/zero3", &cairn_format_ds_universal, {0}, NULL, NULL, 0},
+    {"deepspeed/pipe", &cairn_format_dcp, {0}, NULL, NULL, 0},
+    {"deepspeed/tensor", &cairn_format_deepspeed, {.tp = 1, .dp = 2}, NULL, NULL, 0},
+    {"deepspeed/experts", &cairn_format_deepspeed, {.dp = 1, .ep = 1}, NULL, NULL, 0},
+    {"dcp/mesh", &cairn_format_torch, {0}, NULL, NULL, 0},
+    {"megatron/dense", &cairn_format_dcp, {0}, "llama", "*rng_state*", 0},
 };
 
 static char base[64], target[PATH_BYTES], expected[PATH_BYTES];
@@ -68,6 +73,19 @@ remove_path(const char *path)
     assert_int_not_equal(access(path, F_OK), 0);
 }
 
+/* The target, and what an unfinished conversion into one file leaves beside it. */
+static void
+remove_target(void)
+{
+    char beside[PATH_BYTES + 32];
+
+    remove_path(target);
+    (void)snprintf(beside, sizeof(beside), "%s.cairn-journal", target);
+    remove_path(beside);
+    (void)snprintf(beside, sizeof(beside), "%s.cairn-part", target);
+    remove_path(beside);
+}
+
 static int
 set_up(void **state)
 {
@@ -94,9 +112,8 @@ tear_down(void **state)
 }
 
 static cairn_err
-convert(size_t index, const char *to, struct cairn_complaint *complaint)
+convert_from(size_t index, const char *source, const char *to, struct cairn_complaint *complaint)
 {
-    char source[PATH_BYTES];
     struct cairn_conversion_options options = {.source = source,
                                                .target = to,
                                                .to = cases[index].to,
@@ -108,8 +125,8 @@ convert(size_t index, const char *to, struct cairn_complaint *complaint)
     struct cairn_conversion conversion;
     cairn_err err;
 
-    (void)snprintf(source, sizeof(source), FIXTURES "%s", cases[index].source);
     options.output.parallelism = cases[index].parallelism;
+    options.output.dtype = cases[index].dtype;
     options.output.single_file = cases[index].to->target_is_file;
     complaint->text[0] = '\0';
     err = cairn_conversion_open(&options, &conversion, complaint);
@@ -117,6 +134,15 @@ convert(size_t index, const char *to, struct cairn_complaint *complaint)
         err = cairn_conversion_run(&conversion, complaint);
     cairn_conversion_close(&conversion);
     return err;
+}
+
+static cairn_err
+convert(size_t index, const char *to, struct cairn_complaint *complaint)
+{
+    char source[PATH_BYTES];
+
+    (void)snprintf(source, sizeof(source), FIXTURES "%s", cases[index].source);
+    return convert_from(index, source, to, complaint);
 }
 
 /* Whether the target has all files that the conversion makes when nothing fails, as it makes them. Where
@@ -155,7 +181,7 @@ fail_once(size_t index, enum kind kind, int64_t n)
     struct cairn_complaint complaint = {""};
     cairn_err err;
 
-    remove_path(target);
+    remove_target();
     fail_at = n;
     calls = 0;
     failing_kind = kind;
@@ -217,10 +243,77 @@ files_fail(void **state)
     fail_in_steps(FILES);
 }
 
+/* ---- damage ---- */
+
+/* Turns one bit of the first element of a tensor, in place. */
+static void
+flip(const struct cairn_checkpoint *checkpoint, const struct cairn_piece *piece)
+{
+    char path[2 * PATH_BYTES];
+    uint8_t byte;
+    int fd;
+
+    (void)snprintf(path, sizeof(path), "%s/%s", checkpoint->place.path,
+                   checkpoint->containers[piece->container].path);
+    fd = open(path, O_RDWR | O_CLOEXEC);
+    assert_true(fd >= 0 && pread(fd, &byte, 1, (off_t)piece->offset_bytes) == 1);
+    byte ^= 0x10;
+    assert_true(pwrite(fd, &byte, 1, (off_t)piece->offset_bytes) == 1 && close(fd) == 0);
+}
+
+/* The first tensor that lies in a file and is read. */
+static const struct cairn_piece *
+first_read(const struct cairn_checkpoint *checkpoint, bool from_masters)
+{
+    for (size_t i = 0; i < cairn_layout_piece_count(checkpoint->layout); i++) {
+        const struct cairn_piece *piece = cairn_layout_piece(checkpoint->layout, i);
+        const char *name = cairn_layout_tensor(checkpoint->layout, piece->tensor)->name;
+
+        if (checkpoint->containers[piece->container].path && (!from_masters || strncmp(name, "fp32.", 5) == 0))
+            return piece;
+    }
+    fail_msg("%s has no tensor", checkpoint->place.path);
+    return NULL;
+}
+
+/* A tensor of each format's fixture: refused with its name and the file's, and nothing that looks
+ * complete is left. */
+static void
+flipped_bits_are_refused(void **state)
+{
+    char source[PATH_BYTES], command[2 * PATH_BYTES];
+
+    (void)state;
+    (void)snprintf(source, sizeof(source), "%s/damaged", base);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct cairn_complaint complaint = {""};
+        struct cairn_checkpoint checkpoint;
+        const struct cairn_piece *piece;
+        const char *file, *name;
+
+        remove_path(source);
+        remove_target();
+        (void)snprintf(command, sizeof(command), "cp -r '" FIXTURES "%s' '%s'", cases[i].source, source);
+        assert_int_equal(system(command), 0);
+        assert_int_equal(cairn_checkpoint_open(source, NULL, &checkpoint, &complaint), CAIRN_OK);
+        piece = first_read(&checkpoint, cases[i].dtype == CAIRN_F32);
+        name = cairn_layout_tensor(checkpoint.layout, piece->tensor)->name;
+        flip(&checkpoint, piece);
+        file = strrchr(checkpoint.containers[piece->container].path, '/');
+        file = file ? file + 1 : checkpoint.containers[piece->container].path;
+        if (convert_from(i, source, target, &complaint) != CAIRN_CORRUPT || !strstr(complaint.text, file) ||
+            (!cases[i].map && !strstr(complaint.text, name)))
+            fail_msg("%s, %s in %s: %s", cases[i].source, name, file, complaint.text);
+        assert_false(reads_as_checkpoint(i));
+        cairn_checkpoint_close(&checkpoint);
+    }
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(flipped_bits_are_refused),
         cmocka_unit_test(allocations_fail),
         cmocka_unit_test(files_fail),
     };

@@ -16,6 +16,8 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
 
+import warm_start
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CAIRN = ROOT / os.environ.get("BUILD", "build/plain") / "cairn"
 
@@ -82,8 +84,8 @@ def save_rank(folder: str, store: str, rank: int, world: int, kind: str) -> None
 def make_dcp(folder: pathlib.Path, world: int, kind: str) -> pathlib.Path:
     """A checkpoint that `world` real ranks saved."""
     target = folder / f"{kind}{world}"
-    command = [sys.executable, __file__, str(target), str(folder / f"{kind}{world}.store")]
-    ranks = [subprocess.Popen([*command, str(rank), str(world), kind]) for rank in range(world)]
+    words = (target, folder / f"{kind}{world}.store")
+    ranks = [subprocess.Popen(warm_start.server().command(__file__, *words, rank, world, kind)) for rank in range(world)]
     assert [rank.wait(timeout=180) for rank in ranks] == [0] * world
     return target
 

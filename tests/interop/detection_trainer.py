@@ -1,14 +1,19 @@
-"""The trainer of test_detection.py: a small model under DistributedDataParallel over gloo. A step computes for a while, and waits.
+"""The trainer of test_detection.py: a small model under DistributedDataParallel over gloo, with a device that computes for a while.
 
-Prints `step N` after each update; ends when it is told to.
+Prints `step N MS` after each update, with how long the step has computed, by the clock; ends when it is told to. SIGUSR2 makes
+the rank compute SLOWER times as long in each step from the next one on, and again as long as before: `pace N` is the step it begins
+with. The device is a clock, as a GPU is to the processors: were it a processor, then a machine with other things to do would make
+all ranks slower at random, by more than some are made slower here.
 """
 import os
+import signal
 import time
 
 import torch
 import torch.distributed as dist
 
-COMPUTE_S, WAIT_S = 0.012, 0.012  # of a step: four ranks fit two processors
+COMPUTE_S = 0.04  # of a step
+SLOWER = 3
 
 
 def main():
@@ -17,17 +22,22 @@ def main():
     rank = dist.get_rank()
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
-    weights = torch.randn(96, 96)
+    asked = []
+    signal.signal(signal.SIGUSR2, lambda *_: asked.append(True))
+    slow = False
     print("pid", os.getpid(), flush=True)
     for step in range(1, 1_000_000):
-        begin = time.thread_time()
-        while time.thread_time() - begin < COMPUTE_S:  # the processor's time: a rank that gets less of it takes longer
-            weights @ weights
-        time.sleep(WAIT_S)
+        if asked:
+            asked.clear()
+            slow = not slow
+            print("pace", step, flush=True)
+        begin_s = time.monotonic()
+        time.sleep(COMPUTE_S * (SLOWER if slow else 1))
+        computed_ms = (time.monotonic() - begin_s) * 1000
         model(torch.full((4, 64), rank + 1.0)).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-        print("step", step, flush=True)
+        print("step", step, round(computed_ms), flush=True)
 
 
 main()

@@ -197,6 +197,13 @@ def test_many_ranks(tmp_path: pathlib.Path, stage: int) -> None:
     for name, tensor in saved["fp32"].items():
         assert torch.equal(tensor, weights[name]), name
     assert torch.equal(weights["frozen"].float(), saved["module"]["frozen"].float())
+    convert(tmp_path / "b", tmp_path / "w.safetensors", "--to", "safetensors", "--dtype", "F32", "--drop",
+            "fp32.*,exp_avg.*,exp_avg_sq.*,step.*,*deepspeed/*")
+    masters = safetensors.torch.load_file(tmp_path / "w.safetensors")  # what is tied is there once
+    for name, tensor in masters.items():
+        assert torch.equal(tensor, weights[name].to(tensor.dtype)), name
+    assert masters.keys() >= saved["fp32"].keys() and all(masters[name].dtype == torch.float32 for name in saved["fp32"])
+    assert any(not torch.equal(masters[name], saved["module"][name].float()) for name in saved["fp32"])
     convert(tmp_path / "b", tmp_path / "c", "--to", "deepspeed", "--dp", 2)
     same = cairn("diff", tmp_path / "a", tmp_path / "c", "--bits")
     assert same.returncode == 0, same.stdout + same.stderr

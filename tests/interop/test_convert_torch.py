@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+import torch.distributed.checkpoint  # noqa: E402
 from convert_states import Model, cairn, load_dcp, make_dcp, odds, same, train  # noqa: E402
 
 
@@ -116,6 +117,40 @@ def test_ambiguous_numbers(tmp_path: pathlib.Path) -> None:
     assert "cannot be told" in said.stdout + said.stderr
     cairn("convert", tmp_path / "in.pt", tmp_path / "out.pt", "--to", "torch")
     same(torch.load(tmp_path / "in.pt"), torch.load(tmp_path / "out.pt"))
+
+
+@pytest.mark.parametrize("summed", [True, False])
+@pytest.mark.parametrize("form", ["file", "dcp"])
+def test_checksums(tmp_path: pathlib.Path, form: str, summed: bool) -> None:
+    """One bit of a tensor: refused where PyTorch took checksums, and where it was told not to, that is said."""
+    state = {f"layers.{i}.weight": torch.randn(size) for i, size in enumerate((3, 5000, 1 << 20))}
+    before = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(summed)
+    try:
+        if form == "file":
+            torch.save(state, tmp_path / "in")
+        else:
+            torch.distributed.checkpoint.save(state, checkpoint_id=tmp_path / "in", no_dist=True)
+    finally:
+        torch.serialization.set_crc32_options(before)
+    cairn("convert", tmp_path / "in", tmp_path / "sound", "--to", "universal")
+    path = tmp_path / "in" if form == "file" else next((tmp_path / "in").glob("*.distcp"))
+    place = path.read_bytes().index(state["layers.2.weight"].numpy().tobytes())
+    with path.open("r+b") as file:
+        file.seek(place + 4000000)
+        byte = file.read(1)[0]
+        file.seek(place + 4000000)
+        file.write(bytes([byte ^ 1]))
+    said = [cairn("convert", tmp_path / "in", tmp_path / "out", "--to", "universal", status=65 if summed else 0),
+            cairn("diff", tmp_path / "sound", tmp_path / "in", status=65 if summed else 1),
+            cairn("fingerprint", tmp_path / "in", status=65 if summed else 0)]
+    for done in said:
+        if summed:
+            for word in (path.name, f"byte {place} and {place + (4 << 20)}", "layers.2.weight", "take another copy"):
+                assert word in done.stderr, done.stderr
+        else:
+            assert "warning: 3 tensors" in done.stderr and "saved without checksums" in done.stderr, done.stderr
+    assert (tmp_path / "out" / "COMMIT").exists() != summed
 
 
 def test_damaged(saved: pathlib.Path, tmp_path: pathlib.Path) -> None:

@@ -3,14 +3,18 @@
 Real agents on loopback (tests/cluster/harness.py), CPU and gloo. A job's ranks are separate processes, as torchrun makes them.
 """
 
+import importlib.util
 import os
 import pathlib
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from typing import List
 
 import pytest
 
@@ -18,8 +22,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "cluster"))
 
 import harness  # noqa: E402
+import warm_start  # noqa: E402
 
-torch = pytest.importorskip("torch", reason="torch is not installed here")
+if importlib.util.find_spec("torch") is None:  # the trainers import it: this process has no use for it
+    pytest.skip("torch is not installed here", allow_module_level=True)
 
 SCRIPT = str(ROOT / "tests" / "interop" / "torch_trainer.py")
 PYTHON = sys.executable
@@ -32,6 +38,10 @@ CLEAN = {name: value for name, value in os.environ.items() if not name.startswit
 def built():
     if not os.path.exists(harness.CAIRN):
         pytest.skip(f"{harness.CAIRN} is not built")
+    yield
+    for run in Run.started:  # by tests that failed before they could end them, too
+        run.kill()
+    Run.started.clear()
 
 
 @pytest.fixture
@@ -41,23 +51,27 @@ def cluster():
 
 
 class Run:
-    """A job of `world` ranks in a process group of its own; `wrapper` goes before the shell that starts them. `forked`: the ranks
-    are forks of one process, which is quicker (forking.py)."""
+    """A job of `world` ranks in a process group of its own; `wrapper` goes before the shell that starts them. `start`: "warm", which
+    is quicker (warm_start.py); "cold", each rank a new process of `python`; "forked", the ranks forks of one (forking.py)."""
+
+    started: List["Run"] = []
 
     def __init__(
-        self, folder, words, world=1, wrapper=(), env=None, distributed=False, script=SCRIPT, python=PYTHON, forked=False
+        self, folder, words, world=1, wrapper=(), env=None, distributed=False, script=SCRIPT, python=PYTHON, start="warm"
     ):
         self.world = world
         self.number = len(os.listdir(folder))
         self.out = [os.path.join(folder, f"run{self.number}-{rank}.out") for rank in range(world)]
         self.err = os.path.join(folder, f"run{self.number}.err")
+        self.scratch = tempfile.mkdtemp(prefix="cairn-run-")  # what killed processes leave behind
         distributed = distributed or world > 1
         port = harness.free_ports(1)[0] if distributed else 0
         ranks = f"MASTER_ADDR=127.0.0.1 MASTER_PORT={port} WORLD_SIZE={world} LOCAL_WORLD_SIZE={world}"
-        line = " ".join([python, "-u", script, *map(str, words)])
+        command = warm_start.server().command(script, *words) if start == "warm" else [python, "-u", script, *map(str, words)]
+        line = " ".join(command)
         if not distributed:
             shell = f"exec {line} > {self.out[0]}"
-        elif forked:
+        elif start == "forked":
             shell = f"RANK_OUTPUTS={':'.join(self.out)} {ranks} exec {line}"
         else:
             shell = (
@@ -66,12 +80,20 @@ class Run:
         with open(self.err, "wb") as err:
             self.process = subprocess.Popen(
                 [*wrapper, "sh", "-c", shell],
-                env={**CLEAN, "PYTHONPATH": str(ROOT / "bindings" / "python"), "TRAINER_PAUSE_S": "0.02", **(env or {})},
+                env={
+                    **CLEAN,
+                    "PYTHONPATH": str(ROOT / "bindings" / "python"),
+                    "TRAINER_PAUSE_S": "0.02",
+                    "TMPDIR": self.scratch,
+                    **(env or {}),
+                },
+                preexec_fn=harness.die_with_parent,
                 stdin=subprocess.DEVNULL,
                 stdout=err,
                 stderr=err,
-                start_new_session=True,
+                preexec_fn=os.setpgrp,
             )
+        Run.started.append(self)
 
     def text(self, rank=0):
         return harness.text_of(self.out[rank])
@@ -86,7 +108,7 @@ class Run:
     def state(self):
         return [re.findall(r"^state (.*)$", self.text(rank), re.M) for rank in range(self.world)]
 
-    def wait(self, seconds=120):
+    def wait(self, seconds=300):
         try:
             return self.process.wait(timeout=seconds)
         finally:
@@ -98,6 +120,7 @@ class Run:
         except ProcessLookupError:
             pass
         self.process.wait()
+        shutil.rmtree(self.scratch, ignore_errors=True)
 
     def kill_at(self, step):
         """kill -9 of everything a moment after a step has ended."""
@@ -128,7 +151,7 @@ REFERENCES = {}
 def start_reference(folder, kind, world=1):
     """Starts the run that is not killed, without Cairn, where there was none; reference() waits for it."""
     if (kind, world) not in REFERENCES:
-        REFERENCES[kind, world] = Run(folder, [kind, STEPS], world, forked=True)
+        REFERENCES[kind, world] = Run(folder, [kind, STEPS], world)
 
 
 def reference(folder, kind, world=1):
@@ -146,9 +169,11 @@ def reference(folder, kind, world=1):
 )
 def test_killed_and_resumed(cluster, tmp_path, kind, world):
     start_reference(tmp_path, kind, world)
+    start = "cold" if kind in ("mlp", "ddp") else "warm"
     seen = 0
     for round_number in range(2 if kind == "mlp" else 1):
-        run = Run(tmp_path, [kind, STEPS], world, under(cluster, *(["--resume"] if round_number else [])))
+        wrapper = under(cluster, "--resume") if round_number else under(cluster)
+        run = Run(tmp_path, [kind, STEPS], world, wrapper, start="warm" if round_number else start)
         run.kill_at(RANDOM.randrange(seen + 3, STEPS - 6 + 3 * round_number))
         states, losses = reference(tmp_path, kind, world)
         for rank in range(world):
@@ -157,7 +182,7 @@ def test_killed_and_resumed(cluster, tmp_path, kind, world):
         assert "NOT protected" not in run.errors() and "no snapshots are taken" not in run.errors(), run.errors()
         seen = max(run.steps())
         assert newest(cluster) >= seen - 3, (newest(cluster), run.errors(), cluster.log(0)[-2000:])
-    last = Run(tmp_path, [kind, STEPS], world, under(cluster, "--resume"))
+    last = Run(tmp_path, [kind, STEPS], world, under(cluster, "--resume"), start=start)
     assert finished(last) == states, last.errors()
     first = min(last.steps())
     assert first >= seen - 3, last.errors()
@@ -173,7 +198,7 @@ def test_other_number_of_ranks(cluster, tmp_path):
     run.kill_at(8)
     wholes = []
     for world in (2, 1, 3):
-        resumed = Run(tmp_path, ["fsdp", 0, "--mischief", "whole"], world, under(cluster, "--resume"), distributed=True, forked=True)
+        resumed = Run(tmp_path, ["fsdp", 0, "--mischief", "whole"], world, under(cluster, "--resume"), distributed=True)
         assert resumed.wait() == 0, resumed.errors()
         wholes += [re.findall(r"^whole (.*)$", resumed.text(rank), re.M) for rank in range(world)]
     assert int(wholes[0][0].split()[0]) > 4
@@ -186,7 +211,7 @@ def test_unchanged_script(cluster, tmp_path):
     run = Run(tmp_path, ["compile", STEPS, "--plain"], 1, under(cluster))
     run.kill_at(9)
     finished(whole)
-    resumed = Run(tmp_path, ["compile", STEPS, "--plain"], 1, under(cluster, "--resume"))
+    resumed = Run(tmp_path, ["compile", STEPS, "--plain"], 1, under(cluster, "--resume"), start="cold")
     finished(resumed)
     done = int(re.search(r"the state after update (\d+)", resumed.errors()).group(1))
     assert done >= max(run.steps()) - 2
@@ -194,38 +219,42 @@ def test_unchanged_script(cluster, tmp_path):
         assert resumed.steps()[step] == whole.steps()[step + done], step
 
 
-def test_torchrun(cluster, tmp_path):
-    """The command of the README: torchrun's workers get the hooks through the environment."""
-    start_reference(tmp_path, "ddp", 2)
-    command = [
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        "2",
-        "--master-port",
-        str(harness.free_ports(1)[0]),
-        SCRIPT,
-        "ddp",
-        str(STEPS),
-    ]
+def torchrun(cluster, folder, ranks, *words):
     done = subprocess.run(
-        [*under(cluster), PYTHON, *command],
-        env={**CLEAN, "PYTHONPATH": str(ROOT / "bindings" / "python")},
+        [*under(cluster), PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *words],
+        env={**CLEAN, "PYTHONPATH": str(ROOT / "bindings" / "python"), "TRAINER_PAUSE_S": "0.02", "TMPDIR": str(folder)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
+    harness.wait_for("the end is committed", lambda: newest(cluster) == STEPS, 10)
+    return done
+
+
+def test_torchrun(cluster, tmp_path):
+    """The command of the README: torchrun's workers get the hooks through the environment."""
+    start_reference(tmp_path, "ddp", 2)
+    done = torchrun(cluster, tmp_path, 2, SCRIPT, "ddp", str(STEPS))
     states, _ = reference(tmp_path, "ddp", 2)
     assert sorted(re.findall(r"^state (.*)$", done.stdout, re.M)) == sorted(state for each in states for state in each)
-    harness.wait_for("the end is committed", lambda: newest(cluster) == STEPS, 10)
+
+
+def test_torchrun_restarts(cluster, tmp_path):
+    """A worker dies, torchrun starts it again, and it goes on from memory with nobody asking for it. (One worker: several of a
+    restarted group read each other's former addresses at times, with and without Cairn: PyTorch 2.13 does not empty its store.)"""
+    start_reference(tmp_path, "mlp")
+    done = torchrun(cluster, tmp_path, 1, "--max-restarts", "1", SCRIPT, "mlp", str(STEPS), "--mischief", "crash")
+    states, _ = reference(tmp_path, "mlp")
+    assert re.findall(r"^state (.*)$", done.stdout, re.M) == states[0]
+    assert 7 <= int(re.search(r"the state after update (\d+)", done.stderr).group(1)) <= 10, done.stderr
 
 
 def test_terminated(cluster, tmp_path):
     """SIGTERM ends the trainer at once, and the last complete step is there."""
     start_reference(tmp_path, "mlp")
-    run = Run(tmp_path, ["mlp", STEPS], 1, under(cluster))
+    run = Run(tmp_path, ["mlp", STEPS], 1, under(cluster), start="cold")
     harness.wait_for("step 8", lambda: 8 in run.steps(), 90)
     run.kill(signal.SIGTERM)
     seen = max(run.steps())
@@ -238,13 +267,13 @@ def test_snapshot_now(tmp_path):
     """SIGUSR1 to `cairn run` takes a snapshot at one of the next steps, however rarely they are due."""
     with harness.Cluster(nodes=1, parity=0, state="4MiB", options="snapshot_every_steps: 1000") as cluster:
         cluster.start()
-        run = Run(tmp_path, ["mlp", 60], 1, under(cluster))
-        harness.wait_for("step 8", lambda: 8 in run.steps(), 90)
+        run = Run(tmp_path, ["mlp", 900], 1, under(cluster), start="cold")
+        harness.wait_for("step 8", lambda: 8 in run.steps() or run.process.poll() is not None, 90)
         assert newest(cluster) == 0
         os.kill(run.process.pid, signal.SIGUSR1)
-        harness.wait_for("a snapshot", lambda: newest(cluster) > 8 or run.process.poll() is not None, 30)
-        assert run.wait() == 0, run.errors()
-        assert 8 < newest(cluster) < 60, (run.errors(), cluster.log(0)[-1000:])
+        harness.wait_for("a snapshot", lambda: newest(cluster) or run.process.poll() is not None)
+        run.kill()
+        assert 8 < newest(cluster) < 900, (run.errors(), cluster.log(0)[-2000:])
 
 
 def test_changed_behind_the_optimizer(cluster, tmp_path):
@@ -306,7 +335,7 @@ def test_without_agent(tmp_path, agent):
     path = tmp_path / "socket"
     if agent == "a file":
         path.write_text("no socket")
-    run = Run(tmp_path, ["mlp", STEPS], 1, env={"CAIRN_AGENT": str(path)})
+    run = Run(tmp_path, ["mlp", STEPS], 1, env={"CAIRN_AGENT": str(path)}, start="cold" if agent == "none" else "warm")
     assert finished(run) == states
     assert "no agent answers" in run.errors()
 

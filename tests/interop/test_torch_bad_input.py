@@ -97,10 +97,10 @@ def test_each_rank_has_its_own(cluster, tmp_path):  # noqa: F811
 def test_all_ranks_resume_or_none(cluster, tmp_path, words):  # noqa: F811
     """A rank whose agent is gone begins anew, and no other may go on beside it from where the job was: with attach all begin anew, and
     an unchanged script is stopped before its first update."""
-    run = Run(tmp_path, ["ddp", STEPS, *words], 2, under(cluster), forked=True)
+    run = Run(tmp_path, ["ddp", STEPS, *words], 2, under(cluster))
     run.kill_at(8)
     step = newest(cluster)
-    other = Run(tmp_path, ["ddp", 4, *words, "--mischief", "agentless"], 2, under(cluster, "--resume"), forked=True)
+    other = Run(tmp_path, ["ddp", 4, *words, "--mischief", "agentless"], 2, under(cluster, "--resume"))
     if words:
         other.wait()
         assert "rank 0 has resumed from step" in other.errors() and "but not so rank 1 (step 0)" in other.errors(), other.errors()

@@ -8,8 +8,6 @@ import re
 
 import pytest
 
-pytest.importorskip("torch", reason="torch is not installed here")
-
 from test_torch import ROOT, Run, cluster, finished, harness, newest, under  # noqa: E402, F401
 
 TRAINER = str(ROOT / "tests" / "interop" / "device_trainer.py")

@@ -9,18 +9,18 @@ from test_torch import RANDOM, ROOT, Run, built, cluster, finished, harness, new
 STEPS = 20
 
 
-def killed_and_resumed(cluster, tmp_path, script, words, world):  # noqa: F811
+def killed_and_resumed(cluster, tmp_path, script, words, world, start="warm"):  # noqa: F811
     """kill -9 at a random step of `script`, resume: losses and state are those of a run that was not killed."""
     path = str(ROOT / "tests" / "interop" / script)
-    whole = Run(tmp_path, words, world, script=path, forked=True)
+    whole = Run(tmp_path, words, world, script=path)
     states = finished(whole)
     losses = [whole.steps(rank) for rank in range(world)]
     assert sorted(losses[0]) == list(range(STEPS))
-    run = Run(tmp_path, words, world, under(cluster), script=path, forked=True)
+    run = Run(tmp_path, words, world, under(cluster), script=path, start=start)
     run.kill_at(RANDOM.randrange(4, STEPS - 5))
     seen = max(run.steps())
     assert "NOT protected" not in run.errors() and "nothing is snapshot" not in run.errors(), run.errors()
-    last = Run(tmp_path, words, world, under(cluster, "--resume"), script=path, forked=True)
+    last = Run(tmp_path, words, world, under(cluster, "--resume"), script=path, start=start)
     assert finished(last) == states, last.errors()
     first = min(last.steps())
     assert seen - 3 <= first < STEPS and f"the state after update {first}" in last.errors(), last.errors()
@@ -66,11 +66,11 @@ def test_grad_scaler(cluster, tmp_path):  # noqa: F811
 
 def test_other_number_of_zero_ranks(cluster, tmp_path):  # noqa: F811
     """Moments that ZeroRedundancyOptimizer spreads over the ranks go to those that want them in another number of ranks."""
-    run = Run(tmp_path, ["zero", STEPS], 2, under(cluster), forked=True)
+    run = Run(tmp_path, ["zero", STEPS], 2, under(cluster))
     run.kill_at(8)
     found = {}
     for world in (2, 3):
-        resumed = Run(tmp_path, ["zero", 0, "--mischief", "moments"], world, under(cluster, "--resume"), distributed=True, forked=True)
+        resumed = Run(tmp_path, ["zero", 0, "--mischief", "moments"], world, under(cluster, "--resume"), distributed=True)
         assert resumed.wait() == 0, resumed.errors()
         found[world] = sorted(line for rank in range(world) for line in re.findall(r"^moment (.*)$", resumed.text(rank), re.M))
         assert f"the state after update {newest(cluster)}" in resumed.errors(), resumed.errors()
@@ -79,6 +79,6 @@ def test_other_number_of_zero_ranks(cluster, tmp_path):  # noqa: F811
 
 def test_late_rank(cluster, tmp_path):  # noqa: F811
     """A rank that ends two seconds after the other is waited for: the last update is in the last snapshot."""
-    run = Run(tmp_path, ["ddp", 8, "--mischief", "late"], 2, under(cluster), forked=True)
+    run = Run(tmp_path, ["ddp", 8, "--mischief", "late"], 2, under(cluster))
     finished(run)
     harness.wait_for("the end is committed", lambda: newest(cluster) == 8, 10)

@@ -9,8 +9,6 @@ import subprocess
 
 import pytest
 
-pytest.importorskip("torch", reason="torch is not installed here")
-
 from test_torch import CLEAN, ROOT, Run, built, cluster, finished, under  # noqa: E402, F401
 
 OLDEST = "2.6"
@@ -28,12 +26,12 @@ def version():
 
 @pytest.mark.parametrize("kind, world", [("mlp", 1), ("ddp", 2)])  # FSDP2 of 2.6 does not run on the CPU by itself
 def test_killed_and_resumed(cluster, tmp_path, kind, world):  # noqa: F811
-    whole = Run(tmp_path, [kind, STEPS], world, python=PYTHON)
-    run = Run(tmp_path, [kind, STEPS], world, under(cluster), python=PYTHON)
+    whole = Run(tmp_path, [kind, STEPS], world, python=PYTHON, start="cold")
+    run = Run(tmp_path, [kind, STEPS], world, under(cluster), python=PYTHON, start="cold")
     run.kill_at(6)
     states, losses = finished(whole), [whole.steps(rank) for rank in range(world)]
     assert "NOT protected" not in run.errors() and "no snapshots are taken" not in run.errors(), run.errors()
-    last = Run(tmp_path, [kind, STEPS], world, under(cluster, "--resume"), python=PYTHON)
+    last = Run(tmp_path, [kind, STEPS], world, under(cluster, "--resume"), python=PYTHON, start="cold")
     assert finished(last) == states, last.errors()
     first = min(last.steps())
     assert first >= max(run.steps()) - 2, last.errors()

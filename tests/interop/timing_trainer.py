@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
+import cairn
+
 RANK = int(os.environ["RANK"])
 
 
@@ -24,6 +26,7 @@ def main():
     def show(name, *values):
         print("result", name, *(each.tolist() for each in values), flush=True)
 
+    cairn.note_work(1000 + RANK)
     dist.all_reduce(t)
     show("all_reduce", t)
     dist.broadcast(t, 1)

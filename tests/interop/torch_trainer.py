@@ -11,6 +11,7 @@ import argparse
 import hashlib
 import os
 import random
+import signal
 import sys
 import time
 
@@ -240,6 +241,8 @@ def main():
             optimizers[0].state[models[0].inner.weight].pop("exp_avg_sq")
             sys.exit(0 if not first else 1)
         print(f"step {step} {loss.item().hex()}", flush=True)
+        if options.mischief == "crash" and step == 9 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            os.kill(os.getpid(), signal.SIGKILL)
     print(f"state {digest(models, optimizers)} {counts['tokens'] if not options.plain else ''}", flush=True)
     if options.mischief in ("between",) and not options.plain:
         print(f"refused {job.snapshots_refused} {job.stats()}", flush=True)

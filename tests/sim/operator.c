@@ -51,6 +51,38 @@ operator_ask_aside(struct world *world)
     ask(world, node, operation, (UINT64_C(1) << 32) + ++world->operator.side_request);
 }
 
+/* Whoever was asked may have forgotten it: it has died, or the trainers have begun anew. */
+static bool
+snapshot_is_excused(const struct world *world)
+{
+    const struct operator* operator= & world->operator;
+    const struct node *asked = &world->nodes[operator->snapshot_agent];
+
+    return !asked->running || asked->incarnation != operator->snapshot_incarnation ||
+           world->gang.life != operator->snapshot_life;
+}
+
+/* Asks for a generation, and never again before there is one: no agent that lives may forget it. */
+static void
+ask_for_snapshot(struct world *world)
+{
+    struct operator* operator= & world->operator;
+    struct node *node;
+
+    if (world->gang.state != GANG_RUNNING ||
+        (operator->snapshot_request && operator->snapshot_commits == world->counters.commits && !snapshot_is_excused(world)))
+        return;
+    node = some_agent(world);
+    if (!node || !node->registered)
+        return;
+    operator->snapshot_request = (UINT64_C(1) << 33) + ++operator->side_request;
+    operator->snapshot_agent = node->number;
+    operator->snapshot_incarnation = node->incarnation;
+    operator->snapshot_life = world->gang.life;
+    operator->snapshot_commits = world->counters.commits;
+    ask(world, node, CAIRN_OP_SNAPSHOT, operator->snapshot_request);
+}
+
 static bool
 gang_whole(const struct world *world)
 {
@@ -115,6 +147,8 @@ operator_go(struct world *world)
         for (uint32_t i = 0; i < world->setup.agent_count; i++)
             if (!world->nodes[i].up)
                 replace(world, &world->nodes[i], SECOND_NS);
+    if (world->setup.asked_for)
+        ask_for_snapshot(world);
     switch (operator->state) {
     case OPERATOR_WATCHING:
         if (gang_whole(world))
@@ -162,6 +196,8 @@ operator_reply(struct world *world, struct node *node, const struct cairn_action
     world_say(world, "operator: agent %u answers request %llu: %s: %s", node->number,
               (unsigned long long)action->request, cairn_err_name(action->err),
               action->bytes ? (const char *)action->bytes : "");
+    if (action->request == operator->snapshot_request && action->err)
+        operator->snapshot_request = 0; /* nobody trains there, or not now */
     if (operator->state != OPERATOR_ASKED || action->request != operator->request)
         return;
     if (action->err == CAIRN_OK) {

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define NEVER_STEPS (UINT64_C(1) << 32)
+
 static void
 choose_size(struct random *random, struct setup *setup)
 {
@@ -76,6 +78,10 @@ setup_from_seed(uint64_t seed, struct setup *out)
     choose_size(&random, out);
     choose_timing(&random, out);
     choose_faults(&random, out);
+    if (seed % 8 == 3) {
+        out->asked_for = true;
+        out->every_steps = NEVER_STEPS;
+    }
     if (seed % 2500 == 1250) { /* a few large jobs, short */
         out->agent_count = 1024;
         out->spare_count = 8;
@@ -102,11 +108,12 @@ setup_print(const struct setup *setup)
 {
     printf("seed %llu: %u agents (%u spares, %u domains), groups of %u with m = %u, %u slots, %u "
            "ranks per node of up "
-           "to %u blocks, every %llu steps, %u faults until %llu s%s%s%s%s%s\n",
+           "to %u blocks, every %llu steps, %u faults until %llu s%s%s%s%s%s%s\n",
            (unsigned long long)setup->seed, setup->agent_count, setup->spare_count,
            setup->domain_count, setup->group_size, setup->parity, setup->slots, setup->ranks,
            setup->rank_blocks_max, (unsigned long long)setup->every_steps, setup->fault_count,
            (unsigned long long)(setup->faults_end_ns / SECOND_NS), setup->beyond ? ", beyond" : "",
            setup->spills ? ", spills" : "", setup->everywhere ? ", trainers everywhere" : "",
-           setup->exam ? ", exam" : "", setup->untiled ? ", tensors that do not fit together" : "");
+           setup->asked_for ? ", generations are asked for" : "", setup->exam ? ", exam" : "",
+           setup->untiled ? ", tensors that do not fit together" : "");
 }

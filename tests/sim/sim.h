@@ -89,6 +89,7 @@ struct setup {
     bool beyond;                /* more may be lost than the configuration survives */
     bool spills;
     bool everywhere; /* trainers start on all nodes that are up, members or not */
+    bool asked_for;  /* no step is due: generations are those that the operator asks for, and each ask must lead to one */
     bool exam; /* ends with a loss of all that may be lost, and a restore */
     bool untiled; /* at some steps the ranks' tensors do not fit together */
     uint64_t
@@ -363,6 +364,9 @@ struct operator
     uint64_t lost_answers; /* in a row */
     bool gave_up;          /* told LOST after everything had healed */
     uint64_t side_request; /* one that nobody waits for */
+    uint64_t snapshot_request; /* for a generation, which is waited for; 0: none */
+    uint32_t snapshot_agent;   /* who was asked for it, */
+    uint64_t snapshot_incarnation, snapshot_life, snapshot_commits; /* and what was so at that time */
 };
 
 enum verdict { VERDICT_GOOD = 0, VERDICT_LOST, VERDICT_TORN, VERDICT_OTHER };

@@ -44,8 +44,8 @@ enum {
 #define FAKE __attribute__((unused)) static
 
 struct fake_agent {
-    char directory[32];
-    char path[64];
+    char directory[64];
+    char path[96];
     int slot_fds[FAKE_SLOTS];
     uint8_t *slots[FAKE_SLOTS];
     int window_fd;
@@ -507,7 +507,7 @@ fake_agent_create(size_t window_bytes)
 
     if (agent == MAP_FAILED)
         abort();
-    snprintf(agent->directory, sizeof agent->directory, "/tmp/cairn-fake-XXXXXX");
+    snprintf(agent->directory, sizeof agent->directory, "%s/cairn-fake-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
     if (!mkdtemp(agent->directory))
         abort();
     snprintf(agent->path, sizeof agent->path, "%s/agent", agent->directory);

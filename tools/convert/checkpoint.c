@@ -19,6 +19,20 @@ enum { WARNINGS_MAX = 1000, WARNING_BYTES_MAX = 512 };
 /* ---- opening and closing ---- */
 
 static cairn_err
+warn_of_unsummed(struct cairn_checkpoint *checkpoint)
+{
+    if (checkpoint->unsummed_count == 0)
+        return CAIRN_OK;
+    return cairn_checkpoint_warn(
+        checkpoint,
+        "%" PRIu64 " tensors or objects, the first in %.200s, were saved without checksums (after "
+        "torch.serialization.set_crc32_options(False), or in the form of before PyTorch 1.6): "
+        "damage of their data cannot be seen",
+        checkpoint->unsummed_count,
+        cairn_checkpoint_container_name(checkpoint, checkpoint->unsummed_first));
+}
+
+static cairn_err
 find_format(const struct cairn_place *place, const struct cairn_format **format,
             struct cairn_complaint *complaint)
 {
@@ -52,6 +66,8 @@ cairn_checkpoint_open(const char *path, const struct cairn_format *format,
         checkpoint.format = format;
         err = format->read(&checkpoint, complaint);
     }
+    if (!err)
+        err = warn_of_unsummed(&checkpoint);
     if (!err) {
         *out = checkpoint;
         return CAIRN_OK;
@@ -262,6 +278,23 @@ cairn_checkpoint_add_sums(struct cairn_checkpoint *checkpoint, uint32_t containe
     if (sum.count > 0)
         memcpy(sum.values, values, (size_t)sum.count * sizeof(*sum.values));
     checkpoint->sums[checkpoint->sum_count++] = sum;
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_checkpoint_add_storage_sum(struct cairn_checkpoint *checkpoint, uint32_t container,
+                                 uint64_t offset_bytes, uint64_t bytes, uint32_t crc32,
+                                 struct cairn_complaint *complaint)
+{
+    uint64_t value = crc32;
+
+    if (bytes == 0)
+        return CAIRN_OK;
+    if (crc32 != 0)
+        return cairn_checkpoint_add_sums(checkpoint, container, CAIRN_SUM_CRC32, offset_bytes, bytes,
+                                         bytes, &value, complaint);
+    if (checkpoint->unsummed_count++ == 0)
+        checkpoint->unsummed_first = container;
     return CAIRN_OK;
 }
 

@@ -20,6 +20,7 @@
 #include "tools/convert/memory_limit.h"
 #include "tools/convert/drop.h"
 #include "tools/convert/equals.h"
+#include "tools/convert/masters.h"
 #include "tools/convert/proof.h"
 #include "tools/convert/writing.h"
 
@@ -162,7 +163,9 @@ cairn_conversion_open(const struct cairn_conversion_options *options, struct cai
 
     *out = (struct cairn_conversion){.options = options, .source.place.dir_fd = -1};
     err = cairn_checkpoint_open(options->source, options->from, &out->source, complaint);
-    if (!err)
+    if (!err && (options->output.dtype == CAIRN_F32 || options->output.dtype == CAIRN_F64))
+        err = cairn_checkpoint_take_masters(&out->source, &out->report.from_masters, complaint);
+    if (!err) /* masters may be left out then */
         err = cairn_checkpoint_drop(&out->source, options->drops, options->drop_count,
                                     &out->report.dropped, complaint);
     if (!err)

@@ -33,6 +33,7 @@ struct cairn_conversion_options {
 struct cairn_conversion_report {
     uint32_t parameters, buffers, optimizer, opaque; /* tensors of the source */
     uint32_t aliases, dropped, cast;
+    uint32_t from_masters; /* parameters that are what the optimizer has in float32 */
     struct cairn_map_report map; /* all zero without a map; tensors above are counted behind it */
     uint64_t source_bytes;  /* of all tensors */
     uint64_t target_bytes;  /* of all files */

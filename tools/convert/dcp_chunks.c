@@ -219,7 +219,6 @@ cairn_dcp_chunks_take(struct cairn_dcp_chunks *chunks, size_t index,
 {
     struct cairn_dcp_chunk *opened;
     const struct hand *hand = chunks->hands;
-    uint64_t value;
     cairn_err err = CAIRN_OK;
 
     if (index < chunks->begin || index >= chunks->end)
@@ -231,11 +230,9 @@ cairn_dcp_chunks_take(struct cairn_dcp_chunks *chunks, size_t index,
         return cairn_complain(complaint, hand->err, "%s", hand->complaint.text);
     if (index >= hand->done) /* its file was not there then, and is now */
         err = open_chunk(chunks, source, &chunks->wants->items[index], opened, complaint);
-    value = opened->crc32;
-    if (!err && value != 0 && opened->stored_bytes > 0)
-        err = cairn_checkpoint_add_sums(checkpoint, source->container, CAIRN_SUM_CRC32,
-                                        opened->stored_at, opened->stored_bytes,
-                                        opened->stored_bytes, &value, complaint);
+    if (!err)
+        err = cairn_checkpoint_add_storage_sum(checkpoint, source->container, opened->stored_at,
+                                               opened->stored_bytes, opened->crc32, complaint);
     *chunk = opened;
     return err;
 }

@@ -15,6 +15,7 @@
 #include "tools/convert/param_groups.h"
 #include "tools/convert/pickle_write.h"
 #include "tools/convert/torch_file.h"
+#include "tools/convert/torch_source.h"
 
 /* ---- files ---- */
 
@@ -294,6 +295,8 @@ add_mixed_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_sou
 
     err = cairn_torch_open(source->fd, where, wanted->item.offset_bytes, wanted->item.bytes,
                            CAIRN_DCP_TREE_BYTES_MAX, &file);
+    if (!err)
+        err = cairn_torch_source_add_sums(checkpoint, source->container, &file, complaint);
     for (uint32_t i = 0; i < file.tensor_count && !err; i++) {
         const struct cairn_torch_tensor *tensor = &file.tensors[i];
         uint64_t stride_bytes[CAIRN_DIMS_MAX];
@@ -367,7 +370,11 @@ cairn_dcp_add_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp
     if (!archive)
         return add_opaque_piece(checkpoint, source, final_name, item->offset_bytes, item->bytes,
                                 complaint);
-    if (entry.at > 0)
-        return add_opaque_piece(checkpoint, source, final_name, entry.at, entry.bytes, complaint);
+    if (entry.at > 0) {
+        err = cairn_checkpoint_add_storage_sum(checkpoint, source->container, entry.at, entry.bytes,
+                                               entry.crc32, complaint);
+        return err ? err
+                   : add_opaque_piece(checkpoint, source, final_name, entry.at, entry.bytes, complaint);
+    }
     return add_mixed_object(checkpoint, source, wanted, name, final_name, where, complaint);
 }

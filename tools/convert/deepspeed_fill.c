@@ -9,12 +9,6 @@
 
 #define TIED "tied_modules." /* what a pipeline calls parameters of several of its stages */
 
-/* What output->state is. */
-struct files {
-    struct cairn_torch_output *files;
-    uint32_t count, room;
-};
-
 /* ---- what a word stands for; identities: tensors, fragments of them, flat buffers, empties ---- */
 
 static cairn_err
@@ -322,31 +316,6 @@ add_storage(struct cairn_deepspeed_target *target, uint32_t identity, uint32_t f
     return err ? err : cairn_output_add_box(target->output, index, file, NULL, NULL, at, NULL);
 }
 
-static cairn_err
-next_file(struct cairn_output *output, struct cairn_torch_output **next)
-{
-    struct files *files = output->state;
-    uint32_t room;
-
-    if (!files)
-        output->state = files = calloc(1, sizeof(*files));
-    if (!files)
-        return CAIRN_NOMEM;
-    if (files->count == files->room) {
-        struct cairn_torch_output *grown;
-
-        room = files->room ? 2 * files->room : 8;
-        grown = realloc(files->files, room * sizeof(*grown));
-        if (!grown)
-            return CAIRN_NOMEM;
-        files->files = grown;
-        files->room = room;
-    }
-    *next = &files->files[files->count++];
-    memset(*next, 0, sizeof(**next));
-    return CAIRN_OK;
-}
-
 cairn_err
 cairn_deepspeed_target_add(struct cairn_deepspeed_target *target, const char *path,
                            struct cairn_pickle *tree, struct cairn_pickle_node *root)
@@ -362,7 +331,7 @@ cairn_deepspeed_target_add(struct cairn_deepspeed_target *target, const char *pa
     fill.identity_count = 2 * cairn_layout_tensor_count(target->checkpoint->layout) +
                           CAIRN_DEEPSPEED_KEYS_MAX * target->groups.group_count + 64;
     if (!err)
-        err = next_file(target->output, &added);
+        err = cairn_torch_output_next(target->output, &added);
     if (!err)
         err = cairn_torch_output_add(target->output, path, &fill, added, target->complaint);
     for (uint32_t i = 0; !err && i < added->storage_count; i++)
@@ -371,31 +340,4 @@ cairn_deepspeed_target_add(struct cairn_deepspeed_target *target, const char *pa
     return err ? cairn_complain(target->complaint, err, "%s cannot be laid out: %s", path,
                                 cairn_err_text(err))
                : CAIRN_OK;
-}
-
-cairn_err
-cairn_deepspeed_finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output,
-                       struct cairn_complaint *complaint)
-{
-    struct files *files = output->state;
-    cairn_err err = CAIRN_OK;
-
-    for (uint32_t i = 0; files && i < files->count && !err; i++)
-        err = cairn_torch_output_finish(output, &files->files[i]);
-    return err ? cairn_complain(complaint, err, "%s: the records of files cannot be made: %s",
-                                checkpoint->place.path, cairn_err_text(err))
-               : CAIRN_OK;
-}
-
-void
-cairn_deepspeed_release(void *state)
-{
-    struct files *files = state;
-
-    if (!files)
-        return;
-    for (uint32_t i = 0; i < files->count; i++)
-        cairn_torch_output_fini(&files->files[i]);
-    free(files->files);
-    free(files);
 }

@@ -1,191 +1,10 @@
 /* tools/convert/deepspeed_model.c - a rank's model_states: the module, and all that is no optimizer's. */
-#include "tools/convert/deepspeed_make.h"
+#include "tools/convert/deepspeed_facts.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-struct reading {
-    struct cairn_checkpoint *checkpoint;
-    struct cairn_deepspeed_state *state;
-    struct cairn_torch_source source;
-    uint32_t rank;
-    char where[CAIRN_NAME_BYTES_MAX]; /* the file, for messages */
-    struct cairn_complaint *complaint;
-};
-
-static cairn_err
-refuse(const struct reading *reading, const char *why)
-{
-    return cairn_complain(reading->complaint, CAIRN_CORRUPT, "%s/%s: %s",
-                          reading->checkpoint->place.path, reading->where, why);
-}
-
-/* ---- what the file says of the job ---- */
-
-static cairn_err
-refuse_tensor(const struct reading *reading, const char *why)
-{
-    return cairn_complain(reading->complaint, CAIRN_VERSION,
-                          "%s/%s is of a job with tensor parallelism, and %s; merge it with the framework "
-                          "that wrote it",
-                          reading->checkpoint->place.path, reading->where, why);
-}
-
-/* How tensor parallelism cut the parameters, where it alone made the parts. */
-static cairn_err
-read_cuts(struct reading *reading, const struct cairn_pickle_node *root, uint64_t tensor)
-{
-    const struct cairn_pickle_node *info = cairn_pickle_get(root, "universal_checkpoint_info");
-    struct cairn_deepspeed_state *state = reading->state;
-    char name[CAIRN_NAME_BYTES_MAX];
-    const char *why = NULL;
-    cairn_err err;
-
-    if (!info || info->kind == CAIRN_PICKLE_NONE)
-        return refuse_tensor(reading, "does not say how its parameters are cut (it has no "
-                                      "universal_checkpoint_info)");
-    if (tensor != state->part_count || state->has_layers)
-        return refuse_tensor(reading, "with pipeline parallelism too, which is not read together");
-    state->cut = true;
-    err = cairn_deepspeed_cuts_read(info, &state->cuts, &why);
-    if (err)
-        return err == CAIRN_VERSION ? refuse_tensor(reading, why) : err;
-    if (!cairn_deepspeed_cuts_agree(&state->cuts, info, state->part_count, state->part, name))
-        return cairn_complain(reading->complaint, CAIRN_VERSION,
-                              "%s/%s: affine_map in universal_checkpoint_info says of %s that it is cut otherwise than in equal "
-                              "parts along one dimension, or scaled, which is not read; merge it with the framework that "
-                              "wrote it",
-                              reading->checkpoint->place.path, reading->where, name);
-    return CAIRN_OK;
-}
-
-/* As many parts as the job had, and how they were made. */
-static cairn_err
-check_degrees(struct reading *reading, const struct cairn_pickle_node *root)
-{
-    const struct cairn_pickle_node *dimensions =
-        cairn_pickle_get(root, "checkpoint_parallel_dimensions");
-    const struct cairn_deepspeed_state *state = reading->state;
-    uint64_t degree, tensor;
-
-    if (cairn_pickle_u64(cairn_pickle_get(root, "mp_world_size"), &degree) &&
-        degree != state->part_count)
-        return cairn_complain(reading->complaint, CAIRN_CORRUPT,
-                              "%s/%s is of a job with model parallelism of %" PRIu64
-                              ", and there are model_states of %" PRIu32
-                              "; copy the others from the nodes that wrote them",
-                              reading->checkpoint->place.path, reading->where, degree,
-                              state->part_count);
-    if (!cairn_pickle_u64(cairn_pickle_get(dimensions, "tp_degree"), &tensor))
-        tensor = state->has_layers ? 1 : state->part_count;
-    return tensor == 1 ? CAIRN_OK : read_cuts(reading, root, tensor);
-}
-
-/* Experts that DeepSpeed itself spread over ranks: their parameters have the same names on each. */
-static cairn_err
-check_experts(const struct reading *reading, const struct cairn_pickle_node *root)
-{
-    static const char *const keys[] = {"ds_autoep_layers", "autoep_layers", "folding"};
-
-    for (size_t i = 0; i < sizeof(keys) / sizeof(*keys); i++) {
-        const struct cairn_pickle_node *said = cairn_pickle_get(root, keys[i]);
-
-        if (said && said->kind != CAIRN_PICKLE_NONE &&
-            !(said->kind == CAIRN_PICKLE_LIST && said->count == 0))
-            return cairn_complain(reading->complaint, CAIRN_VERSION,
-                                  "%s/%s is of a job with expert parallelism (%s), which is not read; merge "
-                                  "it with the framework that wrote it",
-                                  reading->checkpoint->place.path, reading->where, keys[i]);
-    }
-    return CAIRN_OK;
-}
-
-static cairn_err
-refuse_cut(const struct reading *reading, const char *path, const char *why)
-{
-    return cairn_complain(reading->complaint, CAIRN_VERSION,
-                          "%s/%s: how %s is cut by tensor parallelism: %s",
-                          reading->checkpoint->place.path, reading->where, path, why);
-}
-
-static cairn_err
-cut_parameters(struct reading *reading)
-{
-    struct cairn_deepspeed_state *state = reading->state;
-
-    state->cut_of = calloc((size_t)state->groups.parameter_count + 1, sizeof(*state->cut_of));
-    if (!state->cut_of)
-        return CAIRN_NOMEM;
-    for (uint32_t i = 0; i < state->groups.parameter_count; i++) {
-        const struct cairn_deepspeed_parameter *parameter = &state->groups.parameters[i];
-        const char *why =
-            cairn_deepspeed_cut(&state->cuts, parameter->path, parameter->dims, parameter->shape,
-                                state->part_count, state->part, &state->cut_of[i]);
-
-        if (why)
-            return refuse_cut(reading, parameter->path, why);
-    }
-    return CAIRN_OK;
-}
-
-static cairn_err
-read_facts(struct reading *reading, const struct cairn_pickle_node *root)
-{
-    const struct cairn_pickle_node *shapes = cairn_pickle_get(root, "param_shapes");
-    struct cairn_deepspeed_state *state = reading->state;
-    const char *why = NULL;
-    uint64_t ranks, step;
-    cairn_err err;
-
-    if (!cairn_pickle_pairs(root))
-        return refuse(reading, "it is no dict, as DeepSpeed's model_states are");
-    if (!cairn_pickle_u64(cairn_pickle_get(root, "dp_world_size"), &ranks) || ranks == 0 ||
-        ranks > UINT32_MAX)
-        return refuse(reading, "it does not say dp_world_size");
-    err = check_degrees(reading, root);
-    if (!err)
-        err = check_experts(reading, root);
-    if (err)
-        return err;
-    state->ranks = (uint32_t)ranks;
-    step = reading->checkpoint->step;
-    reading->checkpoint->step_known =
-        cairn_pickle_u64(cairn_pickle_get(root, "global_steps"), &reading->checkpoint->step);
-    if (state->part > 0 && step != reading->checkpoint->step)
-        return refuse(reading, "its global_steps is not that of mp_rank_00's file, so they are of "
-                               "different checkpoints; take all of one");
-    (void)cairn_pickle_copy_text(cairn_pickle_get(root, "ds_version"), state->version,
-                                 sizeof(state->version));
-    state->has_groups = shapes && shapes->kind != CAIRN_PICKLE_NONE;
-    if (!state->has_groups)
-        return CAIRN_OK;
-    err = cairn_deepspeed_groups_read(shapes, &state->groups, &why);
-    if (err)
-        return err == CAIRN_CORRUPT ? refuse(reading, why) : err;
-    err = cairn_deepspeed_experts_in_model(reading->checkpoint, state, root, reading->where, reading->complaint);
-    return !err && state->cut ? cut_parameters(reading) : err;
-}
-
-/* Ranks whose files are of another checkpoint are told by the step. */
-static cairn_err
-check_rank(struct reading *reading, const struct cairn_pickle_node *root)
-{
-    uint64_t ranks, step;
-
-    if (!cairn_pickle_u64(cairn_pickle_get(root, "dp_world_size"), &ranks) ||
-        ranks != reading->state->ranks)
-        return refuse(reading, "its dp_world_size is not that of rank 0's file");
-    if (reading->checkpoint->step_known &&
-        (!cairn_pickle_u64(cairn_pickle_get(root, "global_steps"), &step) ||
-         step != reading->checkpoint->step))
-        return refuse(reading, "its global_steps is not that of rank 0's file, so they are of "
-                               "different checkpoints; take all of one");
-    return CAIRN_OK;
-}
-
-/* ---- the module ---- */
 
 static int
 by_bytes(const void *left, const void *right)
@@ -227,7 +46,7 @@ read_buffer_names(const struct cairn_pickle_node *list, char ***names, uint32_t 
 
 /* The tensor that a node of the module was in the file, carried out or not. */
 static const struct cairn_torch_tensor *
-tensor_at(const struct reading *reading, const struct cairn_pickle_node *node)
+tensor_at(const struct cairn_deepspeed_reading *reading, const struct cairn_pickle_node *node)
 {
     const struct cairn_torch_source *source = &reading->source;
 
@@ -238,7 +57,7 @@ tensor_at(const struct reading *reading, const struct cairn_pickle_node *node)
 
 /* Whether a tensor of the module is what shared_params says another one is. */
 static bool
-is_shared(const struct reading *reading, const struct cairn_pickle_node *root, const char *path,
+is_shared(const struct cairn_deepspeed_reading *reading, const struct cairn_pickle_node *root, const char *path,
           const struct cairn_torch_tensor *tensor)
 {
     const struct cairn_pickle_node *stored =
@@ -254,7 +73,7 @@ is_shared(const struct reading *reading, const struct cairn_pickle_node *root, c
 
 /* ZeRO 3 leaves nothing of a parameter in the module but its name and dtype. */
 static bool
-is_placeholder(const struct reading *reading, const struct cairn_torch_tensor *tensor, bool buffer)
+is_placeholder(const struct cairn_deepspeed_reading *reading, const struct cairn_torch_tensor *tensor, bool buffer)
 {
     return reading->state->stage3 && !buffer && tensor->view.dims == 1 &&
            tensor->view.shape[0] == 0;
@@ -262,7 +81,7 @@ is_placeholder(const struct reading *reading, const struct cairn_torch_tensor *t
 
 /* One tensor object under a second name of the module. */
 static cairn_err
-add_twin(struct reading *reading, const struct cairn_pickle_node *node, const char *name)
+add_twin(struct cairn_deepspeed_reading *reading, const struct cairn_pickle_node *node, const char *name)
 {
     char first[CAIRN_NAME_BYTES_MAX];
     uint32_t of;
@@ -279,7 +98,7 @@ add_twin(struct reading *reading, const struct cairn_pickle_node *node, const ch
 
 /* Whether the first part, which alone says so, has this name as another one of a parameter. */
 static bool
-is_tied(const struct reading *reading, const char *name)
+is_tied(const struct cairn_deepspeed_reading *reading, const char *name)
 {
     const struct cairn_checkpoint *checkpoint = reading->checkpoint;
     uint32_t tensor = reading->state->cut && reading->state->first
@@ -294,7 +113,7 @@ is_tied(const struct reading *reading, const char *name)
 
 /* A tensor of the module, whole or a part of it. */
 static cairn_err
-add_tensor(struct reading *reading, const struct cairn_torch_tensor *tensor, const char *path,
+add_tensor(struct cairn_deepspeed_reading *reading, const struct cairn_torch_tensor *tensor, const char *path,
            enum cairn_kind kind)
 {
     const struct cairn_torch_view *view = &tensor->view;
@@ -316,7 +135,7 @@ add_tensor(struct reading *reading, const struct cairn_torch_tensor *tensor, con
     why = cairn_deepspeed_cut(&reading->state->cuts, path, view->dims, view->shape,
                               reading->state->part_count, reading->state->part, &cut);
     if (why)
-        return refuse_cut(reading, path, why);
+        return cairn_deepspeed_reading_refuse_cut(reading, path, why);
     for (uint32_t d = 0; d < view->dims; d++)
         strides[d] = view->stride[d] * view->dtype->element_bytes;
     err = cairn_checkpoint_add_tensor(reading->checkpoint, name, view->dtype->dtype, kind, view->dims,
@@ -333,7 +152,7 @@ add_tensor(struct reading *reading, const struct cairn_torch_tensor *tensor, con
 }
 
 static cairn_err
-read_module(struct reading *reading, struct cairn_pickle_node *root)
+read_module(struct cairn_deepspeed_reading *reading, struct cairn_pickle_node *root)
 {
     const struct cairn_pickle_node *pairs =
         cairn_pickle_pairs(cairn_pickle_get(root, "module"));
@@ -353,7 +172,7 @@ read_module(struct reading *reading, struct cairn_pickle_node *root)
         if (!tensor_at(reading, node))
             continue; /* extra state of a module, which is carried as it is */
         if (!cairn_pickle_copy_text(pairs->items[2 * i], path, sizeof(path)) || !path[0]) {
-            err = refuse(reading, "a tensor of the module has no name of at most 255 bytes");
+            err = cairn_deepspeed_reading_refuse(reading, "a tensor of the module has no name of at most 255 bytes");
             break;
         }
         if (!tensor) {
@@ -381,7 +200,7 @@ read_module(struct reading *reading, struct cairn_pickle_node *root)
 /* ---- frozen parameters ---- */
 
 static cairn_err
-add_fragment(struct reading *reading, struct cairn_pickle_node *node, const char *path,
+add_fragment(struct cairn_deepspeed_reading *reading, struct cairn_pickle_node *node, const char *path,
              const struct cairn_pickle_node *size)
 {
     struct cairn_deepspeed_parameter frozen = {.elements = 1};
@@ -394,11 +213,11 @@ add_fragment(struct reading *reading, struct cairn_pickle_node *node, const char
 
     if (!tensor || !tensor->contiguous || tensor->view.dims != 1 ||
         !cairn_torch_read_size(size, frozen.shape, &frozen.dims))
-        return refuse(reading, "a frozen parameter has no shape, or no flat part of it");
+        return cairn_deepspeed_reading_refuse(reading, "a frozen parameter has no shape, or no flat part of it");
     for (uint32_t d = 0; d < frozen.dims; d++)
         if (__builtin_mul_overflow(frozen.elements, frozen.shape[d], &frozen.elements) ||
             frozen.elements > INT64_MAX / 16)
-            return refuse(reading, "a frozen parameter is larger than any memory");
+            return cairn_deepspeed_reading_refuse(reading, "a frozen parameter is larger than any memory");
     part = frozen.elements / reading->state->ranks +
            (frozen.elements % reading->state->ranks != 0);
     if (tensor->view.shape[0] != part)
@@ -414,7 +233,7 @@ add_fragment(struct reading *reading, struct cairn_pickle_node *node, const char
         if (!why && memcmp(cut.shape, frozen.shape, frozen.dims * sizeof(*frozen.shape)) != 0)
             why = "it is frozen, and with ZeRO 3 only its first part would be read";
         if (why)
-            return refuse_cut(reading, path, why);
+            return cairn_deepspeed_reading_refuse_cut(reading, path, why);
     }
     err = cairn_checkpoint_add_tensor(reading->checkpoint, name, tensor->view.dtype->dtype,
                                       CAIRN_PARAM, frozen.dims, frozen.shape, &index,
@@ -429,7 +248,7 @@ add_fragment(struct reading *reading, struct cairn_pickle_node *node, const char
 
 /* ZeRO 2 saves frozen parameters whole, beside the module's; ZeRO 3 a part of each per rank. */
 static cairn_err
-read_frozen(struct reading *reading, struct cairn_pickle_node *root)
+read_frozen(struct cairn_deepspeed_reading *reading, struct cairn_pickle_node *root)
 {
     const struct cairn_pickle_node *shapes = cairn_pickle_get(root, "frozen_param_shapes");
     const struct cairn_pickle_node *pairs =
@@ -447,7 +266,7 @@ read_frozen(struct reading *reading, struct cairn_pickle_node *root)
 
         if (!cairn_pickle_copy_text(pairs->items[2 * i], path, sizeof(path)) || !sizes ||
             i >= sizes->count || !cairn_pickle_is_text(sizes->items[2 * i], path))
-            return refuse(reading, "frozen_param_fragments does not fit frozen_param_shapes");
+            return cairn_deepspeed_reading_refuse(reading, "frozen_param_fragments does not fit frozen_param_shapes");
         if (cairn_deepspeed_expert_in(cairn_deepspeed_canonical(path), &begin, &end, &number))
             return cairn_complain(reading->complaint, CAIRN_VERSION,
                                   "%s/%s: %s is a frozen parameter of an expert, of which ZeRO 2 saves the first "
@@ -463,7 +282,7 @@ read_frozen(struct reading *reading, struct cairn_pickle_node *root)
 
 /* A pattern for nothing was meant for something, which is then cut as what is in no pattern. */
 static cairn_err
-tell_unmet(const struct reading *reading)
+tell_unmet(const struct cairn_deepspeed_reading *reading)
 {
     const char *unmet = reading->state->cut && reading->rank == 0 && reading->state->part == 0
                             ? cairn_deepspeed_cuts_unmet(&reading->state->cuts)
@@ -481,7 +300,7 @@ cairn_err
 cairn_deepspeed_model_read(struct cairn_checkpoint *checkpoint, struct cairn_deepspeed_state *state,
                            const char *path, uint32_t rank, struct cairn_complaint *complaint)
 {
-    struct reading reading = {
+    struct cairn_deepspeed_reading reading = {
         .checkpoint = checkpoint, .state = state, .rank = rank, .complaint = complaint};
     struct cairn_pickle_node *root;
     cairn_err err;
@@ -490,7 +309,8 @@ cairn_deepspeed_model_read(struct cairn_checkpoint *checkpoint, struct cairn_dee
     err = cairn_torch_source_open(checkpoint, path, &reading.source, complaint);
     root = reading.source.torch.root;
     if (!err)
-        err = rank == 0 ? read_facts(&reading, root) : check_rank(&reading, root);
+        err = rank == 0 ? cairn_deepspeed_facts_read(&reading, root)
+                        : cairn_deepspeed_facts_compare(&reading, root);
     if (!err)
         err = read_module(&reading, root);
     if (!err)

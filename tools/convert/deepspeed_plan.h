@@ -8,7 +8,7 @@
 /* Opaque state: what stands before "zero_pp_rank" in names of optim_states files. */
 #define CAIRN_DEEPSPEED_PREFIX "deepspeed/optim_prefix"
 
-/* As `plan`, `finish` and `release` of struct cairn_format. CAIRN_INVAL where the checkpoint has neither
+/* As `plan` of struct cairn_format; the output's state is that of torch_output.h. CAIRN_INVAL where the checkpoint has neither
  * come from DeepSpeed nor been prepared (deepspeed_make.h). */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_plan(const struct cairn_checkpoint *checkpoint,
                                                 const struct cairn_output_options *options,
@@ -19,8 +19,5 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_plan_model(struct cairn_deepspeed_tar
                                                       const char *folder);
 /* After the files of a part: what the source has apart and DeepSpeed keeps once (deepspeed_rest.c). */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_plan_rest(struct cairn_deepspeed_target *target);
-cairn_err cairn_deepspeed_finish(const struct cairn_checkpoint *checkpoint,
-                                 struct cairn_output *output, struct cairn_complaint *complaint);
-void cairn_deepspeed_release(void *state);
 
 #endif

@@ -140,9 +140,8 @@ struct cairn_container {
     uint64_t modified_ns; /* of the file, since 1970 */
 };
 
-/* Checksums that the checkpoint has of its own bytes. CAIRN_SUM_CRC64 is binding: where one does
- * not fit what was read, the checkpoint is damaged. CAIRN_SUM_CRC32 is not (torch.save may write
- * any value), and only worth a warning. */
+/* Checksums that the checkpoint has of its own bytes: where one does not fit what was read, the
+ * checkpoint is damaged. */
 enum cairn_sum_kind {
     CAIRN_SUM_CRC64 = 1, /* base/crc.h */
     CAIRN_SUM_CRC32 = 2  /* of zip */
@@ -183,6 +182,8 @@ struct cairn_checkpoint {
     struct cairn_source_sum *sums;
     uint32_t sum_count;
     uint32_t sum_room;
+    uint64_t unsummed_count; /* storages and objects whose writer took no checksums */
+    uint32_t unsummed_first; /* the container with the first of them */
     char **warnings; /* what the user should hear, one line each */
     uint32_t warning_count;
 };
@@ -262,6 +263,14 @@ CAIRN_MUST_CHECK cairn_err cairn_checkpoint_add_sums(struct cairn_checkpoint *ch
                                                      uint64_t offset_bytes, uint64_t bytes,
                                                      uint64_t block_bytes, const uint64_t *values,
                                                      struct cairn_complaint *complaint);
+
+/* The same of a storage or an object in an archive of torch.save. crc32 0: its writer took none, of
+ * which the checkpoint gets one warning for all of them. */
+CAIRN_MUST_CHECK cairn_err cairn_checkpoint_add_storage_sum(struct cairn_checkpoint *checkpoint,
+                                                            uint32_t container,
+                                                            uint64_t offset_bytes, uint64_t bytes,
+                                                            uint32_t crc32,
+                                                            struct cairn_complaint *complaint);
 
 /* A line that the user gets to read; not an error. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_checkpoint_warn(struct cairn_checkpoint *checkpoint,

@@ -153,6 +153,6 @@ const struct cairn_format cairn_format_deepspeed = {
     .read = read_all,
     .prepare = cairn_deepspeed_prepare,
     .plan = cairn_deepspeed_plan,
-    .finish = cairn_deepspeed_finish,
-    .release = cairn_deepspeed_release,
+    .finish = cairn_torch_outputs_finish,
+    .release = cairn_torch_outputs_release,
 };

@@ -339,6 +339,6 @@ const struct cairn_format cairn_format_ds_universal = {
     .read = read_all,
     .prepare = prepare,
     .plan = cairn_ds_universal_plan,
-    .finish = cairn_deepspeed_finish,
-    .release = cairn_deepspeed_release,
+    .finish = cairn_torch_outputs_finish,
+    .release = cairn_torch_outputs_release,
 };

@@ -9,6 +9,7 @@
 #include "tools/convert/megatron_files.h"
 #include "tools/convert/megatron_plan.h"
 #include "tools/convert/megatron_read.h"
+#include "tools/convert/torch_output.h"
 
 /* A folder of a rank, or an iteration that cannot be: that is said when it is read. */
 static bool
@@ -31,6 +32,6 @@ const struct cairn_format cairn_format_megatron = {
     .read = cairn_megatron_read,
     .prepare = cairn_megatron_prepare,
     .plan = cairn_megatron_plan,
-    .finish = cairn_megatron_finish,
-    .release = cairn_megatron_release,
+    .finish = cairn_torch_outputs_finish,
+    .release = cairn_torch_outputs_release,
 };

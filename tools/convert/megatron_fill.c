@@ -7,14 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/convert/megatron_plan.h"
-
-/* What output->state is. */
-struct files {
-    struct cairn_torch_output *files;
-    uint32_t count, room;
-};
-
 /* Identities: parts, then flats, then whole tensors. */
 static uint32_t
 tensors_begin(const struct cairn_megatron_fill *fill)
@@ -158,29 +150,6 @@ add_storage(struct cairn_megatron_fill *fill, uint32_t identity, uint32_t file, 
 
 /* ---- files ---- */
 
-static cairn_err
-next_file(struct cairn_output *output, struct cairn_torch_output **next)
-{
-    struct files *files = output->state;
-
-    if (!files)
-        output->state = files = calloc(1, sizeof(*files));
-    if (!files)
-        return CAIRN_NOMEM;
-    if (files->count == files->room) {
-        uint32_t room = files->room ? 2 * files->room : 8;
-        struct cairn_torch_output *grown = realloc(files->files, room * sizeof(*grown));
-
-        if (!grown)
-            return CAIRN_NOMEM;
-        files->files = grown;
-        files->room = room;
-    }
-    *next = &files->files[files->count++];
-    memset(*next, 0, sizeof(**next));
-    return CAIRN_OK;
-}
-
 cairn_err
 cairn_megatron_fill_add(struct cairn_megatron_fill *fill, const char *path,
                         struct cairn_pickle *tree, struct cairn_pickle_node *root)
@@ -189,7 +158,7 @@ cairn_megatron_fill_add(struct cairn_megatron_fill *fill, const char *path,
     struct cairn_torch_fill carry = {
         .tree = tree, .root = root, .resolve = resolve, .context = fill};
     struct cairn_torch_output *added = NULL;
-    cairn_err err = next_file(target->output, &added);
+    cairn_err err = cairn_torch_output_next(target->output, &added);
 
     carry.identity_count =
         tensors_begin(fill) + cairn_layout_tensor_count(target->checkpoint->layout);
@@ -201,31 +170,4 @@ cairn_megatron_fill_add(struct cairn_megatron_fill *fill, const char *path,
     return err ? cairn_complain(target->complaint, err, "%s cannot be laid out: %s", path,
                                 cairn_err_text(err))
                : CAIRN_OK;
-}
-
-cairn_err
-cairn_megatron_finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output,
-                      struct cairn_complaint *complaint)
-{
-    struct files *files = output->state;
-    cairn_err err = CAIRN_OK;
-
-    for (uint32_t i = 0; files && i < files->count && !err; i++)
-        err = cairn_torch_output_finish(output, &files->files[i]);
-    return err ? cairn_complain(complaint, err, "%s: the records of files cannot be made: %s",
-                                checkpoint->place.path, cairn_err_text(err))
-               : CAIRN_OK;
-}
-
-void
-cairn_megatron_release(void *state)
-{
-    struct files *files = state;
-
-    if (!files)
-        return;
-    for (uint32_t i = 0; i < files->count; i++)
-        cairn_torch_output_fini(&files->files[i]);
-    free(files->files);
-    free(files);
 }

@@ -14,13 +14,10 @@ CAIRN_MUST_CHECK cairn_err cairn_megatron_prepare(struct cairn_checkpoint *check
                                                   const struct cairn_output_options *options,
                                                   struct cairn_complaint *complaint);
 
-/* As `plan`, `finish` and `release` of struct cairn_format. */
+/* As `plan` of struct cairn_format; the output's state is that of torch_output.h. */
 CAIRN_MUST_CHECK cairn_err cairn_megatron_plan(const struct cairn_checkpoint *checkpoint,
                                                const struct cairn_output_options *options,
                                                struct cairn_output *output,
                                                struct cairn_complaint *complaint);
-cairn_err cairn_megatron_finish(const struct cairn_checkpoint *checkpoint,
-                                struct cairn_output *output, struct cairn_complaint *complaint);
-void cairn_megatron_release(void *state);
 
 #endif

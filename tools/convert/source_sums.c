@@ -2,14 +2,16 @@
 #include "tools/convert/source_sums.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/crc.h"
 #include "base/file.h"
+#include "tools/convert/box.h"
 #include "tools/convert/crc_join.h"
 
-enum { READ_BYTES = 256 * 1024, WARNINGS_MAX = 8 };
+enum { READ_BYTES = 256 * 1024, HOLDS_BYTES = 450 };
 
 /* Of one block: what was read of it so far. Atomic. */
 struct block {
@@ -226,12 +228,61 @@ read_block(const struct cairn_checkpoint *checkpoint, struct cairn_handles *hand
                : CAIRN_OK;
 }
 
+/* What lies in a range of a container: the names of the first and last tensor. */
+static void
+say_tensors(const struct cairn_checkpoint *checkpoint, uint32_t container, uint64_t begin,
+            uint64_t end, char text[HOLDS_BYTES])
+{
+    const struct cairn_layout *layout = checkpoint->layout;
+    const struct cairn_piece *first = NULL, *last = NULL;
+
+    for (size_t i = 0; i < cairn_layout_piece_count(layout); i++) {
+        const struct cairn_piece *piece = cairn_layout_piece(layout, i);
+
+        if (piece->container != container || piece->offset_bytes >= end ||
+            cairn_box_end(cairn_layout_tensor(layout, piece->tensor), piece) <= begin)
+            continue;
+        if (!first || piece->offset_bytes < first->offset_bytes)
+            first = piece;
+        if (!last || piece->offset_bytes > last->offset_bytes)
+            last = piece;
+    }
+    if (!first)
+        (void)snprintf(text, HOLDS_BYTES, "no tensor");
+    else if (first->tensor == last->tensor)
+        (void)snprintf(text, HOLDS_BYTES, "tensor %.200s",
+                       cairn_layout_tensor(layout, first->tensor)->name);
+    else
+        (void)snprintf(text, HOLDS_BYTES, "tensors %.200s to %.200s",
+                       cairn_layout_tensor(layout, first->tensor)->name,
+                       cairn_layout_tensor(layout, last->tensor)->name);
+}
+
+static cairn_err
+complain_of_block(const struct cairn_checkpoint *checkpoint, const struct cairn_source_sum *sum,
+                  uint64_t block, struct cairn_complaint *complaint)
+{
+    uint64_t begin = block_begin(sum, block), end = block_end(sum, block);
+    const char *path = checkpoint->containers[sum->container].path;
+    char holds[HOLDS_BYTES];
+
+    say_tensors(checkpoint, sum->container, begin, end, holds);
+    return cairn_complain(complaint, CAIRN_CORRUPT,
+                          "%s%s%s is damaged between byte %" PRIu64 " and %" PRIu64
+                          ", which hold %s: their checksum does not fit; take another copy%s",
+                          checkpoint->place.path, path && path[0] ? "/" : "", path ? path : "", begin,
+                          end, holds,
+                          sum->kind == CAIRN_SUM_CRC32
+                              ? ", or, where they were changed in place on purpose, load it in "
+                                "PyTorch and save it anew"
+                              : "");
+}
+
 cairn_err
-cairn_source_sums_check(struct cairn_source_sums *sums, struct cairn_checkpoint *checkpoint,
+cairn_source_sums_check(struct cairn_source_sums *sums, const struct cairn_checkpoint *checkpoint,
                         struct cairn_handles *handles, struct cairn_complaint *complaint)
 {
     uint8_t *buffer;
-    uint64_t unfit = 0;
     cairn_err err = CAIRN_OK;
 
     if (!sums)
@@ -245,33 +296,14 @@ cairn_source_sums_check(struct cairn_source_sums *sums, struct cairn_checkpoint 
         for (uint64_t b = 0; !err && b < sum->count; b++) {
             const struct block *block = &sums->blocks[sums->first[i] + b];
             uint64_t bytes = block_end(sum, b) - block_begin(sum, b), crc;
-            bool binding = sum->kind == CAIRN_SUM_CRC64;
 
-            if (block->bytes == 0 || (block->bytes == bytes && block->crc == sum->values[b]) ||
-                (!binding && block->bytes != bytes))
+            if (block->bytes == 0 || (block->bytes == bytes && block->crc == sum->values[b]))
                 continue;
             err = read_block(checkpoint, handles, sum, b, buffer, &crc, complaint);
-            if (err || crc == sum->values[b])
-                continue;
-            if (binding)
-                err = cairn_complain(complaint, CAIRN_CORRUPT,
-                                     "%s/%s is damaged between byte %" PRIu64 " and %" PRIu64
-                                     ": its checksum does not fit; take another copy",
-                                     checkpoint->place.path,
-                                     checkpoint->containers[sum->container].path,
-                                     block_begin(sum, b), block_end(sum, b));
-            else if (unfit++ < WARNINGS_MAX)
-                err = cairn_checkpoint_warn(
-                    checkpoint,
-                    "%s: the zip checksum of bytes %" PRIu64 " to %" PRIu64
-                    " does not fit; the file is damaged, or was saved without checksums",
-                    checkpoint->containers[sum->container].path, block_begin(sum, b),
-                    block_end(sum, b));
+            if (!err && crc != sum->values[b])
+                err = complain_of_block(checkpoint, sum, b, complaint);
         }
     }
-    if (!err && unfit > WARNINGS_MAX)
-        err = cairn_checkpoint_warn(checkpoint, "%" PRIu64 " more zip checksums do not fit",
-                                    unfit - WARNINGS_MAX);
     free(buffer);
     return err;
 }

@@ -3,8 +3,8 @@
  * read.
  *
  * Runs come in any order, so the checksum of a block is joined from its parts (crc_join.h). A
- * block of which something was read twice, or not at all, or whose sum does not fit, is read once
- * more by itself in the end; that decides.
+ * block of which something was read twice, or only parts, or whose sum does not fit, is read once
+ * more by itself in the end; that decides. A block of which nothing was read is not looked at.
  */
 #ifndef CAIRN_TOOLS_CONVERT_SOURCE_SUMS_H
 #define CAIRN_TOOLS_CONVERT_SOURCE_SUMS_H
@@ -25,12 +25,12 @@ void cairn_source_sums_add(struct cairn_source_sums *sums, const struct cairn_mo
                            size_t count, const uint8_t *tile);
 
 /*
- * After all is read: CAIRN_CORRUPT where a binding checksum of a block that was read does not fit,
- * complained about with file and offset. What only deserves a warning becomes one of the
- * checkpoint. CAIRN_NOMEM, the errors of reading. `sums` NULL: CAIRN_OK.
+ * After all is read: CAIRN_CORRUPT where the checksum of a block of which something was read does
+ * not fit, complained about with file, offset and tensor. CAIRN_NOMEM, the errors of reading.
+ * `sums` NULL: CAIRN_OK.
  */
 CAIRN_MUST_CHECK cairn_err cairn_source_sums_check(struct cairn_source_sums *sums,
-                                                   struct cairn_checkpoint *checkpoint,
+                                                   const struct cairn_checkpoint *checkpoint,
                                                    struct cairn_handles *handles,
                                                    struct cairn_complaint *complaint);
 

@@ -31,7 +31,7 @@ struct cairn_torch_stored {
     const struct cairn_torch_dtype *dtype; /* of its class; NULL: untyped */
     uint64_t at;                           /* of its first byte in the file */
     uint64_t bytes;
-    uint32_t crc32; /* 0: not known */
+    uint32_t crc32; /* 0: none was taken */
     bool viewed;    /* a tensor of the list lies in it */
 };
 

@@ -193,3 +193,61 @@ cairn_torch_output_fini(struct cairn_torch_output *added)
     free(added->sums);
     memset(added, 0, sizeof(*added));
 }
+
+/* ---- all files of an output ---- */
+
+/* What output->state is. */
+struct outputs {
+    struct cairn_torch_output *files;
+    uint32_t count, room;
+};
+
+cairn_err
+cairn_torch_output_next(struct cairn_output *output, struct cairn_torch_output **next)
+{
+    struct outputs *outputs = output->state;
+
+    if (!outputs)
+        output->state = outputs = calloc(1, sizeof(*outputs));
+    if (!outputs)
+        return CAIRN_NOMEM;
+    if (outputs->count == outputs->room) {
+        uint32_t room = outputs->room ? 2 * outputs->room : 8;
+        struct cairn_torch_output *grown = realloc(outputs->files, room * sizeof(*grown));
+
+        if (!grown)
+            return CAIRN_NOMEM;
+        outputs->files = grown;
+        outputs->room = room;
+    }
+    *next = &outputs->files[outputs->count++];
+    memset(*next, 0, sizeof(**next));
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_torch_outputs_finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output,
+                           struct cairn_complaint *complaint)
+{
+    struct outputs *outputs = output->state;
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t i = 0; outputs && i < outputs->count && !err; i++)
+        err = cairn_torch_output_finish(output, &outputs->files[i]);
+    return err ? cairn_complain(complaint, err, "%s: the records of files cannot be made: %s",
+                                checkpoint->place.path, cairn_err_text(err))
+               : CAIRN_OK;
+}
+
+void
+cairn_torch_outputs_release(void *state)
+{
+    struct outputs *outputs = state;
+
+    if (!outputs)
+        return;
+    for (uint32_t i = 0; i < outputs->count; i++)
+        cairn_torch_output_fini(&outputs->files[i]);
+    free(outputs->files);
+    free(outputs);
+}

@@ -36,4 +36,15 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_output_finish(struct cairn_output *output
 
 void cairn_torch_output_fini(struct cairn_torch_output *added); /* zeroes are allowed */
 
+/* One more file of an output that has such files alone, for cairn_torch_output_add; they are output->state, which
+ * ends them. CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_torch_output_next(struct cairn_output *output,
+                                                   struct cairn_torch_output **next);
+
+/* A format's `finish` and `release` for such an output: what lies behind the first storage of each file; the end. */
+CAIRN_MUST_CHECK cairn_err cairn_torch_outputs_finish(const struct cairn_checkpoint *checkpoint,
+                                                      struct cairn_output *output,
+                                                      struct cairn_complaint *complaint);
+void cairn_torch_outputs_release(void *state); /* NULL is allowed */
+
 #endif

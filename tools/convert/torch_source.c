@@ -16,11 +16,10 @@ cairn_torch_source_add_sums(struct cairn_checkpoint *checkpoint, uint32_t contai
 
     for (uint32_t i = 0; i < file->storage_count && !err; i++) {
         const struct cairn_torch_stored *stored = &file->storages[i];
-        uint64_t value = stored->crc32;
 
-        if (value != 0 && stored->viewed && stored->bytes > 0)
-            err = cairn_checkpoint_add_sums(checkpoint, container, CAIRN_SUM_CRC32, stored->at,
-                                            stored->bytes, stored->bytes, &value, complaint);
+        if (stored->viewed)
+            err = cairn_checkpoint_add_storage_sum(checkpoint, container, stored->at, stored->bytes,
+                                                   stored->crc32, complaint);
     }
     return err;
 }

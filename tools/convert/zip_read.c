@@ -12,8 +12,6 @@
 #include "tools/convert/window.h"
 #include "tools/convert/zip_format.h"
 
-enum { CHECK_BYTES = 1 << 20 };
-
 /* An archive that is being read. */
 struct archive {
     const struct cairn_window *window;
@@ -482,25 +480,4 @@ cairn_zip_take(const struct cairn_zip *zip, const char *where, const struct cair
     if (err == CAIRN_OK)
         err = compare_checksum(where, entry, cairn_crc32(0, out, got));
     return err;
-}
-
-cairn_err
-cairn_zip_check(int fd, const char *where, const struct cairn_zip_entry *entry)
-{
-    uint8_t *bytes = malloc(CHECK_BYTES);
-    uint32_t crc32 = 0;
-    cairn_err err = bytes ? CAIRN_OK : CAIRN_NOMEM;
-
-    for (uint64_t done = 0; done < entry->bytes && err == CAIRN_OK;) {
-        uint64_t left = entry->bytes - done;
-        size_t part = left < CHECK_BYTES ? (size_t)left : CHECK_BYTES, got = 0;
-
-        err = cairn_file_read_at(fd, entry->at + done, bytes, part, &got);
-        if (err == CAIRN_OK && got != part)
-            err = cut_short(where, entry);
-        crc32 = cairn_crc32(crc32, bytes, got);
-        done += part;
-    }
-    free(bytes);
-    return err == CAIRN_OK ? compare_checksum(where, entry, crc32) : err;
 }

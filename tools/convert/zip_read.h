@@ -69,8 +69,4 @@ CAIRN_MUST_CHECK cairn_err cairn_zip_load(int fd, const char *where,
 CAIRN_MUST_CHECK cairn_err cairn_zip_take(const struct cairn_zip *zip, const char *where,
                                           const struct cairn_zip_entry *entry, void *out);
 
-/* Compares the checksum of an entry of any size, in bounded memory; as cairn_zip_load. */
-CAIRN_MUST_CHECK cairn_err cairn_zip_check(int fd, const char *where,
-                                           const struct cairn_zip_entry *entry);
-
 #endif

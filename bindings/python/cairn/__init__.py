@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ._job import Job
 
 __version__ = "0.1.0"
-__all__ = ["attach", "dcp", "__version__"]
+__all__ = ["attach", "dcp", "note_work", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
@@ -56,3 +56,16 @@ def attach(
     from . import _torch
 
     return _torch.attach(model, optimizer, scheduler, dataloader, extra)
+
+
+def note_work(amount: float) -> None:
+    """Says how much this rank computes in the step under way, in a unit that is the same on all ranks (tokens, FLOPs): with
+    `CAIRN_TIMING=1` a rank is then called slow for what it takes per unit, and not for longer sequences. Several in one step add up.
+    Any thread; nothing where collectives are not timed. Raises ValueError for less than 1."""
+    if not amount >= 1:
+        raise ValueError(f"the amount of work is at least 1, not {amount}")
+    import sys
+
+    timing = sys.modules.get(f"{__name__}._timing")
+    if timing is not None:
+        timing.note_work(int(amount))

@@ -23,6 +23,7 @@ from ._torch import torch
 RING_RECORDS = 1 << 14  # 1.1 MiB
 
 ALL_REDUCE, BROADCAST, REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, GATHER, SCATTER, BARRIER, SEND, RECV = range(1, 12)
+WORK = 0x101  # in place of an operation
 
 
 class _Operator(NamedTuple):
@@ -143,6 +144,11 @@ class _Timing:
         self._ring.write(record, 0)
         return record
 
+    def note_work(self, amount: int) -> None:
+        job = _job.current()
+        step = job.step if job is not None else 0
+        self._ring.write((0, 0, amount, time.monotonic_ns(), torch.distributed.get_rank(), _lib.PEER_NONE, step, 0, WORK), 0)
+
     def _watch(self, result: Any, record: Tuple[int, ...]) -> None:
         try:
             work = torch._C._distributed_c10d.Work.unbox(result[-1] if isinstance(result, (tuple, list)) else result)
@@ -165,6 +171,12 @@ def _size(value: Any) -> Tuple[int, bool]:
 
 
 _timing: Optional[_Timing] = None
+
+
+def note_work(amount: int) -> None:
+    """Says how much this rank computes in the step under way."""
+    if _timing is not None and torch.distributed.is_initialized():
+        _timing.note_work(amount)
 
 
 def install() -> None:

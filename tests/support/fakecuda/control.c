@@ -32,6 +32,7 @@ fake_injected(const char *symbol)
     for (int i = 0; i < FAULTS_MAX; i++)
         if (faults[i].nth && strcmp(faults[i].symbol, symbol) == 0 && --faults[i].nth == 0)
             code = faults[i].code;
+    fake_state_now.failed_calls += code != 0;
     pthread_mutex_unlock(&fake_lock);
     return code;
 }
@@ -90,7 +91,7 @@ fakecuda_reset(void)
     lose_nth = async_nth = 0;
     fake_state_now.register_calls = fake_state_now.pageable_copies = 0;
     fake_state_now.async_copies = fake_state_now.copied_bytes = 0;
-    fake_state_now.context_creations = fake_state_now.misuses = 0;
+    fake_state_now.context_creations = fake_state_now.misuses = fake_state_now.failed_calls = 0;
     for (int i = 0; i < FAKE_DEVICES; i++)
         atomic_store(&fake_contexts[i].error, 0);
     pthread_mutex_unlock(&fake_lock);

@@ -12,6 +12,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "client/session.h"
+#include "tests/support/loopback.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -37,11 +38,10 @@
 enum { TIMEOUT_MS = 20000, STATE_BYTES = 1 << 20, TENSOR_BYTES = 3 * CAIRN_BLOCK_BYTES, REGION_BLOCKS = 3 };
 
 static char executable[512];
-static uint32_t next_port;
 
 struct node {
-    char dir[40];
-    char log_path[64];
+    char dir[64];
+    char log_path[96];
     struct cairn_config config;
     pid_t pid;
 };
@@ -113,7 +113,7 @@ make_node(void **state)
     struct cairn_config *config;
 
     assert_non_null(node);
-    snprintf(node->dir, sizeof node->dir, "/tmp/cairn-agent-XXXXXX");
+    snprintf(node->dir, sizeof node->dir, "%s/cairn-agent-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
     assert_non_null(mkdtemp(node->dir));
     snprintf(node->log_path, sizeof node->log_path, "%s/log", node->dir);
     config = &node->config;
@@ -121,8 +121,7 @@ make_node(void **state)
     snprintf(config->job, sizeof config->job, "test");
     snprintf(config->socket, sizeof config->socket, "%s/agent.sock", node->dir);
     snprintf(config->dir, sizeof config->dir, "%s/state", node->dir);
-    snprintf(config->nodes[0].address, sizeof config->nodes[0].address, "127.0.0.1:%u",
-             20000 + ((uint32_t)getpid() % 9000) + next_port++ % 1000);
+    loopback_address(config->nodes[0].address);
     config->state_bytes = STATE_BYTES;
     config->heartbeat_interval_ms = 50;
     config->hugepages = CAIRN_CONFIG_HUGEPAGES_NEVER;

@@ -456,7 +456,8 @@ static void
 test_what_stops_the_start(void **state)
 {
     struct node *node = *state;
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    char host[CAIRN_CONFIG_ADDRESS_BYTES_MAX];
     struct cairn_config good = node->config;
     int fd;
 
@@ -473,7 +474,10 @@ test_what_stops_the_start(void **state)
     unlink(node->config.socket);
 
     fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    address.sin_port = htons((uint16_t)strtoul(strchr(good.nodes[0].address, ':') + 1, NULL, 10));
+    memcpy(host, good.nodes[0].address, sizeof host);
+    address.sin_port = htons((uint16_t)strtoul(strchr(host, ':') + 1, NULL, 10));
+    *strchr(host, ':') = 0;
+    assert_int_equal(inet_pton(AF_INET, host, &address.sin_addr), 1);
     assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
     assert_int_equal(listen(fd, 1), 0);
     assert_int_equal(wait_exit(start_process(node)), 69);

@@ -8,6 +8,7 @@
 #include "base/crc.h"
 #include "base/log.h"
 #include "base/wire.h"
+#include "tests/support/loopback.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -118,12 +119,9 @@ close_agent(uint32_t node)
 static int
 open_both(void **state)
 {
-    static uint32_t port;
-
     (void)state;
     for (uint32_t i = 0; i < NODES; i++)
-        snprintf(nodes[i].address, sizeof nodes[i].address, "127.0.0.1:%u",
-                 10000 + (uint32_t)getpid() % 2000 + 2000 * (port++ % 4));
+        loopback_address(nodes[i].address);
     for (uint32_t i = 0; i < NODES; i++)
         agents[i] = open_agent(i);
     return 0;

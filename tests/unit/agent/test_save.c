@@ -1,6 +1,7 @@
 /*
- * tests/unit/agent/test_save.c - which steps become generations: fast ones that collide are thinned out, jumps are not, and those
- * whose tensors are not held exactly once are not committed.
+ * tests/unit/agent/test_save.c - which steps become generations: fast ones that collide are thinned out, jumps are not; what was due
+ * or asked for and was given up is tried again at the steps that follow, until one is committed; and those whose tensors are not held
+ * exactly once are not committed.
  */
 #include "agent/core.h"
 
@@ -9,6 +10,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -16,16 +18,16 @@
 
 #include <cmocka.h>
 
-enum { STEP_NS = 1000000 };
+enum { STEP_NS = 1000000, SLOW_STEP_NS = 200 * STEP_NS };
 
 static struct cairn_core *
-new_core(void)
+core_every(uint64_t every_steps)
 {
     const struct cairn_core_options options = {.agent_count = 1,
                                                .group_size = 1,
                                                .slots = 2,
                                                .slot_blocks = 64,
-                                               .every_steps = 1,
+                                               .every_steps = every_steps,
                                                .incarnation = 1,
                                                .heartbeat_interval_ns = 1000 * (uint64_t)STEP_NS,
                                                .dead_after_ns = 10000 * (uint64_t)STEP_NS,
@@ -68,7 +70,7 @@ begin(struct cairn_core *core, uint64_t step, uint64_t now_ns)
 static struct cairn_core *
 thinned_core(uint64_t *now_ns)
 {
-    struct cairn_core *core = new_core();
+    struct cairn_core *core = core_every(1);
 
     *now_ns = STEP_NS;
     (void)grant_or_skip(core, (struct cairn_event){.type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 5},
@@ -230,6 +232,203 @@ records_of_another_version(void **state)
     assert_false(cairn_core_record_is_foreign((struct cairn_bytes){NULL, 0}));
 }
 
+/* ---- what is owed ---- */
+
+/* A job of one rank that is at `step`, with slow steps: nothing is thinned out. */
+static struct cairn_core *
+job_at(uint64_t every_steps, uint64_t step, uint64_t *now_ns)
+{
+    struct cairn_core *core = core_every(every_steps);
+
+    *now_ns = STEP_NS;
+    (void)grant_or_skip(core, (struct cairn_event){.type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 5, .world = 1}, *now_ns);
+    (void)grant_or_skip(core, (struct cairn_event){.type = CAIRN_EVENT_TICK}, *now_ns);
+    assert_int_equal(begin(core, step, *now_ns += SLOW_STEP_NS), CAIRN_ACTION_SKIP);
+    return core;
+}
+
+static void
+cancel(struct cairn_core *core, uint64_t step, uint64_t now_ns)
+{
+    (void)grant_or_skip(core, (struct cairn_event){.type = CAIRN_EVENT_CANCEL, .step = step}, now_ns);
+}
+
+/* The next step, whose fence comes before its copy has begun. True: it was to be a generation. */
+static bool
+begin_and_give_up(struct cairn_core *core, uint64_t step, uint64_t *now_ns)
+{
+    bool due = begin(core, step, *now_ns += SLOW_STEP_NS) == CAIRN_ACTION_GRANT;
+
+    cancel(core, step, *now_ns);
+    return due;
+}
+
+/* Asks for a snapshot; the step that is promised. */
+static uint64_t
+ask(struct cairn_core *core, uint64_t now_ns)
+{
+    struct cairn_event event = {.type = CAIRN_EVENT_OPERATOR, .operation = CAIRN_OP_SNAPSHOT, .request = 1, .now_ns = now_ns};
+    struct cairn_actions actions = {0};
+    uint64_t step = 0;
+
+    cairn_core_step(core, &event, &actions);
+    for (size_t i = 0; i < actions.count; i++)
+        if (actions.list[i].type == CAIRN_ACTION_REPLY) {
+            assert_int_equal(actions.list[i].err, CAIRN_OK);
+            step = strtoull((const char *)actions.list[i].bytes, NULL, 10);
+        }
+    cairn_actions_fini(&actions);
+    assert_int_not_equal(step, 0);
+    return step;
+}
+
+/* The step that answers the core's question of that type about a holding. */
+static struct cairn_event
+answer(const struct cairn_action *action)
+{
+    static const uint8_t manifest[64];
+    struct cairn_event event = {.type = CAIRN_EVENT_FINISHED,
+                                .holding = action->holding,
+                                .request = action->request,
+                                .generation = action->generation};
+
+    if (action->type == CAIRN_ACTION_SEAL) {
+        event.type = CAIRN_EVENT_SEALED;
+        event.bytes = manifest;
+        event.bytes_len = sizeof manifest;
+    }
+    return event;
+}
+
+/* Steps the core, and answers what it asks, until it asks nothing more; true when a generation was committed. */
+static bool
+run_to_commit(struct cairn_core *core, struct cairn_event event)
+{
+    bool committed = false, more = true;
+
+    while (more) {
+        struct cairn_actions actions = {0};
+
+        cairn_core_step(core, &event, &actions);
+        more = false;
+        for (size_t i = 0; i < actions.count; i++) {
+            const struct cairn_action *action = &actions.list[i];
+
+            committed |= action->type == CAIRN_ACTION_COMMITTED;
+            if (action->type == CAIRN_ACTION_SEAL || action->type == CAIRN_ACTION_FINISH) {
+                event = answer(action);
+                more = true;
+            }
+        }
+        event.now_ns = 0; /* later than nothing */
+        cairn_actions_fini(&actions);
+    }
+    return committed;
+}
+
+/* The copy of a step that was granted comes to its end, and is committed. */
+static void
+complete(struct cairn_core *core, uint64_t step)
+{
+    static const uint64_t crcs[5] = {1, 2, 3, 4, 5};
+    struct cairn_core_view view;
+    struct cairn_event event = {.count = 5, .crcs = crcs};
+
+    cairn_core_look(core, &view);
+    event.generation = (struct cairn_generation){view.active, step};
+    event.type = CAIRN_EVENT_BLOCKS;
+    assert_false(run_to_commit(core, event));
+    event.type = CAIRN_EVENT_DONE;
+    assert_true(run_to_commit(core, event));
+}
+
+static void
+what_was_asked_for_is_tried_until_it_is_committed(void **state)
+{
+    uint64_t now_ns, step;
+    struct cairn_core *core = job_at(1000, 8, &now_ns);
+
+    (void)state;
+    step = ask(core, now_ns);
+    assert_int_equal(step, 10);
+    assert_false(begin_and_give_up(core, 9, &now_ns));
+    for (; step < 16; step++)
+        assert_true(begin_and_give_up(core, step, &now_ns));
+    assert_int_equal(begin(core, step, now_ns += SLOW_STEP_NS), CAIRN_ACTION_GRANT);
+    complete(core, step);
+    for (step++; step < 40; step++)
+        assert_int_equal(begin(core, step, now_ns += SLOW_STEP_NS), CAIRN_ACTION_SKIP);
+    cairn_core_destroy(core);
+}
+
+static void
+what_was_due_is_tried_at_the_next_step(void **state)
+{
+    uint64_t now_ns;
+    struct cairn_core *core = job_at(100, 99, &now_ns);
+
+    (void)state;
+    assert_true(begin_and_give_up(core, 100, &now_ns));
+    assert_int_equal(begin(core, 101, now_ns += SLOW_STEP_NS), CAIRN_ACTION_GRANT);
+    complete(core, 101);
+    for (uint64_t step = 102; step < 200; step++)
+        assert_int_equal(begin(core, step, now_ns += SLOW_STEP_NS), CAIRN_ACTION_SKIP);
+    assert_int_equal(begin(core, 200, now_ns += SLOW_STEP_NS), CAIRN_ACTION_GRANT);
+    cairn_core_destroy(core);
+}
+
+/* A trainer begins nothing while the copy before is not over. */
+static void
+a_due_step_that_never_began_is_made_up_for(void **state)
+{
+    uint64_t now_ns;
+    struct cairn_core *core = job_at(100, 99, &now_ns);
+
+    (void)state;
+    assert_int_equal(begin(core, 102, now_ns += SLOW_STEP_NS), CAIRN_ACTION_GRANT);
+    complete(core, 102);
+    assert_int_equal(begin(core, 103, now_ns += SLOW_STEP_NS), CAIRN_ACTION_SKIP);
+    cairn_core_destroy(core);
+}
+
+/* While it may still be committed, nothing is captured beside it. */
+static void
+what_is_under_way_is_not_tried_again(void **state)
+{
+    uint64_t now_ns;
+    struct cairn_core *core = job_at(100, 99, &now_ns);
+    struct cairn_core_view view;
+    static const uint64_t crcs[5] = {1, 2, 3, 4, 5};
+    struct cairn_event event = {.count = 5, .crcs = crcs, .type = CAIRN_EVENT_BLOCKS};
+
+    (void)state;
+    assert_int_equal(begin(core, 100, now_ns += SLOW_STEP_NS), CAIRN_ACTION_GRANT);
+    cairn_core_look(core, &view);
+    event.generation = (struct cairn_generation){view.active, 100};
+    assert_int_equal(grant_or_skip(core, event, now_ns), 0);
+    event.type = CAIRN_EVENT_DONE; /* its seal is not answered yet */
+    assert_int_equal(grant_or_skip(core, event, now_ns), 0);
+    for (uint64_t step = 101; step < 110; step++)
+        assert_int_equal(begin(core, step, now_ns += SLOW_STEP_NS), CAIRN_ACTION_SKIP);
+    cairn_core_destroy(core);
+}
+
+/* A trainer that can never take one is asked ever more rarely: by far not at every step. */
+static void
+what_never_succeeds_is_tried_ever_more_rarely(void **state)
+{
+    uint64_t now_ns, tries = 0;
+    struct cairn_core *core = job_at(1000, 999, &now_ns);
+
+    (void)state;
+    for (uint64_t step = 1000; step < 2000; step++)
+        tries += begin_and_give_up(core, step, &now_ns);
+    assert_in_range(tries, 40, 80);
+    assert_true(begin_and_give_up(core, 2000, &now_ns));
+    assert_true(begin_and_give_up(core, 2001, &now_ns));
+    cairn_core_destroy(core);
+}
+
 int
 main(void)
 {
@@ -239,6 +438,11 @@ main(void)
         cmocka_unit_test(what_is_not_whole_is_refused),
         cmocka_unit_test(late_news_of_a_refusal),
         cmocka_unit_test(records_of_another_version),
+        cmocka_unit_test(what_was_asked_for_is_tried_until_it_is_committed),
+        cmocka_unit_test(what_was_due_is_tried_at_the_next_step),
+        cmocka_unit_test(a_due_step_that_never_began_is_made_up_for),
+        cmocka_unit_test(what_is_under_way_is_not_tried_again),
+        cmocka_unit_test(what_never_succeeds_is_tried_ever_more_rarely),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -224,6 +224,47 @@ test_noise_in_a_ring(void **state)
     end_ring(&file);
 }
 
+/* NCCL's plugin alone writes, which names no step and sees no end: who is waited for is named all the same. */
+static void
+test_a_hang_by_counts(void **state)
+{
+    struct ring_file files[2] = {make_ring(), make_ring()};
+    uint64_t now_ns = now_ms() * CAIRN_NS_PER_MS;
+    struct trainer trainers[2];
+
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        struct cairn_timing_record record = {.comm = 7, .enter_ns = now_ns - 60 * CAIRN_NS_PER_S, .rank = rank, .peer = rank,
+                                             .ranks = 2, .op = CAIRN_TIMING_MEMBER};
+
+        assert_true(cairn_ring_write(&files[rank].ring, &record));
+        record.op = CAIRN_ALL_REDUCE;
+        record.peer = CAIRN_PEER_NONE;
+        for (record.seq = 1; record.seq <= 101 - rank; record.seq++) { /* half a second apart, until ten seconds ago */
+            record.enter_ns += CAIRN_NS_PER_S / 2;
+            assert_true(cairn_ring_write(&files[rank].ring, &record));
+        }
+        attach(*state, &trainers[rank], rank, 2);
+        hand_over(&trainers[rank], files[rank].fd);
+    }
+    await_log(*state, "detect: verdict=1 opened: rank 1 never arrives in an operation that the others wait in");
+    await_log(*state, "rank 1 has entered 100 operations all_reduce of a communicator of 2 ranks, those that wait 101");
+    await_status(*state, "\"kind\":\"hang_compute\"");
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        struct cairn_timing_record record = {.comm = 7, .seq = 101, .rank = rank, .peer = CAIRN_PEER_NONE, .ranks = 2,
+                                             .op = CAIRN_ALL_REDUCE};
+
+        for (record.seq += rank == 0; record.seq <= 110; record.seq++) {
+            record.enter_ns = now_ms() * CAIRN_NS_PER_MS;
+            assert_true(cairn_ring_write(&files[rank].ring, &record));
+        }
+    }
+    await_log(*state, "detect: verdict=1 closed (it is over)");
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        hang_up(&trainers[rank]);
+        end_ring(&files[rank]);
+    }
+}
+
 /* What a process has written is read to its end after its death, and then its ring goes. */
 static void
 test_a_ring_of_the_dead(void **state)
@@ -256,6 +297,7 @@ main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_a_process_has_few_rings, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_a_job_too_large, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_noise_in_a_ring, start_node, end_node),
+        cmocka_unit_test_setup_teardown(test_a_hang_by_counts, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_a_ring_of_the_dead, start_node, end_node),
     };
     int exit_code;

@@ -274,6 +274,17 @@ begin_copying(struct trainer *trainer, uint64_t step)
     assert_true(fake_reaches(&trainer->agent->begins, begins + 1));
 }
 
+/* Waits until a device has been given something to copy: a fence before that gives the snapshot up. */
+static void
+await_copies(void)
+{
+    struct fakecuda_state seen;
+
+    do
+        fake_state(&seen);
+    while (usleep(100) == 0 && seen.async_copies + seen.pageable_copies == 0);
+}
+
 /* ---- the tests ---- */
 
 /* Both devices and the host in one snapshot, dozens of small tensors among them; what follows a fence
@@ -367,7 +378,7 @@ test_silent_device(void **state)
     assert_int_equal(attach(&trainer, 400), CAIRN_OK);
     fake_hold(1);
     begin_copying(&trainer, 1);
-    nanosleep(&(struct timespec){0, 50000000}, NULL);
+    await_copies();
     assert_int_equal(cairn_snapshot_captured(trainer.client), 0);
     start_ms = fake_now_ms();
     assert_int_equal(cairn_snapshot_fence(trainer.client, 0), CAIRN_TIMEOUT);
@@ -393,14 +404,17 @@ close_while_a_device_hangs(void)
 {
     struct trainer trainer;
 
-    alarm(20); /* rather than to hang */
+    alarm(60); /* rather than to hang */
     start(&trainer);
     if (attach(&trainer, 400) != CAIRN_OK)
         return 2;
     fake_hold(1);
     begin_copying(&trainer, 1);
+    await_copies();
     cairn_client_close(trainer.client);
-    _exit(0); /* it keeps what it has */
+    fake_agent_stop(trainer.agent);
+    fake_agent_destroy(trainer.agent);
+    _exit(0); /* what the driver has is its own */
 }
 
 /* A process whose device hangs for ever can end: the client is closed all the same. A fork would not do: threads of the driver that

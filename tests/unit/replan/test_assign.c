@@ -54,10 +54,27 @@ exhaustive_ms(const struct cairn_assign_problem *problem)
     return best;
 }
 
+/* The bound before any search, and as counting raises it, are not above the best. True where it was raised. */
+static bool
+check_bounds(const struct cairn_assign_problem *problem, double best_ms)
+{
+    struct cairn_sequence *sequences = cairn_sequences_sorted(problem);
+    double bound_ms, raised_ms;
+
+    assert_non_null(sequences);
+    assert_int_equal(cairn_assign_bound_ms(problem, sequences, &bound_ms), CAIRN_OK);
+    raised_ms = bound_ms;
+    cairn_assign_raise_bound(problem, sequences, 2 * best_ms, &raised_ms);
+    if (raised_ms > best_ms * (1 + 1e-9))
+        fail_msg("the bound %g is raised to %g, the best is %g", bound_ms, raised_ms, best_ms);
+    free(sequences);
+    return raised_ms > bound_ms;
+}
+
 static void
 test_small(void **test_state)
 {
-    uint32_t solved = 0, best = 0;
+    uint32_t solved = 0, best = 0, raised = 0;
     double sum = 0, worst = 1;
 
     (void)test_state;
@@ -93,6 +110,7 @@ test_small(void **test_state)
         if (assignment.bound_ms > expected * (1 + 1e-9))
             fail_msg("seed %llu: the bound is %g, the best %g", (unsigned long long)seed,
                      assignment.bound_ms, expected);
+        raised += check_bounds(&problem, expected);
         assert_true(fabs(plain_ms(&problem, assignment.pipelines) - assignment.step_ms) <=
                     1e-9 * assignment.step_ms);
         assert_true(assignment.step_ms >= expected * (1 - 1e-9));
@@ -104,8 +122,9 @@ test_small(void **test_state)
         worst = fmax(worst, assignment.step_ms / expected);
         free(assignment.pipelines);
     }
-    print_message("%u solved, %u within 0.1 %% of the best; mean %.4f, worst %.3f of it\n", solved, best,
-                  sum / solved, worst);
+    print_message("%u solved, %u within 0.1 %% of the best; mean %.4f, worst %.3f of it; %u bounds raised by counting\n", solved,
+                  best, sum / solved, worst, raised);
+    assert_true(raised > SMALL / 50);
     assert_true(solved > SMALL / 2 && sum / solved < 1.001 && worst < 1.01);
 }
 

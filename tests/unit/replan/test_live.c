@@ -305,6 +305,119 @@ test_budget(void **state)
     assert_non_null(strstr(advice, "exchange the rank's device"));
 }
 
+/* What ill ones had exchanged counts for a day, also when their entries have made room for others. */
+static void
+test_budget_of_many(void **state)
+{
+    static struct cairn_ledger ledger, read_again;
+    static uint8_t bytes[CAIRN_LEDGER_BYTES_MAX];
+    const uint32_t kinds = CAIRN_EVIDENCE_COMPUTE | CAIRN_EVIDENCE_WAITING;
+    uint64_t wall_ns = 0;
+    struct cairn_writer writer;
+    char advice[256];
+
+    (void)state;
+    cairn_ledger_init(&ledger);
+    for (uint32_t i = 0; i < 3 * CAIRN_LEDGER_MAX; i++) { /* ten minutes apart, each ended by the next */
+        struct cairn_verdict verdict = {.kind = CAIRN_SLOW_COMPUTE, .ranks = {.items = &i, .count = 1}, .since_step = i,
+                                        .until_step = CAIRN_STEP_NONE, .rate = 1.5, .confidence = 0.9};
+        struct cairn_verdicts verdicts = {.items = &verdict, .count = 1};
+
+        wall_ns += 600 * S;
+        cairn_ledger_merge(&ledger, &verdicts, &kinds, 1, wall_ns, NULL, NULL);
+    }
+    assert_int_equal(ledger.count, CAIRN_LEDGER_MAX);
+    assert_int_equal(ledger.exchanges_count, CAIRN_LEDGER_EXCHANGES_MAX);
+    for (int again = 0; again < 2; again++) { /* 96 in 16 hours */
+        cairn_ledger_advise(&ledger, &ledger.entries[ledger.count - 1], 95, advice, sizeof advice);
+        assert_non_null(strstr(advice, "(exchanges_per_day)"));
+        cairn_ledger_advise(&ledger, &ledger.entries[ledger.count - 1], 96, advice, sizeof advice);
+        assert_non_null(strstr(advice, "exchange the rank's device"));
+        cairn_writer_init(&writer, bytes, sizeof bytes);
+        cairn_ledger_pack(&ledger, &writer);
+        assert_int_equal(cairn_writer_done(&writer), CAIRN_OK);
+        assert_int_equal(cairn_ledger_unpack(bytes, writer.used_bytes, &read_again), CAIRN_OK);
+        ledger = read_again;
+    }
+    ledger.entries[ledger.count - 1].opened_wall_ns += 24 * 3600 * S; /* a day later only its own counts */
+    cairn_ledger_advise(&ledger, &ledger.entries[ledger.count - 1], 1, advice, sizeof advice);
+    assert_non_null(strstr(advice, "exchange the rank's device"));
+}
+
+/* What is uneven may begin long after the job, and end. */
+static void
+test_uneven_late(void **state)
+{
+    static const char *const patterns[] = {"garbage_collection", "sequence_length"};
+
+    (void)state;
+    for (uint32_t lengths = 0; lengths < 2; lengths++) {
+        const struct cairn_ledger_entry *entry = NULL;
+        struct job job;
+
+        start(&job);
+        steps(&job, 400, NULL);
+        assert_int_equal(job.ledger.count, 0);
+        for (uint32_t i = 0; i < 200; i++) {
+            double factors[WORLD] = {1, 1, 1, 1};
+
+            if (lengths)
+                for (uint32_t rank = 0; rank < WORLD; rank++)
+                    factors[rank] = 0.5 + (noise(&job) - 0.98) / 0.04;
+            else if (i % 4 == 0)
+                factors[i / 4 % WORLD] = 1.4;
+            steps(&job, 1, factors);
+        }
+        for (uint32_t i = 0; i < job.ledger.count; i++)
+            if (strcmp(job.ledger.entries[i].pattern, patterns[lengths]) == 0)
+                entry = &job.ledger.entries[i];
+        assert_non_null(entry);
+        assert_int_equal(entry->closed_wall_ns, 0);
+        assert_in_range(entry->detected_step, 420, 600);
+        steps(&job, 200, NULL);
+        assert_int_not_equal(entry->closed_wall_ns, 0);
+        assert_in_range(entry->until_step, 560, 800);
+        assert_int_equal(cairn_ledger_open_count(&job.ledger), 0);
+        end(&job);
+    }
+}
+
+/* Ranks whose sequences differ by step, and say so, are not slow for that; one that is slow besides is found. */
+static void
+test_work(void **state)
+{
+    struct job job;
+
+    (void)state;
+    start(&job);
+    for (uint32_t i = 0; i < 200; i++) {
+        double factors[WORLD];
+
+        for (uint32_t rank = 0; rank < WORLD; rank++) {
+            struct cairn_timing_record record = {.rank = rank, .step = job.step + 1, .op = CAIRN_TIMING_WORK, .enter_ns = job.now_ns};
+            uint64_t tokens = 2000 + (uint64_t)(4000 * (noise(&job) - 0.98) / 0.04);
+
+            factors[rank] = (double)tokens / 4000 * (rank == 1 && i >= 150 ? 1.5 : 1);
+            for (uint32_t part = 0; part < 2; part++) { /* micro-batches */
+                record.bytes = part ? tokens - tokens / 2 : tokens / 2;
+                assert_int_equal(cairn_reduce_take(job.reduces[rank], &record, job.now_ns), CAIRN_OK);
+            }
+        }
+        steps(&job, 1, factors);
+        for (uint32_t k = 0; i < 150 && k < job.ledger.count; k++) /* the plan is uneven, and that is all */
+            assert_int_equal(job.ledger.entries[k].kind, CAIRN_STRUCTURAL);
+    }
+    assert_true(cairn_ledger_suspects(&job.ledger));
+    for (uint32_t k = 0; k < job.ledger.count; k++)
+        if (job.ledger.entries[k].kind != CAIRN_STRUCTURAL) {
+            assert_int_equal(job.ledger.entries[k].kind, CAIRN_SLOW_COMPUTE);
+            assert_int_equal(job.ledger.entries[k].ranks[0], 1);
+            assert_in_range(job.ledger.entries[k].since_step, 150, 153);
+            assert_true(job.ledger.entries[k].rate > 1.4 && job.ledger.entries[k].rate < 1.6);
+        }
+    end(&job);
+}
+
 static void
 test_stopped(void **state)
 {
@@ -876,6 +989,9 @@ main(void)
         cmocka_unit_test(test_links),
         cmocka_unit_test(test_suspects),
         cmocka_unit_test(test_beyond_bounds),
+        cmocka_unit_test(test_budget_of_many),
+        cmocka_unit_test(test_uneven_late),
+        cmocka_unit_test(test_work),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -50,6 +50,40 @@ test_read(void **state)
     cairn_problem_fini(&problem);
 }
 
+/* What is written is read as the same, which is written as the same. */
+static void
+test_write(void **state)
+{
+    static const char text[] =
+        PROBLEM("3", ", \"tp\": 8, \"embed_layers\": 0.1, \"head_layers\": 5.4, \"activation_bytes\": 2,"
+                     " \"reserved_bytes\": 7, \"link_gbps\": {\"intra\": 3600, \"inter\": 400.5},"
+                     " \"current\": " PLAN("4"));
+    char *written[2] = {NULL, NULL};
+    const char *from = text;
+    size_t bytes = strlen(text);
+    struct cairn_fault fault = {""};
+
+    (void)state;
+    for (uint32_t i = 0; i < 2; i++) {
+        struct cairn_problem problem = {0};
+        struct cairn_json_writer writer;
+
+        if (cairn_problem_read(from, bytes, &problem, &fault))
+            fail_msg("%s", fault.text);
+        assert_true(problem.embed_layers >= 0.1 && problem.embed_layers <= 0.1 && problem.reserved_bytes == 7);
+        assert_int_equal(problem.current->pipelines[0].microbatches, 4);
+        cairn_json_writer_init(&writer);
+        assert_int_equal(cairn_problem_write(&problem, &writer), CAIRN_OK);
+        assert_int_equal(cairn_json_writer_done(&writer, &written[i], &bytes), CAIRN_OK);
+        cairn_json_writer_fini(&writer);
+        cairn_problem_fini(&problem);
+        from = written[i];
+    }
+    assert_string_equal(written[0], written[1]);
+    free(written[0]);
+    free(written[1]);
+}
+
 static const struct {
     const char *text;
     const char *said; /* a part of the message */
@@ -189,6 +223,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_read),
+        cmocka_unit_test(test_write),
         cmocka_unit_test(test_bad_problems),
         cmocka_unit_test(test_bad_plans),
         cmocka_unit_test(test_bad_assignments),

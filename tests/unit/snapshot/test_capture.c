@@ -658,7 +658,8 @@ test_device_error(void **state)
 
 /*
  * Two devices fail at once, and the copies of the second still run through memory that the first has pinned:
- * it is not let go of before they have ended.
+ * it is not let go of before they have ended. None of them ends before both are in flight and the first has failed, or the
+ * calls that fail would be others.
  */
 static void
 test_devices_fail_together(void **state)
@@ -669,10 +670,15 @@ test_devices_fail_together(void **state)
     prepare_devices();
     add_run(0, 0, 64 * BLOCK, 0);
     add_run(1, 0, 192 * BLOCK, 64 * BLOCK);
-    fake_speed(0, 100000);
+    fake_speed(0, 20000);
+    fake_hold(1);
     fake_fail("cuEventQuery", 8, 999); /* that of device 0, with one batch here and three there in flight, */
     fake_fail("cuEventQuery", 9, 999); /* and the first of device 1 after it */
     start(256);
+    do
+        fake_state(&live);
+    while (usleep(100) == 0 && live.failed_calls == 0);
+    fake_hold(0);
     assert_int_equal(cairn_capture_finish(capture, UINT64_MAX), CAIRN_DEVICE);
     fake_state(&live);
     assert_int_equal(live.misuses, 0);

@@ -101,7 +101,6 @@ entries_are_found_where_they_were_put(void **state)
             assert_int_equal(entry->bytes, entry_bytes[i]);
             assert_int_equal((entry->at - begins[n]) % CAIRN_ZIP_ALIGN_BYTES, 0);
             assert_int_equal(cairn_zip_load(fd, "a.zip", entry, data), CAIRN_OK);
-            assert_int_equal(cairn_zip_check(fd, "a.zip", entry), CAIRN_OK);
             for (size_t b = 0; b < entry_bytes[i]; b++)
                 assert_int_equal(data[b], (uint8_t)(i + b));
         }
@@ -125,7 +124,6 @@ damaged_data_has_another_checksum(void **state)
     entry = cairn_zip_find(&zip, "data/4");
     assert_int_equal(cairn_file_write_at(fd, entry->at + 500, "x", 1), CAIRN_OK);
     assert_int_equal(cairn_zip_load(fd, "a.zip", entry, data), CAIRN_CORRUPT);
-    assert_int_equal(cairn_zip_check(fd, "a.zip", entry), CAIRN_CORRUPT);
     assert_non_null(strstr(last_line, "a.zip is damaged: entry top/data/4"));
     cairn_zip_fini(&zip);
     assert_int_equal(cairn_file_close(fd), CAIRN_OK);

@@ -9,6 +9,7 @@
 #include "transport/transport_loop.h"
 
 #include "base/log.h"
+#include "tests/support/loopback.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -47,7 +48,7 @@ struct end {
 };
 
 static struct end ends[ENDS_MAX];
-static char addresses[ENDS_MAX][32];
+static char addresses[ENDS_MAX][LOOPBACK_TEXT_BYTES];
 static const char *address_list[ENDS_MAX];
 static struct cairn_transport_hub *hub;
 static const char *provider;
@@ -170,22 +171,6 @@ end_writable(void *context, uint32_t node)
     ((struct end *)context)->writable++;
 }
 
-/* A port that was free a moment ago. */
-static inline unsigned
-port_free(void)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET};
-    socklen_t address_len = sizeof address;
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    assert_true(fd >= 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &address_len), 0);
-    close(fd);
-    return ntohs(address.sin_port);
-}
-
 /* Prepares options of `count` nodes; a test changes them before end_open. */
 static inline void
 ends_prepare(uint32_t count)
@@ -195,7 +180,7 @@ ends_prepare(uint32_t count)
     if (strcmp(provider, "loop") == 0)
         assert_int_equal(cairn_transport_hub_create(count, &hub), CAIRN_OK);
     for (uint32_t i = 0; i < count; i++) {
-        snprintf(addresses[i], sizeof addresses[i], "127.0.0.1:%u", port_free());
+        loopback_address(addresses[i]);
         address_list[i] = addresses[i];
     }
     for (uint32_t i = 0; i < count; i++) {

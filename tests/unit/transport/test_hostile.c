@@ -301,7 +301,7 @@ test_stranger_over_libfabric(void **state)
     static uint8_t bytes[CAIRN_FRAME_BYTES_MAX];
     uint64_t posted = 0;
     const char *list[3];
-    char own[32];
+    char own[LOOPBACK_TEXT_BYTES];
 
     (void)state;
     ends_prepare(2);
@@ -312,7 +312,7 @@ test_stranger_over_libfabric(void **state)
     }
     ends_connect(0, 1);
     ends_turn_for(0.05);
-    snprintf(own, sizeof own, "127.0.0.1:%u", port_free());
+    loopback_address(own);
     options = ends[0].options;
     list[0] = own;
     list[1] = addresses[1];
