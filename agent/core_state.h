@@ -460,6 +460,8 @@ bool due_is(struct cairn_core *core, uint64_t step, bool *thinned_out);
 /* How a generation of the active epoch ended. */
 void due_committed(struct cairn_core *core, struct cairn_generation generation);
 void due_given_up(struct cairn_core *core, struct cairn_generation generation);
+/* It was complete, and what the ranks registered does not fit together: the same again would end the same, so it is not owed. */
+void due_refused(struct cairn_core *core, struct cairn_generation generation);
 /* Trainers begin anew: nothing is owed any more. */
 void due_forget(struct cairn_core *core);
 

@@ -352,6 +352,7 @@ settle(struct cairn_core *core, struct facts *facts)
         case TILING_BAD:
             facts->vetoed = true;
             tiling_refused(core, facts);
+            due_refused(core, facts->generation);
             facts_retain(core);
             save_grant_pending(core);
             return;

@@ -187,7 +187,6 @@ save_ranks(struct cairn_core *core, const struct cairn_event *event)
         core->passed_step =
             core->last_step; /* new trainers: what they begin again is not what the old ones had */
     core->tiling.refused = (struct cairn_generation){0, 0}; /* they may fit together now */
-    core->tiling.told = 0;
     if (event->count == 0)
         core->tiling.refusal[0] = '\0';
     core->own_blocks = event->blocks;

@@ -13,7 +13,7 @@
  *
  * What is not answered is asked again. Members answer from the manifest that they have sealed, so they keep no state, and a first
  * member that has restarted begins anew. A generation of a bad combination is given up by everyone alike; the next due step
- * is skipped, and its trainers are told why; those after that are tried again, for they may have registered anew.
+ * is skipped, and its trainers are told why; the one after that is tried again, for they may have registered anew.
  */
 #include "agent/core_state.h"
 
@@ -257,12 +257,11 @@ tiling_refused(struct cairn_core *core, const struct facts *facts)
     const struct tiling_verdict *verdict = tiling_verdict_on(core, combine(core->table, facts->layouts));
     const char *text = verdict ? verdict->text : "";
 
-    if (strcmp(core->tiling.refusal, text) != 0) {
+    if (strcmp(core->tiling.refusal, text) != 0)
         CAIRN_LOG_AT(WARN, "save: step=%" PRIu64 " is given up, as will be all like it: %s", facts->generation.step, text);
-        core->tiling.told = 0;
-    }
     cairn_text_clean(core->tiling.refusal, sizeof core->tiling.refusal, text);
     core->tiling.refused = facts->generation;
+    core->tiling.told = 0;
 }
 
 bool
@@ -271,8 +270,7 @@ tiling_skips(struct cairn_core *core, uint32_t rank, uint64_t step)
     struct tiling_state *state = &core->tiling;
     uint64_t bit = UINT64_C(1) << rank;
 
-    if (state->refused.step == 0 || state->refused.epoch != core->active || step <= state->refused.step ||
-        ((state->told & bit) && step - state->refused.step > core->options.every_steps))
+    if (state->refused.step == 0 || state->refused.epoch != core->active || step <= state->refused.step || (state->told & bit))
         return false;
     state->told |= bit;
     return true;

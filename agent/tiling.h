@@ -50,7 +50,7 @@ struct tiling_state {
     uint32_t own_digest;
     struct cairn_tiling *own; /* of the part with that digest; NULL: it has no manifest */
     struct cairn_generation refused; /* newest that was given up for its tiling since the last commit; step 0: none */
-    uint64_t told; /* local ranks that were told of `refusal` */
+    uint64_t told; /* local ranks that have heard of it */
     char refusal[TILING_TEXT_BYTES]; /* why, until something is committed */
     struct tiling_audit audit;
 };
@@ -64,10 +64,7 @@ enum tiling_word { TILING_UNKNOWN = 0, TILING_GOOD, TILING_BAD };
 enum tiling_word tiling_look(struct cairn_core *core, const struct facts *facts);
 /* A generation is given up for its tiling. */
 void tiling_refused(struct cairn_core *core, const struct facts *facts);
-/*
- * A step that is not captured here, because one before it was given up for its tiling: the next due one, the same on all nodes; and
- * one for each local rank, which is told why, also where steps take less time than the news.
- */
+/* A step that is not captured here, because one before it was given up for its tiling: the next due one of each local rank, which is told why. */
 bool tiling_skips(struct cairn_core *core, uint32_t rank, uint64_t step);
 /* The sum of a packed manifest of the own part; 0 of what is none. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err tiling_sum_of(struct cairn_core *core, const uint8_t *manifest, size_t len, uint64_t *sum);

@@ -32,7 +32,9 @@ holders_before(const struct world *world, uint64_t life, uint32_t member, uint32
 enum layout_kind
 layout_kind(const struct world *world, uint64_t life, uint64_t step, uint32_t members)
 {
-    if (!world->setup.untiled || (step / (BAD_RUN * world->setup.every_steps) + life) % BAD_EVERY != 1 ||
+    uint64_t every = world->setup.asked_for ? 1 : world->setup.every_steps;
+
+    if (!world->setup.untiled || (step / (BAD_RUN * every) + life) % BAD_EVERY != 1 ||
         holders_before(world, life, members, 0) < 2)
         return LAYOUT_GOOD;
     return life % 2 ? LAYOUT_UNEVEN : LAYOUT_DOUBLE;
