@@ -179,7 +179,7 @@ capture(struct cairn_core *core, uint64_t step, uint64_t more, uint64_t now_ns)
 static void
 what_is_not_whole_is_refused(void **state)
 {
-    struct cairn_core *core = new_core();
+    struct cairn_core *core = core_every(1);
     struct cairn_core_view view;
     uint64_t now_ns = STEP_NS;
 
@@ -208,7 +208,7 @@ what_is_not_whole_is_refused(void **state)
 static void
 late_news_of_a_refusal(void **state)
 {
-    struct cairn_core *core = new_core();
+    struct cairn_core *core = core_every(1);
     uint64_t now_ns = STEP_NS;
 
     (void)state;
@@ -217,6 +217,23 @@ late_news_of_a_refusal(void **state)
     assert_false(capture(core, 1, 0, now_ns));
     assert_int_equal(begin(core, 4, now_ns += STEP_NS), CAIRN_ACTION_SKIP);
     assert_int_equal(begin(core, 5, now_ns += STEP_NS), CAIRN_ACTION_GRANT);
+    cairn_core_destroy(core);
+}
+
+/* With rare generations too one due step is skipped, and a refused one is not owed: nothing is tried before the next is due. */
+static void
+a_refused_step_is_not_owed(void **state)
+{
+    struct cairn_core *core = core_every(10);
+    uint64_t now_ns = STEP_NS;
+
+    (void)state;
+    (void)grant_or_skip(core, (struct cairn_event){.type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 1}, now_ns);
+    assert_int_equal(begin(core, 10, now_ns += STEP_NS), CAIRN_ACTION_GRANT);
+    assert_false(capture(core, 10, 0, now_ns));
+    for (uint64_t step = 11; step <= 20; step++) /* 20: because of the refusal */
+        assert_int_equal(begin(core, step, now_ns += STEP_NS), CAIRN_ACTION_SKIP);
+    assert_int_equal(begin(core, 21, now_ns += STEP_NS), CAIRN_ACTION_GRANT);
     cairn_core_destroy(core);
 }
 
@@ -437,6 +454,7 @@ main(void)
         cmocka_unit_test(a_jump_is_not_thinned_out),
         cmocka_unit_test(what_is_not_whole_is_refused),
         cmocka_unit_test(late_news_of_a_refusal),
+        cmocka_unit_test(a_refused_step_is_not_owed),
         cmocka_unit_test(records_of_another_version),
         cmocka_unit_test(what_was_asked_for_is_tried_until_it_is_committed),
         cmocka_unit_test(what_was_due_is_tried_at_the_next_step),
