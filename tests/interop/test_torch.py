@@ -34,6 +34,11 @@ RANDOM = random.Random(os.environ.get("SEED") or None)
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("CAIRN_") and name != "PYTHONPATH"}
 
 
+def lead_group():
+    os.setpgrp()
+    harness.die_with_parent()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def built():
     if not os.path.exists(harness.CAIRN):
@@ -87,11 +92,10 @@ class Run:
                     "TMPDIR": self.scratch,
                     **(env or {}),
                 },
-                preexec_fn=harness.die_with_parent,
                 stdin=subprocess.DEVNULL,
                 stdout=err,
                 stderr=err,
-                preexec_fn=os.setpgrp,
+                preexec_fn=lead_group,
             )
         Run.started.append(self)
 
