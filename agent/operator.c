@@ -270,7 +270,9 @@ answer_snapshot(struct cairn_agent *agent, struct request *request)
                        err == CAIRN_NOT_FOUND ? "no trainer takes snapshots on this node now (none "
                                                 "is attached, or a restore runs): start the "
                                                 "trainers, or ask an agent whose node trains"
-                                              : cairn_err_text(err));
+                       : err == CAIRN_AGAIN ? "no step has ended since this agent started, so that it does not know "
+                                              "which one can still be taken: ask again after the next step"
+                                            : cairn_err_text(err));
         return;
     }
     cairn_json_writer_init(&writer);
@@ -294,6 +296,8 @@ foresee_snapshot(struct cairn_agent *agent, struct request *request)
     request->step = view.last_step + 2;
     if (view.frozen || view.self_member == UINT32_MAX || agent->registered_ranks == 0)
         request->restored.outcome.err = CAIRN_NOT_FOUND;
+    else if (view.last_step == 0)
+        request->restored.outcome.err = CAIRN_AGAIN;
     answer_snapshot(agent, request);
 }
 

@@ -70,6 +70,8 @@ restore_operator(struct cairn_core *core, const struct cairn_event *event)
     if (event->operation == CAIRN_OP_SNAPSHOT) {
         if (core->frozen || core->self_member == UINT32_MAX || core->own_ranks == 0)
             err = CAIRN_NOT_FOUND; /* nobody trains here */
+        else if (core->last_step == 0)
+            err = CAIRN_AGAIN; /* an agent that has just started does not know where the job is */
         else
             snprintf(text, sizeof text, "%" PRIu64, due_ask(core));
     } else if (core->restore.state != RESTORE_IDLE) {

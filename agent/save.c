@@ -462,12 +462,16 @@ save_cancel(struct cairn_core *core, const struct cairn_event *event)
 {
     struct cairn_generation generation = {core->active, event->step};
     struct holding *holding;
+    bool waited;
 
     if (event->rank >= core->own_ranks || core->frozen || core->self_member == UINT32_MAX)
         return;
-    if (core->pending[event->rank].step == event->step)
+    waited = core->pending[event->rank].waiting && core->pending[event->rank].step == event->step;
+    if (waited)
         core->pending[event->rank].waiting = false;
     holding = holding_find(core, generation, core->self_member);
+    if (!waited && !holding && !facts_find(core, generation))
+        return; /* it was not due, which the trainer had not heard yet: there is nothing to vote about */
     if (holding && (holding->done & (UINT64_C(1) << event->rank)))
         return;
     if (cairn_generation_compare(generation, core->committed) > 0)

@@ -236,7 +236,7 @@ reason_text(uint32_t reason)
     case CAIRN_REASON_CLOSING:
         return "it closes, or registers anew";
     default:
-        return "it refuses what was copied";
+        return "it was told to, or refuses what was copied";
     }
 }
 

@@ -108,7 +108,7 @@ out_of_reach(struct bound *bound, double step_ms)
         if (bound->places < i + 1 || fmin(bound->own_ms - lost_ms, bound->room_ms) * (1 + MARGIN) < work_ms)
             return true;
         above_ms = sequences[i].cost_ms;
-        loss = least_loss(bound, work_ms);
+        loss = fmax(loss, least_loss(bound, work_ms)); /* who holds a longer one loses here, too */
     }
     return false;
 }

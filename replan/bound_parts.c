@@ -23,7 +23,7 @@ enum {
     LEVELS = CAIRN_PARTS_MAX * MICROBATCHES + 2,
     RAISES_MAX = 40
 };
-#define WORK_PER_DEVICE 375e3 /* places of the table that are looked at: ten milliseconds for 64 devices, and at most eight times that */
+#define WORK_PER_DEVICE 375e3 /* places of the table that are looked at: ten milliseconds for 64 devices, and at most four times that */
 
 /* Dependents of one size that add the same, rounded up. */
 struct level {
@@ -139,7 +139,7 @@ cairn_parts_create(const struct cairn_fleet *fleet, struct cairn_parts **out)
         return CAIRN_NOMEM;
     parts->fleet = fleet;
     parts->work_layers = cairn_problem_work_layers(fleet->problem);
-    parts->work_left = WORK_PER_DEVICE * fmin(512, fmax(64, fleet->device_count));
+    parts->work_left = WORK_PER_DEVICE * fmin(256, fmax(64, fleet->device_count));
     err = list_kinds(parts);
     if (err)
         cairn_parts_destroy(parts);

@@ -192,8 +192,8 @@ belongs(const struct cairn_detector *detector, uint32_t index, const struct caus
                touches(detector->topology, channel, cause->node);
     if (index == cause->channel)
         return true;
-    if (channel->comm == CAIRN_COMM_NONE)
-        return detector->channels[cause->channel].comm == CAIRN_COMM_NONE &&
+    if (channel->members == 2)
+        return detector->channels[cause->channel].members == 2 &&
                ((channel->source == cause->source && channel->target == cause->target) ||
                 (channel->source == cause->target && channel->target == cause->source) ||
                 between_same_nodes(detector->topology, channel, cause));
@@ -327,7 +327,7 @@ say(struct cairn_detector *detector, bool *open, const struct cause *cause)
                  rings > 0 ? "; a ring of more than two ranks is as slow as its slowest link, and no "
                              "other channel tells which"
                            : "");
-        if (!err && detector->channels[cause->channel].comm == CAIRN_COMM_NONE)
+        if (!err && detector->channels[cause->channel].members == 2)
             err = join_pairs(detector, index, cause);
     }
     return err;

@@ -255,6 +255,7 @@ cairn_detect_links(struct cairn_detector *detector)
     for (uint32_t i = 0; i < detector->channel_count; i++) {
         struct cairn_channel *channel = &detector->channels[i];
 
+        channel->warm = false;
         if (isnan(channel->transfer) || isnan(channel->normal))
             continue;
         if (detector->classes[channel->class_index].sigma <= 0)

@@ -16,7 +16,8 @@
 static const double score_min = 7;
 static const double share_of_wait = 0.25;  /* of the culprit's delay that a victim waits longer */
 static const double jump_of_noise = 0.954; /* the median distance of two values, in their standard deviation */
-static const double growth_min = 1.5, growth_kept = 0.95; /* by chance it seems more; of it, from step to step, while old values are judged */
+static const double growth_min = 1.5;   /* less may be chance */
+static const double growth_kept = 0.95; /* of it, from step to step, while old values are judged */
 enum { NOISE_RANKS_MIN = 3, NOISY_STEPS = 8, STEPS_MIN = 4, QUIET_STEPS = 6, WINDOW = CAIRN_SHIFT_WINDOW, NORMAL_STEPS_MAX = 256, LOAD_STEPS = 16 };
 
 /* The least shift that counts: ln(1.06). */

@@ -119,6 +119,10 @@ find_channel(struct cairn_detector *detector, uint32_t rank, uint32_t lane,
     } else {
         channel->comm = lane / 16;
         channel->members = detector->topology->comms[channel->comm].count;
+        if (channel->members == 2) { /* a ring of two is a pair */
+            channel->source = detector->topology->comms[channel->comm].ranks[0];
+            channel->target = detector->topology->comms[channel->comm].ranks[1];
+        }
     }
     channel->path = path_of(detector->topology, channel);
     channel->class_index = class_of(detector->topology, channel);

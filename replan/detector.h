@@ -74,7 +74,7 @@ struct cairn_slot {
 struct cairn_channel {
     uint64_t key;
     uint32_t comm; /* CAIRN_COMM_NONE of pairs */
-    uint32_t source, target; /* of pairs */
+    uint32_t source, target; /* of pairs, and of communicators of two */
     uint32_t members;
     uint64_t path; /* equal for channels over the same links: those of a pair of ranks, or all rings over the same nodes */
     uint32_t class_index; /* of channels that may be compared */

@@ -52,8 +52,10 @@ live_take_counts(struct live_rank *rank, const struct cairn_report *report)
     progress->active_ns = report->active_ns;
     progress->gap_ns = report->gap_ns;
     progress->is_whole = report->counts_whole;
-    memcpy(progress->counts, report->counts, report->count_count * sizeof *report->counts);
-    qsort(progress->counts, progress->count_count, sizeof *progress->counts, compare_counts);
+    if (report->count_count > 0) {
+        memcpy(progress->counts, report->counts, report->count_count * sizeof *report->counts);
+        qsort(progress->counts, progress->count_count, sizeof *progress->counts, compare_counts);
+    }
     return CAIRN_OK;
 }
 

@@ -10,7 +10,8 @@
  * unknown. It is so too where some operations of a communicator are seen to end and others never are, or sends and receives
  * never are: the rank may have waited in those, and must not be called slow for it. A record without a step belongs to the last step that any of the rank's rings named.
  *
- * Operations that name no step are counted all the same (replan/tally.h), so that a job of which NCCL's plugin alone writes can be said to hang.
+ * Operations that name no step are counted all the same (replan/tally.h), so that a job of which NCCL's
+ * plugin alone writes can be said to hang.
  *
  * Pure: no clock, no I/O. About 180 KiB per rank, and 16 bytes per operation of the step under way.
  */

@@ -321,8 +321,7 @@ cairn_search(const struct cairn_fleet *fleet, double bound_ms, const struct cair
                             .bound_ms = bound_ms,
                             .work_layers = cairn_problem_work_layers(fleet->problem),
                             .step_ms = INFINITY};
-    const struct cairn_division *improved = NULL;
-    uint32_t moves = MOVES_MAX, first_moves;
+    uint32_t moves = MOVES_MAX;
     cairn_err err;
 
     search.sets.fleet = fleet;
@@ -337,13 +336,9 @@ cairn_search(const struct cairn_fleet *fleet, double bound_ms, const struct cair
     /* With a plan, however long its step, the time limit counts. */
     for (uint32_t i = 0, sets = search.sets.count; !err && !search.plan && i < sets; i++)
         err = try_shortest(&search, &search.sets.sets[i]);
-    for (uint32_t i = 0; !err && i < search.sets.count && !over(&search); i++) {
+    /* All sets first, which takes less than improving what one of them has led to. */
+    for (uint32_t i = 0; !err && i < search.sets.count && !over(&search); i++)
         err = try_set(&search, &search.sets.sets[i]);
-        first_moves = MOVES_AT_ONCE;
-        if (!err && search.kept_count > 0 && search.kept[0] != improved) /* what is better now spares work on other sets */
-            err = improve(&search, 0, &first_moves);
-        improved = search.kept_count > 0 ? search.kept[0] : NULL;
-    }
     for (uint32_t i = 0; !err && i < search.kept_count; i++)
         err = improve(&search, i, &moves);
     for (uint32_t i = 0; i < search.kept_count; i++)

@@ -1,5 +1,6 @@
 /*
- * replan/tally.h - how many operations one rank has entered, by communicator and operation: what tells who never came when a job stands still.
+ * replan/tally.h - how many operations one rank has entered, by communicator and operation: what tells who never came
+ * when a job stands still.
  *
  * Only operations of a source that numbers each operation of a communicator for itself are counted, as NCCL's plugin does: of collectives
  * the last number is the count, whatever was lost on the way. Sends and receives have no number and are counted here, per peer, so

@@ -42,12 +42,13 @@ INTEROP_JOBS_MAX = 4
 # Names without their suffix.
 LONGEST_FIRST = ["test_demo", "test_agent",
                  "test_convert_deepspeed", "test_torch", "test_fsdp1", "test_convert_megatron_dist", "test_convert_dcp", "test_dcp",
-                 "test_torch_more", "test_convert_megatron", "test_detection", "test_convert_map", "test_coverage",
-                 "test_torch_bad_input", "test_torch_fence", "test_timing", "test_torch_device",
+                 "test_torch_bad_input", "test_torch_more", "test_convert_megatron", "test_detection", "test_convert_map",
+                 "test_torch_fence",
                  "test_formats", "test_convert", "test_conversion", "test_capture", "test_device", "test_model", "test_process",
                  "test_spill", "test_catalog", "test_transport", "test_job"]
 # Of interop: what imports the same for long, or starts the same server, runs in one process, under the name of the first.
 TOGETHER = [["test_convert_deepspeed", "test_convert_to_deepspeed", "test_convert_deepspeed_experts"],
+            ["test_torch_bad_input", "test_coverage", "test_timing", "test_torch_device"],
             ["test_convert_dcp", "test_convert_torch", "test_convert_bad_input", "test_torch_file", "test_safetensors"]]
 FUZZ_SECONDS = int(os.environ.get("FUZZ_SECONDS", "60"))  # for each fuzzer
 

@@ -200,6 +200,13 @@ class Job(unittest.TestCase):
         self.cluster.train(**options)
         return self.cluster.wait_committed(self.cluster.committed())
 
+    def stop_trainers(self):
+        """Ends them; returns when every agent knows, and what they have not finished is settled among the agents."""
+        self.cluster.stop_trainers()
+        wait_for("the agents know", lambda: all(
+            self.cluster.log(i).count("trainer attached") == self.cluster.log(i).count("trainer left") for i in range(3)))
+        time.sleep(0.5)
+
     def healthy(self):
         """The status as soon as nothing is wrong with it."""
         def look():
@@ -329,8 +336,7 @@ class Job(unittest.TestCase):
     def test_verify(self):
         self.train()
         self.healthy()
-        self.cluster.stop_trainers()
-        time.sleep(0.5)
+        self.stop_trainers()
         code, answer, _ = cairn("verify", *self.agent)
         self.assertEqual((code, answer["verdict"], answer["bad_blocks"]), (OK, "good", 0))
         self.assertGreater(answer["checked_bytes"], 0)
@@ -355,8 +361,7 @@ class Job(unittest.TestCase):
     def test_a_flipped_byte_in_memory_is_found_and_repaired(self):
         self.train()
         self.healthy()
-        self.cluster.stop_trainers()
-        time.sleep(0.5)
+        self.stop_trainers()
         for kind in ("-data", "-parity"):
             self.flip(1, kind)
             code, answer, _ = cairn("verify", *self.agent)
@@ -372,8 +377,7 @@ class Job(unittest.TestCase):
     def test_damage_beyond_the_parity_is_loss(self):
         self.train()
         self.healthy()
-        self.cluster.stop_trainers()
-        time.sleep(0.5)
+        self.stop_trainers()
         for node in range(3):
             self.flip(node, "-data")
             self.flip(node, "-parity")

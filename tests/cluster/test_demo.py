@@ -44,6 +44,7 @@ class Demo(unittest.TestCase):
         return answer, talk
 
     def compare(self, answer):
+        """With a run without faults, one for all: a demo that is compared needs no reference of its own."""
         result = answer["loss_sha256"], answer["state_sha256"]
         self.assertTrue(all(result), answer)
         if Demo.expected is None:
@@ -83,13 +84,13 @@ class Demo(unittest.TestCase):
         self.assertEqual(answer["steps"], 60)
 
     def test_different_steps(self):
-        answer, _ = self.quick("--kill", "1@15", "--kill", "3,5@135")
+        answer, _ = self.quick("--kill", "1@15", "--kill", "3,5@135", "--no-reference")
         self.compare(answer)
         self.assertEqual(len(answer["restores"]), 2)
         self.assertTrue(all(restore["rebuilt_bytes"] > 0 for restore in answer["restores"]))
 
     def test_trainer_only(self):
-        answer, talk = self.quick("--kill", "trainer:2@20")
+        answer, talk = self.quick("--kill", "trainer:2@20", "--no-reference")
         self.compare(answer)
         self.assertEqual([restore["rebuilt_bytes"] for restore in answer["restores"]], [0], f"{answer['restores']}\n{talk}")
 
@@ -102,7 +103,7 @@ class Demo(unittest.TestCase):
 
     def test_other_shapes(self):
         for nodes, parity in ((2, 1), (4, 2), (5, 1)):
-            answer, _ = self.quick("--nodes", str(nodes), "--parity", str(parity), "--kill", "1@40")
+            answer, _ = self.quick("--nodes", str(nodes), "--parity", str(parity), "--kill", "1@40", "--no-reference")
             self.compare(answer)  # training is the same for every division
 
     def test_too_many(self):

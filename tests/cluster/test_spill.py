@@ -126,7 +126,7 @@ class Spill(unittest.TestCase):
     def test_files_are_the_state(self):
         with self.cluster() as cluster:
             cluster.start()
-            for trainer in cluster.train(steps=40, step_us=20000):
+            for trainer in cluster.train(steps=120, step_us=20000):
                 self.assertEqual(trainer.process.wait(timeout=60), OK, trainer.err())
             self.wait_quiet(cluster)
             generations = whole(self.spill)
@@ -135,7 +135,7 @@ class Spill(unittest.TestCase):
             for generation in generations:
                 check_files(name_of(self.spill, generation), generation[1])
             lines = re.findall(r"spill: committed epoch=\d+ step=(\d+) dir=(\S+)", cluster.log(0))
-            self.assertGreaterEqual(len(lines), 5, cluster.log(0))
+            self.assertGreaterEqual(len(lines), 3, cluster.log(0))
             self.assertEqual(lines[-1], (str(generations[-1][1]), name_of(self.spill, generations[-1])))
             for node in (1, 2):
                 self.assertNotIn("spill: committed", cluster.log(node))

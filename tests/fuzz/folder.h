@@ -2,11 +2,13 @@
  * tests/fuzz/folder.h - a folder of files made of one input, for checkpoints that are folders.
  *
  *     byte 0   which format it is laid out as again, of those that are written; bit 7: through a map
- *     byte 1   how many ranks it is laid out for
+ *     byte 1   what it is laid out for: bit 0: two tensor-parallel ranks, bit 1: two stages, bits 2, 3:
+ *              data-parallel ranks less 1, bits 4 to 6: enum cairn_zero, bit 7: two expert-parallel ranks, else as it was
  *     then     files: "\n=== <path>\n", and what is in it up to the next of these lines
  *
  * Lines and not lengths, so that a longer file moves what comes behind it and breaks nothing. A file
- * whose name ends in ".pt" and that is no archive is the pickle of one (archive.h). Where TMPDIR is set
+ * whose name ends in ".pt" and that is no archive is the pickle of one (archive.h), and "job.json" is what
+ * the user says of the job (--job). Where TMPDIR is set
  * the folder is in there: whoever set it removes it, also when a fuzzer ends without cleaning up.
  */
 #ifndef CAIRN_TESTS_FUZZ_FOLDER_H
@@ -24,6 +26,8 @@
 #include "tools/convert/map.h"
 
 enum { STORAGE_BYTES = 5120, FUZZ_FILES_MAX = 64, FUZZ_PATH_BYTES_MAX = 128, FUZZ_INPUT_BYTES_MAX = 1 << 18 };
+
+#define FUZZ_JOB "job.json"
 
 static char fuzz_folder[128];
 static int fuzz_folder_fd = -1;
@@ -153,15 +157,29 @@ fuzz_folder_parse(const uint8_t *bytes, size_t bytes_len, struct fuzz_file *file
 
 /* Lays a checkpoint out as another format: refused with a complaint, or literals inside of their files. */
 static inline void
-fuzz_lay_out(const struct cairn_checkpoint *checkpoint, const struct cairn_format *format,
+fuzz_lay_out(struct cairn_checkpoint *checkpoint, const struct cairn_format *format,
              uint32_t ranks)
 {
     struct cairn_output_options options = {
-        .parallelism = {.tp = 1 + ranks % 2, .pp = 1 + ranks / 2 % 2, .dp = 1 + ranks / 4 % 4}};
+        .parallelism = {.tp = 1 + ranks % 2, .pp = 1 + ranks / 2 % 2, .dp = 1 + ranks / 4 % 4,
+                        .ep = ranks / 128 % 2 * 2},
+        .zero = (enum cairn_zero)(ranks / 16 % 8)};
     struct cairn_output output = {.format = format};
     struct cairn_complaint complaint = {""};
-    cairn_err err = format->plan(checkpoint, &options, &output, &complaint);
+    char job[sizeof(fuzz_folder) + sizeof(FUZZ_JOB)];
+    cairn_err err = CAIRN_OK;
 
+    if (options.zero > CAIRN_ZERO_BF16)
+        options.zero = 0;
+    (void)snprintf(job, sizeof(job), "%s/" FUZZ_JOB, fuzz_folder);
+    if (faccessat(fuzz_folder_fd, FUZZ_JOB, F_OK, 0) == 0)
+        options.job = job;
+    if (format->prepare)
+        err = format->prepare(checkpoint, &options, &complaint);
+    if (!err)
+        err = format->plan(checkpoint, &options, &output, &complaint);
+    if (err && getenv("CAIRN_FUZZ_SAY"))
+        fprintf(stderr, "laid out: %s\n", complaint.text);
     fuzz_require(err != CAIRN_INTERNAL && (err == CAIRN_OK || complaint.text[0] != '\0'));
     for (uint32_t i = 0; !err && i < output.literal_count; i++)
         fuzz_require(output.literals[i].offset_bytes + output.literals[i].bytes_len <=

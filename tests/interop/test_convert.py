@@ -130,6 +130,17 @@ def test_a_flipped_bit_is_found(source, tmp_path):
     assert not (tmp_path / "out.safetensors").exists()
 
 
+def test_float32_from_masters(tmp_path):
+    """What training in bf16 rounded comes back whole from the optimizer's masters."""
+    for name in "dense", "experts":
+        source, rounded, back = ROOT / "tests" / "fixtures" / "megatron" / name, tmp_path / f"{name}.bf16", tmp_path / name
+        cairn("convert", source, rounded, "--to", "megatron", "--dtype", "BF16")
+        cairn("diff", source, rounded, status=1)
+        done = cairn("convert", rounded, back, "--to", "megatron", "--dtype", "F32", "-o", "json")
+        assert json.loads(done.stdout)["from_masters"] > 0
+        cairn("diff", source, back)
+
+
 def test_a_killed_process_goes_on(tmp_path):
     state = {f"layers.{i}": torch.randn(1024, 1024) for i in range(64)}
     safetensors_torch.save_file(state, tmp_path / "source.safetensors")

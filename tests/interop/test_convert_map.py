@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 from typing import Any
@@ -65,6 +66,35 @@ def test_back(models: pathlib.Path, tmp_path: pathlib.Path, family: str, spellin
     cairn("convert", tmp_path / "there", f"{tmp_path}/back/", "--to", "safetensors", "--map", family, "--set", NUMBERS[family])
     same(tensors(models / family), tensors(tmp_path / "back"))
     cairn("diff", models / family, tmp_path / "back", "--bits")
+
+
+@pytest.mark.parametrize("family", EXPERTS)
+def test_grouped_files(models: pathlib.Path, tmp_path: pathlib.Path, family: str) -> None:
+    """Files of ranks for grouped modules: what those for local experts hold, rank by rank, under the names and in the order in which
+    Transformer Engine's grouped layers have their parameters."""
+    sizes = ["--to", "megatron", "--tp", 2, "--ep", 2, "--map", family, "--set"]
+    cairn("convert", models / family, tmp_path / "local", *sizes, f"{NUMBERS[family]},expert_modules=local")
+    cairn("convert", models / family, tmp_path / "grouped", *sizes, f"{NUMBERS[family]},expert_modules=grouped")
+    files = sorted((tmp_path / "local").glob("*/*/model_optim_rng.pt"))
+    assert len(files) == 4
+    seen = 0
+    for path in files:
+        left, right = (torch.load(tmp_path / form / path.relative_to(tmp_path / "local"), weights_only=False)["model"]
+                       for form in ("local", "grouped"))
+        for name, tensor in right.items():
+            found = re.fullmatch(r"(.*\.mlp\.experts\.)(linear_fc[12]\.weight)([0-9]+)", name)
+            seen += bool(found)
+            if tensor is not None:
+                assert torch.equal(tensor, left[f"{found[1]}local_experts.{found[3]}.{found[2]}" if found else name]), name
+        numbered = [name for name in right if re.search(r"experts\.linear_fc[12]\.", name)]
+        assert [name.rsplit("experts.", 1)[1] for name in numbered[:6]] == [
+            "linear_fc1.weight0", "linear_fc1.weight1", "linear_fc1._extra_state",
+            "linear_fc2.weight0", "linear_fc2.weight1", "linear_fc2._extra_state"]
+        assert not any("local_experts" in name for name in right)
+        assert sum(tensor is not None for tensor in right.values()) == sum(tensor is not None for tensor in left.values())
+    assert seen > 0
+    report = cairn("diff", tmp_path / "local", tmp_path / "grouped", status=1).stdout
+    assert all(line.startswith("megatron/keys") for line in report.splitlines()[:-1]), report
 
 
 def same_by_name(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> None:

@@ -34,11 +34,6 @@ RANDOM = random.Random(os.environ.get("SEED") or None)
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("CAIRN_") and name != "PYTHONPATH"}
 
 
-def lead_group():
-    os.setpgrp()
-    harness.die_with_parent()
-
-
 @pytest.fixture(scope="module", autouse=True)
 def built():
     if not os.path.exists(harness.CAIRN):
@@ -53,6 +48,12 @@ def built():
 def cluster():
     with harness.Cluster(nodes=1, parity=0, state="4MiB") as cluster:
         yield cluster.start()
+
+
+def lead_a_group():
+    """Of the same session, or a trainer that starts warm could not join it."""
+    os.setpgrp()
+    harness.die_with_parent()
 
 
 class Run:
@@ -92,10 +93,10 @@ class Run:
                     "TMPDIR": self.scratch,
                     **(env or {}),
                 },
+                preexec_fn=lead_a_group,
                 stdin=subprocess.DEVNULL,
                 stdout=err,
                 stderr=err,
-                preexec_fn=lead_group,
             )
         Run.started.append(self)
 

@@ -24,6 +24,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import types
 from typing import Any, Dict, List, Sequence, Tuple
 
@@ -149,6 +150,7 @@ def become(main: types.ModuleType, request: Dict[str, Any], files: List[int]) ->
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
+    tempfile.tempdir = None  # it is looked up once
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[attr-defined]
     numpy = sys.modules.get("numpy")
     if numpy is not None:

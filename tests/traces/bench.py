@@ -8,7 +8,8 @@ Each row is a case of tests/traces/generate.c. "found" says that a verdict of th
 that it names the right rank, node, link or ranks, "rate" that its rate is within 10 % of the truth, "delay" the steps from the
 onset to the detected step (median and 99th percentile). A verdict that no fault explains is false; a victim that is
 named as a cause is one of those. A slow NIC whose node is crossed by the very channels that cross another node is a row of its own,
-`nic_anywhere`: no record depends on which of them it is, and right is there who names its links and no node. Quiet jobs run for --quiet-steps steps in all. The exit status is 0 whatever the figures are.
+`nic_anywhere`: no record depends on which of them it is, and right is there who names its links and no node. Quiet jobs run for
+--quiet-steps steps in all. The exit status is 0 whatever the figures are.
 """
 import argparse
 import json

@@ -138,7 +138,7 @@ add_tensor(struct making *making, const char *canonical, const char *stored, boo
     if (err)
         return err;
     cairn_megatron_target_place(target, index);
-    index = cairn_layout_tensor_find(target->checkpoint->layout, canonical);
+    index = cairn_megatron_target_named(target, canonical);
     if (!target->placed[index]) { /* an alias: its elements are where its target's are */
         cairn_megatron_target_place(target, index);
         err = cairn_output_add_carried(target->output, index);

@@ -161,16 +161,6 @@ check_order(const struct cairn_megatron_target *target, const struct found *foun
     return CAIRN_OK;
 }
 
-/* Files of ranks with grouped modules are made of what was read from such: it has the names of local experts. */
-static cairn_err
-refuse_grouped(const struct cairn_megatron_target *target, const char *name)
-{
-    return cairn_complain(target->complaint, CAIRN_INVAL,
-                          "%s: %s is an expert of a grouped module, for which files of ranks are made of Megatron-LM's own "
-                          "alone; map with --set expert_modules=local, and for a job with grouped modules write megatron-dist",
-                          target->checkpoint->place.path, name);
-}
-
 /* Keys of a checkpoint that Megatron-LM did not save. */
 static cairn_err
 make_keys(struct cairn_megatron_target *target)
@@ -195,10 +185,6 @@ make_keys(struct cairn_megatron_target *target)
             (name.has_expert && name.expert != 0) ||
             (target->tied && strcmp(tensor->name, CAIRN_MEGATRON_OUTPUT) == 0))
             continue;
-        if (name.grouped) {
-            err = refuse_grouped(target, tensor->name);
-            break;
-        }
         found[found_count++] =
             (struct found){.class = name.has_layer                                 ? 'L'
                                     : strncmp(tensor->name, "embedding.", 10) == 0 ? 'B'

@@ -180,6 +180,25 @@ cairn_megatron_name_print(const struct cairn_megatron_name *name, bool as_stored
            append(text, star + 1, strlen(star + 1));
 }
 
+bool
+cairn_megatron_name_group(const char *name, char out[CAIRN_NAME_BYTES_MAX])
+{
+    const char *local = strstr(name, EXPERTS LOCAL), *at;
+    size_t word_bytes = 0;
+    uint32_t number, none;
+    char word[CAIRN_NAME_BYTES_MAX];
+
+    if (!local)
+        return false;
+    at = local + strlen(EXPERTS LOCAL);
+    if (!take_number(&at, &number) || *at != '.' ||
+        snprintf(word, sizeof(word), "%s%" PRIu32, at + 1, number) >= (int)sizeof(word) ||
+        !ends_grouped(word, &none, &word_bytes) || word_bytes != strlen(at + 1))
+        return false;
+    return snprintf(out, CAIRN_NAME_BYTES_MAX, "%.*s" EXPERTS "%s", (int)(local - name), name, word) <
+           CAIRN_NAME_BYTES_MAX;
+}
+
 static bool
 ends_with(const char *name, const char *ending)
 {
@@ -192,6 +211,12 @@ ends_with(const char *name, const char *ending)
 const struct cairn_megatron_rule *
 cairn_megatron_rule_of(const char *name)
 {
+    struct cairn_megatron_name parts;
+    size_t bytes = strlen(name);
+
+    if (bytes > 0 && name[bytes - 1] >= '0' && name[bytes - 1] <= '9' &&
+        cairn_megatron_name_parse(name, &parts) && parts.grouped)
+        return cairn_megatron_rule_of(parts.rest);
     for (size_t i = 0; i < RULE_COUNT; i++)
         if (ends_with(name, rules[i].name))
             return &rules[i];

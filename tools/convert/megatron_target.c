@@ -19,9 +19,21 @@ cairn_megatron_target_refuse(const struct cairn_megatron_target *target, const c
 }
 
 uint32_t
+cairn_megatron_target_named(const struct cairn_megatron_target *target, const char *name)
+{
+    const struct cairn_layout *layout = target->checkpoint->layout;
+    uint32_t tensor = cairn_layout_tensor_find(layout, name);
+    char grouped[CAIRN_NAME_BYTES_MAX];
+
+    if (tensor == UINT32_MAX && cairn_megatron_name_group(name, grouped))
+        tensor = cairn_layout_tensor_find(layout, grouped);
+    return tensor;
+}
+
+uint32_t
 cairn_megatron_target_find(const struct cairn_megatron_target *target, const char *name)
 {
-    uint32_t tensor = cairn_layout_tensor_find(target->checkpoint->layout, name);
+    uint32_t tensor = cairn_megatron_target_named(target, name);
 
     return tensor != UINT32_MAX && target->alias_of[tensor] != UINT32_MAX ? target->alias_of[tensor]
                                                                           : tensor;

@@ -63,7 +63,9 @@ cairn_err cairn_megatron_target_refuse(const struct cairn_megatron_target *targe
 /* Fills in target->keys, once its sizes are known: megatron_keys.c. Complained about. */
 CAIRN_MUST_CHECK cairn_err cairn_megatron_target_keys(struct cairn_megatron_target *target);
 
-/* A tensor of the source by name, an alias' target where it is one; UINT32_MAX. */
+/* A tensor of the source by name; of an expert's parameter, also where it has the spelling of grouped modules. UINT32_MAX. */
+uint32_t cairn_megatron_target_named(const struct cairn_megatron_target *target, const char *name);
+/* The same, an alias' target where it is one. */
 uint32_t cairn_megatron_target_find(const struct cairn_megatron_target *target, const char *name);
 
 /* Notes that a tensor has its place. */

@@ -3,8 +3,9 @@
  * read.
  *
  * Runs come in any order, so the checksum of a block is joined from its parts (crc_join.h). A
- * block of which something was read twice, or only parts, or whose sum does not fit, is read once
- * more by itself in the end; that decides. A block of which nothing was read is not looked at.
+ * block of which only parts were read has the rest read in the end; one of which something was read
+ * twice, or whose sum does not fit then, is read once more by itself, which decides. A block of
+ * which nothing was read is not looked at.
  */
 #ifndef CAIRN_TOOLS_CONVERT_SOURCE_SUMS_H
 #define CAIRN_TOOLS_CONVERT_SOURCE_SUMS_H

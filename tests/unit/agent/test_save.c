@@ -359,6 +359,26 @@ complete(struct cairn_core *core, uint64_t step)
     assert_true(run_to_commit(core, event));
 }
 
+/* An agent that has just started has seen no step: what it would promise may lie far behind the job. */
+static void
+who_knows_no_step_promises_none(void **state)
+{
+    struct cairn_event event = {.type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 5, .world = 1, .now_ns = STEP_NS};
+    struct cairn_core *core = core_every(1000);
+    struct cairn_actions actions = {0};
+
+    (void)state;
+    cairn_core_step(core, &event, &actions);
+    cairn_actions_clear(&actions);
+    event = (struct cairn_event){.type = CAIRN_EVENT_OPERATOR, .operation = CAIRN_OP_SNAPSHOT, .request = 1};
+    cairn_core_step(core, &event, &actions);
+    assert_int_equal(actions.count, 1);
+    assert_int_equal(actions.list[0].type, CAIRN_ACTION_REPLY);
+    assert_int_equal(actions.list[0].err, CAIRN_AGAIN);
+    cairn_actions_fini(&actions);
+    cairn_core_destroy(core);
+}
+
 static void
 what_was_asked_for_is_tried_until_it_is_committed(void **state)
 {
@@ -456,6 +476,7 @@ main(void)
         cmocka_unit_test(late_news_of_a_refusal),
         cmocka_unit_test(a_refused_step_is_not_owed),
         cmocka_unit_test(records_of_another_version),
+        cmocka_unit_test(who_knows_no_step_promises_none),
         cmocka_unit_test(what_was_asked_for_is_tried_until_it_is_committed),
         cmocka_unit_test(what_was_due_is_tried_at_the_next_step),
         cmocka_unit_test(a_due_step_that_never_began_is_made_up_for),

@@ -124,7 +124,7 @@ test_small(void **test_state)
     }
     print_message("%u solved, %u within 0.1 %% of the best; mean %.4f, worst %.3f of it; %u bounds raised by counting\n", solved,
                   best, sum / solved, worst, raised);
-    assert_true(raised > SMALL / 50);
+    assert_true(raised > SMALL / 100);
     assert_true(solved > SMALL / 2 && sum / solved < 1.001 && worst < 1.01);
 }
 

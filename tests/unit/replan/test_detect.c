@@ -328,6 +328,44 @@ test_any_order(void **state)
     end(&job);
 }
 
+/* Rings over the same nodes of which the first `slow_rings` are slow from step 40 to 70. */
+static const struct cairn_verdicts *
+run_rings(struct job *job, uint32_t slow_rings, double noise)
+{
+    start(job);
+    for (uint32_t step = 1; step <= 110; step++) {
+        for (uint32_t rank = 0; rank < WORLD; rank++)
+            job->now_ns[rank] += (uint64_t)(100 * MS * jitter(job));
+        for (uint32_t comm = 4; comm < 6; comm++)
+            join(job, comm, step, step,
+                 (uint64_t)(20 * MS * (1 + (jitter(job) - 1) * noise) * (step >= 40 && step < 70 && comm < 4 + slow_rings ? 1.7 : 1)));
+    }
+    return finish(job);
+}
+
+static void
+test_rings_together(void **state)
+{
+    const struct cairn_verdicts *verdicts;
+    struct job job;
+
+    (void)state;
+    verdicts = run_rings(&job, 1, 17); /* up to a third more or less: one alone could be noise */
+    assert_int_equal(verdicts->count, 0);
+    end(&job);
+    verdicts = run_rings(&job, 2, 17);
+    assert_int_equal(verdicts->count, 1);
+    assert_int_equal(verdicts->items[0].kind, CAIRN_SLOW_LINK);
+    assert_in_range(verdicts->items[0].since_step, 36, 44);
+    assert_true(verdicts->items[0].detected_step < 70);
+    end(&job);
+    verdicts = run_rings(&job, 2, 2); /* it ends, and is not found again */
+    assert_int_equal(verdicts->count, 1);
+    assert_in_range(verdicts->items[0].detected_step, 42, 48);
+    assert_in_range(verdicts->items[0].until_step, 68, 71);
+    end(&job);
+}
+
 /* Whatever numbers a rank reports for its operations, nobody keeps room for what lies between them. */
 static void
 test_numbers_far_apart(void **state)
@@ -367,7 +405,7 @@ main(void)
         cmocka_unit_test(test_quiet),     cmocka_unit_test(test_slow_rank), cmocka_unit_test(test_slow_rank_without_steps),
         cmocka_unit_test(test_slow_node), cmocka_unit_test(test_slow_link), cmocka_unit_test(test_hangs),
         cmocka_unit_test(test_hang_link), cmocka_unit_test(test_any_order),
-        cmocka_unit_test(test_numbers_far_apart)};
+        cmocka_unit_test(test_rings_together), cmocka_unit_test(test_numbers_far_apart)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
