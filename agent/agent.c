@@ -301,6 +301,8 @@ open_core(struct cairn_agent *agent, const struct cairn_sizes *sizes)
         records[i].bytes = buffers[i];
         if (load)
             CAIRN_LOG_AT(ERROR, "memory: the record of slot %u is damaged: its generation counts as lost here", i);
+        else if (cairn_core_record_is_foreign(records[i]))
+            err = CAIRN_VERSION; /* it may be of a committed generation */
     }
     if (!err) {
         core_options(agent, domains, spares, &options);
@@ -310,7 +312,10 @@ open_core(struct cairn_agent *agent, const struct cairn_sizes *sizes)
         err = cairn_core_create(&options, agent_now_ns(agent), epoch, records, &dropped,
                                 &agent->core);
     }
-    if (err)
+    if (err == CAIRN_VERSION)
+        CAIRN_LOG_AT(ERROR, "agent: another version of cairn wrote what is held here: run that version, or end this node's keeper "
+                            "process (`cairn keeper`) to give up the generations that it holds");
+    else if (err)
         CAIRN_LOG_AT(ERROR, "agent: the stored epoch cannot be used: %s", cairn_err_text(err));
     if (dropped)
         CAIRN_LOG_AT(WARN, "memory: %u records do not parse: their generations count as lost here",

@@ -87,17 +87,43 @@ list_generations(const struct inventory *inventories, uint32_t agent_count,
     return count;
 }
 
-/* True when the parts of all groups together hold every rank of the job; else says how many they
- * hold. */
 static bool
-covers_world(const struct inventory *inventories, uint32_t agent_count,
+known_committed(const struct inventory *inventories, uint32_t agent_count,
+                struct cairn_generation generation)
+{
+    for (uint32_t a = 0; a < agent_count; a++)
+        for (uint32_t h = 0; h < inventories[a].holding_count; h++)
+            if (inventories[a].holdings[h].committed &&
+                generation_is(inventories[a].holdings[h].generation, generation))
+                return true;
+    return false;
+}
+
+static bool
+known_refused(const struct inventory *inventories, uint32_t agent_count, uint64_t combination)
+{
+    for (uint32_t a = 0; a < agent_count; a++)
+        for (uint32_t i = 0; i < inventories[a].refused_count; i++)
+            if (inventories[a].refused[i] == combination)
+                return true;
+    return false;
+}
+
+/*
+ * True when the parts of all groups together hold every rank of the job, and every tensor evenly, and nobody knows that they do not
+ * fit together; else says what is missing.
+ */
+static bool
+covers_job(const struct inventory *inventories, uint32_t agent_count,
              struct cairn_generation generation, const struct cairn_roster *table,
              struct text *text)
 {
-    uint64_t ranks = 0;
+    uint64_t ranks = 0, tiling_sum = 0, combination = 0;
     uint32_t world = 0;
+    bool tiled;
 
     for (uint32_t g = 0; g < table->group_count; g++) {
+        uint64_t group_sum = 0, group_layout = 0;
         uint32_t group_ranks = 0;
 
         for (uint32_t a = 0; a < agent_count; a++)
@@ -108,17 +134,25 @@ covers_world(const struct inventory *inventories, uint32_t agent_count,
                     table->members[holding->member].group != g)
                     continue;
                 group_ranks = holding->group_ranks;
+                group_sum = holding->tiling_sum;
+                group_layout = holding->layout;
                 world = holding->world > world ? holding->world : world;
             }
         ranks += group_ranks;
+        tiling_sum = cairn_tiling_add(tiling_sum, group_sum);
+        combination = tiling_with_group(combination, group_layout);
     }
-    if (world == 0 || ranks == world)
-        return true;
-    say(text,
-        "epoch %" PRIu64 " step %" PRIu64 ": not restorable: it holds %" PRIu64
-        " of the job's %u ranks\n",
-        generation.epoch >> EPOCH_CLAIMANT_BITS, generation.step, ranks, world);
-    return false;
+    if (world != 0 && ranks != world) {
+        say(text, "epoch %" PRIu64 " step %" PRIu64 ": not restorable: it holds %" PRIu64 " of the job's %u ranks\n",
+            generation.epoch >> EPOCH_CLAIMANT_BITS, generation.step, ranks, world);
+        return false;
+    }
+    tiled = tiling_sum == 0 && (known_committed(inventories, agent_count, generation) ||
+                                !known_refused(inventories, agent_count, combination));
+    if (!tiled)
+        say(text, "epoch %" PRIu64 " step %" PRIu64 ": not restorable: its ranks do not hold every element of every tensor exactly once\n",
+            generation.epoch >> EPOCH_CLAIMANT_BITS, generation.step);
+    return tiled;
 }
 
 /* True when every group has enough; else says which has not. */
@@ -158,19 +192,7 @@ restorable(const struct inventory *inventories, uint32_t agent_count,
     }
     if (!enough)
         say(text, "\n");
-    return enough && covers_world(inventories, agent_count, generation, table, text);
-}
-
-static bool
-known_committed(const struct inventory *inventories, uint32_t agent_count,
-                struct cairn_generation generation)
-{
-    for (uint32_t a = 0; a < agent_count; a++)
-        for (uint32_t h = 0; h < inventories[a].holding_count; h++)
-            if (inventories[a].holdings[h].committed &&
-                generation_is(inventories[a].holdings[h].generation, generation))
-                return true;
-    return false;
+    return enough && covers_job(inventories, agent_count, generation, table, text);
 }
 
 static bool

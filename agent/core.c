@@ -132,6 +132,7 @@ cairn_core_destroy(struct cairn_core *core)
             holding_fini(&core->holdings[i]);
     if (core->table)
         facts_clear(core);
+    tiling_fini(core);
     cairn_roster_drop(core->table);
     cairn_roster_drop(core->ready_table);
     free(core->holders);
@@ -198,6 +199,7 @@ tick(struct cairn_core *core)
     liveness_tick(core);
     save_tick(core);
     facts_tick(core);
+    tiling_tick(core);
     rebuild_tick(core);
     restore_tick(core);
 }
@@ -228,6 +230,11 @@ dispatch_message(struct cairn_core *core, const struct cairn_event *event)
         break;
     case CAIRN_MSG_FACTS:
         facts_message(core, message);
+        break;
+    case CAIRN_MSG_LAYOUT_ASK:
+    case CAIRN_MSG_LAYOUT:
+    case CAIRN_MSG_TILED:
+        tiling_message(core, message);
         break;
     case CAIRN_MSG_CLAIM:
     case CAIRN_MSG_QUERY:
@@ -344,7 +351,8 @@ cairn_core_look(const struct cairn_core *core, struct cairn_core_view *out)
                                            core->now_ns - core->started_ns >
                                                2 * core->options.dead_after_ns,
                                     .frozen = core->frozen,
-                                    .busy = core->restore.state != RESTORE_IDLE};
+                                    .busy = core->restore.state != RESTORE_IDLE,
+                                    .refusal = core->tiling.refusal};
 }
 
 bool

@@ -9,9 +9,10 @@
  *   liveness.c  who is alive: heartbeat counters, gossiped along log2(n) fingers
  *   save.c      one generation: open, capture, stream to the parity owners, fold, seal, finish
  *   facts.c     "member i has protected its part of g" and "member i never will", spread by
- * dissemination; what is committed; what may be dropped epoch.c     claims, promises, inventories,
- * activation: the fence restore.c   the coordinator of a restore or a self-repair; choose.c picks
- * the generation rebuild.c   decoding what is lost, spread over the survivors
+ * dissemination; what is committed; what may be dropped tiling.c    do all parts together hold every
+ * tensor exactly once epoch.c     claims, promises, inventories, activation: the fence restore.c   the
+ * coordinator of a restore or a self-repair; choose.c picks the generation rebuild.c   decoding what is
+ * lost, spread over the survivors
  *
  * Invariants (checked by core_check after every event):
  *  1. A fact, yes or no, is said once per member and generation, and never taken back. (After a
@@ -163,7 +164,8 @@ enum cairn_skip {
     CAIRN_SKIP_BUSY = 2,
     CAIRN_SKIP_NOT_READY = 3,
     CAIRN_SKIP_STALE = 4, /* the job holds a later generation: the trainer began anew without restoring it */
-    CAIRN_SKIP_BEGUN = 5  /* trainers that are gone had begun the step too */
+    CAIRN_SKIP_BEGUN = 5, /* trainers that are gone had begun the step too */
+    CAIRN_SKIP_UNTILED = 6 /* the one before was given up: its tensors are not held exactly once */
 };
 
 struct cairn_action {
@@ -236,6 +238,8 @@ CAIRN_MUST_CHECK cairn_err cairn_core_create(const struct cairn_core_options *op
                                              uint64_t now_ns, struct cairn_bytes epoch_record,
                                              const struct cairn_bytes records[CAIRN_HOLDINGS_MAX],
                                              uint32_t *dropped, struct cairn_core **out);
+/* True of a record that is whole (its checksum is the caller's) but that another version of cairn wrote. */
+bool cairn_core_record_is_foreign(struct cairn_bytes record);
 void cairn_core_destroy(struct cairn_core *core);
 
 /* Takes one event and appends what is to be done to `actions` (which the caller empties with
@@ -293,6 +297,7 @@ struct cairn_core_view {
     bool met;             /* has heard of the others since the start, and is in their epoch */
     bool frozen;          /* promised a newer epoch that is not active yet */
     bool busy;            /* coordinates a restore or repair */
+    const char *refusal;  /* why generations are given up: which tensor is not held exactly once; "" */
 };
 
 void cairn_core_look(const struct cairn_core *core, struct cairn_core_view *out);

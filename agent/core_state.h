@@ -7,6 +7,7 @@
 
 #include "agent/bitset.h"
 #include "agent/core.h"
+#include "agent/tiling.h"
 #include "base/assert.h"
 #include "base/wire.h"
 #include "erasure/stripe.h"
@@ -54,6 +55,7 @@ enum cairn_planted_bug {
     BUG_HASTY_REBUILD,      /* what an agent holds that is silent for a moment is rebuilt elsewhere */
     BUG_NEVER_JOINS,        /* an agent that a restore did not hear stays outside */
     BUG_JOIN_RESTARTS,      /* an epoch that takes an agent in refuses the trainers that run */
+    BUG_TILING_UNSEEN,      /* whether the parts hold every tensor exactly once is not looked at */
     BUG_ASKS_ONCE,          /* a step that was due and was given up is not tried again */
     BUG_LAST
 };
@@ -79,6 +81,7 @@ struct seal {
     uint64_t shard_blocks;
     uint32_t ranks;          /* captured in this part */
     uint32_t world;          /* ranks of the whole job, as its trainers say; 0: unknown */
+    uint64_t tiling_sum;     /* see snapshot/tiling.h */
     uint64_t *crcs;          /* [shard_blocks], owned */
     const uint8_t *manifest; /* inside bytes */
     size_t manifest_len;
@@ -137,6 +140,7 @@ struct facts {
     uint64_t *yes;
     uint64_t *no;
     uint16_t *ranks; /* by member: how many ranks its yes stands for */
+    uint32_t *layouts; /* by member: the digest of its part's layout; 0: no yes yet */
     uint32_t world;  /* how many there must be in all; 0: unknown */
     uint32_t rounds; /* fingers that were told */
     bool committed;
@@ -231,6 +235,8 @@ struct inventory_holding {
     uint32_t bad_listed;
     uint32_t group_ranks; /* captured in all parts of its group */
     uint32_t world;       /* ranks of the whole job; 0: unknown */
+    uint64_t tiling_sum;  /* of all parts of its group */
+    uint64_t layout;      /* of all parts of its group: tiling_of_group; 0 of one that is known committed */
     struct cairn_roster *table;
 };
 
@@ -243,6 +249,8 @@ struct inventory {
     uint32_t ranks;  /* attached trainers */
     uint32_t world;  /* ranks of the whole job, as they say; 0: unknown */
     uint64_t blocks; /* of their shard */
+    uint32_t refused_count;
+    uint64_t refused[TILINGS_KNOWN]; /* combinations of layouts that are known not to fit together */
     uint32_t holding_count;
     struct inventory_holding holdings[CAIRN_HOLDINGS_MAX];
 };
@@ -355,6 +363,8 @@ struct cairn_core {
     uint32_t veto_next;
     struct cairn_generation committed;
 
+    struct tiling_state tiling; /* tiling.c */
+
     /* liveness.c */
     struct peer *peers; /* [agent_count] */
     uint64_t beat_ns;
@@ -450,6 +460,8 @@ bool due_is(struct cairn_core *core, uint64_t step, bool *thinned_out);
 /* How a generation of the active epoch ended. */
 void due_committed(struct cairn_core *core, struct cairn_generation generation);
 void due_given_up(struct cairn_core *core, struct cairn_generation generation);
+/* It was complete, and what the ranks registered does not fit together: the same again would end the same, so it is not owed. */
+void due_refused(struct cairn_core *core, struct cairn_generation generation);
 /* Trainers begin anew: nothing is owed any more. */
 void due_forget(struct cairn_core *core);
 
@@ -463,6 +475,7 @@ void seal_fini(struct seal *seal);
 struct seal_ranks {
     uint32_t captured;
     uint32_t world;
+    uint64_t tiling_sum;
 };
 CAIRN_MUST_CHECK cairn_err seal_pack(struct cairn_generation generation, uint32_t member,
                                      struct seal_ranks ranks, uint64_t shard_blocks,
@@ -516,6 +529,8 @@ void facts_answer(struct cairn_core *core, struct cairn_generation generation, u
 /* A vote has been missing for so long that only a new epoch can help. */
 bool facts_stuck(const struct cairn_core *core);
 bool facts_vetoed(const struct cairn_core *core, struct cairn_generation generation);
+/* Decides what all have said yes to, as far as it can be decided now. */
+void facts_settle_full(struct cairn_core *core);
 
 /* ---- epoch.c ---- */
 CAIRN_MUST_CHECK cairn_err epoch_load(struct cairn_core *core, struct cairn_bytes record);

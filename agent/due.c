@@ -138,6 +138,13 @@ due_given_up(struct cairn_core *core, struct cairn_generation generation)
 }
 
 void
+due_refused(struct cairn_core *core, struct cairn_generation generation)
+{
+    if (generation.step >= core->owed_step)
+        core->owed_step = 0;
+}
+
+void
 due_forget(struct cairn_core *core)
 {
     if (core->asked_here)

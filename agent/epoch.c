@@ -433,6 +433,7 @@ enter(struct cairn_core *core, struct epoch_record *record)
     bool restart = record->restart_epoch > core->restart_epoch;
 
     facts_clear(core);
+    tiling_clear(core);
     adopt(core, record);
     core->committed = (struct cairn_generation){0, 0};
     if (restart || core->self_member != UINT32_MAX)

@@ -13,6 +13,7 @@
  *
  * A yes also says how many ranks it stands for. When all are in and the sum is not the job's world (a rank trains on a node
  * that is no member), the generation would miss a part of the job: it is given up by everyone alike instead of committed.
+ * And it says the digest of its part's layout: those whose parts do not hold every tensor exactly once are given up too (tiling.c).
  *
  * Retention: a complete holding is dropped only when a later generation is known committed or it was given up.
  */
@@ -23,6 +24,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { VOTE_BYTES = 2 + 4 }; /* of each yes in a message: ranks and layout */
 
 static uint32_t
 member_count(const struct cairn_core *core)
@@ -66,6 +69,7 @@ facts_free(struct facts *facts)
     free(facts->yes);
     free(facts->no);
     free(facts->ranks);
+    free(facts->layouts);
     memset(facts, 0, sizeof *facts);
 }
 
@@ -123,7 +127,8 @@ facts_open(struct cairn_core *core, struct cairn_generation generation, bool own
     victim->yes = calloc(cairn_bitset_words(member_count(core)), sizeof(uint64_t));
     victim->no = calloc(cairn_bitset_words(member_count(core)), sizeof(uint64_t));
     victim->ranks = calloc(member_count(core), sizeof(uint16_t));
-    if (!victim->yes || !victim->no || !victim->ranks) {
+    victim->layouts = calloc(member_count(core), sizeof(uint32_t));
+    if (!victim->yes || !victim->no || !victim->ranks || !victim->layouts) {
         core->actions->failed |= own; /* a vote that is lost would leave its generation open for ever */
         facts_free(victim);
         return NULL;
@@ -139,7 +144,7 @@ send_sets(struct cairn_core *core, struct cairn_generation generation, const uin
 {
     uint32_t words = (uint32_t)cairn_bitset_words(member_count(core));
     struct cairn_message message = message_new(core, CAIRN_MSG_FACTS, core->active);
-    uint8_t bytes[2 * 8 * (CAIRN_NODES_MAX / 64) + 2 * CAIRN_NODES_MAX];
+    uint8_t bytes[2 * 8 * (CAIRN_NODES_MAX / 64) + VOTE_BYTES * CAIRN_NODES_MAX];
     struct cairn_writer writer;
 
     cairn_writer_init(&writer, bytes, sizeof bytes);
@@ -147,8 +152,11 @@ send_sets(struct cairn_core *core, struct cairn_generation generation, const uin
         cairn_write_u64(&writer, yes[w]);
     for (uint32_t w = 0; w < words; w++)
         cairn_write_u64(&writer, no[w]);
-    for (uint32_t m = 0; m < member_count(core); m++)
-        cairn_write_u16(&writer, facts ? facts->ranks[m] : 0);
+    for (uint32_t m = 0; facts && m < member_count(core); m++)
+        if (cairn_bitset_has(yes, m)) {
+            cairn_write_u16(&writer, facts->ranks[m]);
+            cairn_write_u32(&writer, facts->layouts[m]);
+        }
     message.generation = generation;
     message.total = facts ? facts->world : 0;
     message.member = member_count(core);
@@ -278,6 +286,8 @@ facts_learn_committed(struct cairn_core *core, struct cairn_generation generatio
         cairn_generation_compare(generation, core->committed) <= 0)
         return;
     core->committed = generation;
+    core->tiling.refusal[0] = '\0';
+    core->tiling.refused = (struct cairn_generation){0, 0};
     due_committed(core, generation);
     set_ready(core, generation);
     holding = core->self_member == UINT32_MAX ? NULL
@@ -335,8 +345,33 @@ settle(struct cairn_core *core, struct facts *facts)
         save_grant_pending(core);
         return;
     }
+    if (yes == n && !facts->vetoed) {
+        switch (tiling_look(core, facts)) {
+        case TILING_UNKNOWN:
+            return;
+        case TILING_BAD:
+            facts->vetoed = true;
+            tiling_refused(core, facts);
+            due_refused(core, facts->generation);
+            facts_retain(core);
+            save_grant_pending(core);
+            return;
+        case TILING_GOOD:
+            break;
+        }
+    }
     if (!facts->committed && !facts->vetoed && (yes == n || (CAIRN_PLANTED(core, BUG_COUNT_ONE_LESS) && yes + 1 == n)))
         facts_learn_committed(core, facts->generation);
+}
+
+void
+facts_settle_full(struct cairn_core *core)
+{
+    for (uint32_t i = 0; i < FACTS_MAX; i++)
+        if (core->facts[i].generation.step != 0 && !core->facts[i].vetoed && !core->facts[i].committed &&
+            cairn_generation_compare(core->facts[i].generation, core->committed) > 0 &&
+            cairn_bitset_full(core->facts[i].yes, member_count(core)))
+            settle(core, &core->facts[i]);
 }
 
 /* A later own part is complete here, so this one may have been too, and was dropped for a commit. */
@@ -375,6 +410,7 @@ facts_vote(struct cairn_core *core, struct cairn_generation generation, bool yes
         const struct seal *seal = holding ? &holding->seals[holding->position] : NULL;
 
         facts->ranks[core->self_member] = seal ? (uint16_t)seal->ranks : 0;
+        facts->layouts[core->self_member] = seal ? cairn_tiling_digest(seal->manifest, seal->manifest_len) : 0;
         if (seal && seal->world > facts->world)
             facts->world = seal->world;
     }
@@ -463,6 +499,31 @@ says_no(const struct cairn_message *message, uint32_t words)
     return false;
 }
 
+/* Of a message with whole sets. */
+static bool
+says_yes(const struct cairn_message *message, uint32_t member)
+{
+    return message->bytes[member / 8] >> (member % 8) & 1;
+}
+
+/* Two sets of members, without any that there is not, and the numbers of those that say yes. */
+static bool
+is_well_formed(const struct cairn_message *message, uint32_t n)
+{
+    uint32_t words = (uint32_t)cairn_bitset_words(n), yes = 0;
+
+    if (message->bytes_len < 16 * words)
+        return false;
+    for (uint32_t m = 0; m < 64 * words; m++) {
+        bool no = message->bytes[8 * words + m / 8] >> (m % 8) & 1;
+
+        if (m >= n && (no || says_yes(message, m)))
+            return false;
+        yes += says_yes(message, m);
+    }
+    return message->bytes_len == 16 * words + VOTE_BYTES * yes;
+}
+
 void
 facts_message(struct cairn_core *core, const struct cairn_message *message)
 {
@@ -474,7 +535,7 @@ facts_message(struct cairn_core *core, const struct cairn_message *message)
 
     if (message->epoch != core->active ||
         (core->frozen && !CAIRN_PLANTED(core, BUG_ACCEPT_OLD_EPOCH)) || message->member != n ||
-        (message->offset != FACTS_GIVEN_UP && message->bytes_len != 16 * words + 2 * n) ||
+        (message->offset != FACTS_GIVEN_UP && !is_well_formed(message, n)) ||
         message->generation.epoch != message->epoch)
         return;
     if (message->offset == FACTS_GIVEN_UP) {
@@ -499,17 +560,22 @@ facts_message(struct cairn_core *core, const struct cairn_message *message)
         uint64_t *mine = w < words ? &facts->yes[w] : &facts->no[w - words];
         uint64_t theirs = cairn_read_u64(&reader);
 
-        if (n % 64 && w % words == words - 1)
-            theirs &= (UINT64_C(1) << (n % 64)) - 1;
         grown |= (theirs & ~*mine) != 0;
         theirs_lacks |= (*mine & ~theirs) != 0;
         *mine |= theirs;
     }
     for (uint32_t m = 0; m < n; m++) {
-        uint16_t ranks = cairn_read_u16(&reader);
+        uint16_t ranks;
+        uint32_t layout;
 
+        if (!says_yes(message, m))
+            continue;
+        ranks = cairn_read_u16(&reader);
+        layout = cairn_read_u32(&reader);
         if (ranks > facts->ranks[m])
             facts->ranks[m] = ranks;
+        if (facts->layouts[m] == 0)
+            facts->layouts[m] = layout;
     }
     if (message->total <= UINT32_MAX && message->total > facts->world)
         facts->world = (uint32_t)message->total;

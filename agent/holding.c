@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RECORD_VERSION = 1 };
+enum { RECORD_VERSION = 2 };
 
 uint32_t
 holding_index(const struct cairn_core *core, const struct holding *holding)
@@ -275,6 +275,15 @@ read_parity_crcs(struct cairn_reader *reader, struct holding *holding)
             holding->parity_crcs[slot][i] = cairn_read_u64(reader);
     }
     return cairn_reader_done(reader);
+}
+
+bool
+cairn_core_record_is_foreign(struct cairn_bytes record)
+{
+    struct cairn_reader reader;
+
+    cairn_reader_init(&reader, record.bytes, record.len);
+    return record.len > 0 && cairn_read_u32(&reader) != RECORD_VERSION;
 }
 
 cairn_err

@@ -18,7 +18,7 @@
     X(CAIRN_MSG_DATA_ACK, 3, "data_ack")         /* offset: blocks folded so far */                \
     X(CAIRN_MSG_SEAL, 4, "seal")                 /* part [offset, offset + bytes_len) of a seal of `total` bytes */ \
     X(CAIRN_MSG_SEAL_ACK, 5, "seal_ack")         /* offset: bytes received so far */               \
-    X(CAIRN_MSG_FACTS, 6, "facts")               /* bytes: members that protected, members that never will, ranks; offset 1: given up */ \
+    X(CAIRN_MSG_FACTS, 6, "facts")               /* bytes: members that protected, that never will, and of each of the former u16 ranks, u32 layout; offset 1: given up */ \
     X(CAIRN_MSG_CLAIM, 7, "claim")               /* promise me this epoch */                       \
     X(CAIRN_MSG_PROMISE, 8, "promise")           /* promised, durably */                           \
     X(CAIRN_MSG_REFUSE, 9, "refuse")             /* offset: the epoch promised already */          \
@@ -40,7 +40,12 @@
     X(CAIRN_MSG_SERVICE, 25, "service")          /* agent services above the core: bytes is JSON */ \
     X(CAIRN_MSG_TIMING, 26, "timing")            /* request: a stream, offset: the number of this part; bytes: reports */ \
     X(CAIRN_MSG_TIMING_ACK, 27, "timing_ack")    /* offset: parts received so far; UINT64_MAX: begin a new stream */ \
-    X(CAIRN_MSG_VERDICTS, 28, "verdicts")        /* bytes: the ledger of verdicts */
+    X(CAIRN_MSG_VERDICTS, 28, "verdicts")        /* bytes: the ledger of verdicts */               \
+    X(CAIRN_MSG_LAYOUT_ASK, 29, "layout_ask")    /* request: digest of member's layout, stripe: divisions, first_block: prefix, offset: \
+                                                    keys received, total: the combination that it is part of */ \
+    X(CAIRN_MSG_LAYOUT, 30, "layout")            /* the same, but total: keys there are; bytes: 64 sums (u64) and keys (u64) from \
+                                                    offset on; after all divisions pieces (snapshot/tiling_pieces.c) */ \
+    X(CAIRN_MSG_TILED, 31, "tiled")              /* request: a combination of layouts; err: 0 good, AGAIN tell me, else bytes: what is wrong */
 
 enum cairn_message_type {
 #define CAIRN_MESSAGE_ENUM(symbol, value, name) symbol = value,
@@ -48,11 +53,12 @@ enum cairn_message_type {
 #undef CAIRN_MESSAGE_ENUM
 };
 
-#define CAIRN_MESSAGE_TYPE_LAST CAIRN_MSG_VERDICTS
+#define CAIRN_MESSAGE_TYPE_LAST CAIRN_MSG_TILED
 
 /*
  * Of the messages, with all that their bytes hold, told in every handshake: agents of different versions refuse each other and
  * say so. Raised with every change of what a message or a packed value on the wire looks like. 2: an inventory says who trains.
+ * 3: votes name layouts, seals and inventories the sums of their tiling.
  */
 enum { CAIRN_MESSAGE_VERSION = 3 };
 

@@ -86,13 +86,26 @@ fill_told(const struct session *session, struct operator_rank *rank,
     }
 }
 
+/* All ranks are refused together: what the parts do not fit in may be registered on any of them. */
+static void
+fill_refused(const char *refusal, struct operator_rank *rank, struct operator_uncovered_list *list)
+{
+    struct operator_uncovered item = {.rank = rank->rank, .ranks = 1};
+
+    rank->refuses = 1;
+    cairn_text_clean(item.reason, sizeof item.reason, refusal);
+    list_add(list, &item);
+}
+
 void
 operator_coverage_fill(const struct cairn_agent *agent, struct operator_node *out)
 {
     struct operator_coverage *coverage = calloc(1, sizeof *coverage);
+    struct cairn_core_view view;
 
     if (!coverage) /* the rest of the view is worth having without it */
         return;
+    cairn_core_look(agent->core, &view);
     for (uint32_t i = 0; i < SESSIONS_MAX; i++) {
         const struct session *session = &agent->sessions[i];
         struct operator_rank *rank;
@@ -111,6 +124,8 @@ operator_coverage_fill(const struct cairn_agent *agent, struct operator_node *ou
         }
         if (session->coverage)
             fill_told(session, rank, &coverage->uncovered);
+        if (view.refusal[0] && session->registered)
+            fill_refused(view.refusal, rank, &coverage->uncovered);
     }
     out->coverage = coverage;
     if (coverage->rank_count == 0)

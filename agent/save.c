@@ -186,6 +186,9 @@ save_ranks(struct cairn_core *core, const struct cairn_event *event)
     if (core->own_ranks == 0 && core->last_step > core->passed_step)
         core->passed_step =
             core->last_step; /* new trainers: what they begin again is not what the old ones had */
+    core->tiling.refused = (struct cairn_generation){0, 0}; /* they may fit together now */
+    if (event->count == 0)
+        core->tiling.refusal[0] = '\0';
     core->own_blocks = event->blocks;
     core->own_ranks = (uint32_t)min_u64(event->count, CAIRN_RANKS_PER_NODE_MAX);
     core->own_world = event->world;
@@ -401,6 +404,8 @@ save_begin(struct cairn_core *core, const struct cairn_event *event)
     if (!due)
         reply_skip(core, event->rank, event->step,
                    thinned_out ? CAIRN_SKIP_BUSY : CAIRN_SKIP_NOT_DUE);
+    else if (tiling_skips(core, event->rank, event->step))
+        reply_skip(core, event->rank, event->step, CAIRN_SKIP_UNTILED);
     else
         try_begin(core, event->rank, event->step);
 }
@@ -478,6 +483,7 @@ save_sealed(struct cairn_core *core, const struct cairn_event *event)
 {
     struct holding *holding =
         event->holding < CAIRN_HOLDINGS_MAX ? &core->holdings[event->holding] : NULL;
+    uint64_t tiling_sum = 0;
     cairn_err err;
 
     if (!holding || holding->state != CAIRN_HOLDING_OPEN || !holding->seal_asked ||
@@ -487,9 +493,11 @@ save_sealed(struct cairn_core *core, const struct cairn_event *event)
         return;
     err = event->err;
     if (!err)
+        err = tiling_sum_of(core, event->bytes, event->bytes_len, &tiling_sum);
+    if (!err)
         err = seal_pack(
             holding->generation, holding->member,
-            (struct seal_ranks){(uint32_t)__builtin_popcountll(holding->done), holding->world},
+            (struct seal_ranks){(uint32_t)__builtin_popcountll(holding->done), holding->world, tiling_sum},
             holding->data_blocks, holding->crcs, event->bytes, event->bytes_len,
             &holding->seals[holding->position]);
     if (err) {

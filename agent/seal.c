@@ -3,7 +3,7 @@
  *
  * Sent to every other member of the group, so that whoever holds parity for a member also holds
  * what is needed to know and check its part. Packed: u64 epoch, u64 step, u32 member, u32 ranks,
- * u32 world, u64 blocks, u32 manifest bytes, the manifest, one u64 CRC-64 per block, and a CRC-64
+ * u32 world, u64 sum of its tiling, u64 blocks, u32 manifest bytes, the manifest, one u64 CRC-64 per block, and a CRC-64
  * of all before it. It travels in parts, in order, go-back-N.
  */
 #include "agent/core_state.h"
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SEAL_FIXED_BYTES = 8 + 8 + 4 + 4 + 4 + 8 + 4 + 8 };
+enum { SEAL_FIXED_BYTES = 8 + 8 + 4 + 4 + 4 + 8 + 8 + 4 + 8 };
 static const uint64_t seal_bytes_max = UINT64_C(1) << 30;
 
 void
@@ -45,6 +45,7 @@ seal_pack(struct cairn_generation generation, uint32_t member, struct seal_ranks
     cairn_write_u32(&writer, member);
     cairn_write_u32(&writer, ranks.captured);
     cairn_write_u32(&writer, ranks.world);
+    cairn_write_u64(&writer, ranks.tiling_sum);
     cairn_write_u64(&writer, shard_blocks);
     cairn_write_u32(&writer, (uint32_t)manifest_len);
     cairn_write_bytes(&writer, manifest, manifest_len);
@@ -68,7 +69,7 @@ cairn_err
 seal_parse(struct seal *seal, struct cairn_generation generation, uint32_t member)
 {
     struct cairn_reader reader;
-    uint64_t blocks;
+    uint64_t blocks, tiling_sum;
     uint32_t manifest_len, ranks, world;
     const uint8_t *manifest;
     uint64_t *crcs;
@@ -81,7 +82,8 @@ seal_parse(struct seal *seal, struct cairn_generation generation, uint32_t membe
         return CAIRN_CORRUPT;
     ranks = cairn_read_u32(&reader);
     world = cairn_read_u32(&reader);
-    if (ranks > CAIRN_RANKS_PER_NODE_MAX)
+    tiling_sum = cairn_read_u64(&reader);
+    if (ranks > CAIRN_RANKS_PER_NODE_MAX || tiling_sum >= CAIRN_TILING_FIELD)
         return CAIRN_CORRUPT;
     blocks = cairn_read_u64(&reader);
     manifest_len = cairn_read_u32(&reader);
@@ -103,6 +105,7 @@ seal_parse(struct seal *seal, struct cairn_generation generation, uint32_t membe
     seal->shard_blocks = blocks;
     seal->ranks = ranks;
     seal->world = world;
+    seal->tiling_sum = tiling_sum;
     seal->manifest = manifest;
     seal->manifest_len = manifest_len;
     seal->whole = true;

@@ -255,7 +255,8 @@ session_skip(struct cairn_agent *agent, const struct cairn_action *action)
                                        [CAIRN_SKIP_BUSY] = CAIRN_REASON_BUSY,
                                        [CAIRN_SKIP_NOT_READY] = CAIRN_REASON_NOT_READY,
                                        [CAIRN_SKIP_STALE] = CAIRN_REASON_OTHER,
-                                       [CAIRN_SKIP_BEGUN] = CAIRN_REASON_BUSY};
+                                       [CAIRN_SKIP_BEGUN] = CAIRN_REASON_BUSY,
+                                       [CAIRN_SKIP_UNTILED] = CAIRN_REASON_OTHER};
     struct session *session = find_rank(agent, action->rank);
     struct cairn_session_skip skip = {.step = action->step, .reason = reasons[action->reason]};
 
@@ -284,6 +285,14 @@ session_skip(struct cairn_agent *agent, const struct cairn_action *action)
         snprintf(skip.text, sizeof skip.text,
                  "the job holds a later generation than this step: restore it before training (--resume), or give it up "
                  "with `cairn restore --fresh`");
+    if (action->reason == CAIRN_SKIP_UNTILED) {
+        struct cairn_core_view view;
+
+        cairn_core_look(agent->core, &view);
+        snprintf(skip.text, sizeof skip.text,
+                 "%s: snapshots are refused until the ranks register every element of every tensor once; those that hold "
+                 "the same number themselves as replicas", view.refusal);
+    }
     if (cairn_session_put_skip(&session->writer, &skip) != CAIRN_OK)
         session->state = SESSION_CLOSING;
     session_flush(agent, session);

@@ -7,6 +7,7 @@
  */
 #include "agent/session_state.h"
 #include "agent/sizes.h"
+#include "snapshot/layout.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -156,6 +157,29 @@ session_manifest(struct cairn_agent *agent, const struct cairn_action *action, u
     return pack_manifest(agent, &manifest, bytes, len);
 }
 
+/* Says which tensor ranks of this node describe differently, and how; where there is none, nothing. */
+static void
+say_disagreement(const struct cairn_agent *agent, char *text, size_t text_bytes)
+{
+    struct cairn_layout *layout = NULL;
+    const char *why = NULL;
+    cairn_err err = cairn_layout_create(&layout);
+
+    for (uint32_t i = 0; i < SESSIONS_MAX && !err; i++) {
+        const struct session *session = &agent->sessions[i];
+
+        for (uint32_t e = 0; session_is_rank(session) && e < session->slices.count && !err; e++) {
+            const struct cairn_slice *slice = &session->entries[e].slice;
+
+            err = cairn_layout_add(layout, session->hello.rank, slice, slice->flat_begin, slice->flat_end, 0, &why);
+            if (err == CAIRN_INVAL)
+                snprintf(text, text_bytes, "%s: what rank %u registers does not fit another rank's of this node: %s", slice->name,
+                         session->hello.rank, why ? why : cairn_err_text(err));
+        }
+    }
+    cairn_layout_destroy(layout);
+}
+
 /* A generation's record must hold the names and shapes of all tensors: found out now, not when the first is made. */
 static cairn_err
 check_record(struct cairn_agent *agent, struct session *session, char *text, size_t text_bytes)
@@ -182,14 +206,16 @@ check_record(struct cairn_agent *agent, struct session *session, char *text, siz
         return CAIRN_NOMEM;
     session->registered = true;
     err = pack_manifest(agent, &manifest, &bytes, &len);
-    session->registered = false;
-    free(manifest.block_crcs);
-    free(bytes);
     if (err) {
         snprintf(text, text_bytes, "the tensors of rank %u and of this node's other ranks do not go together: %s",
                  session->hello.rank, cairn_err_text(err));
-        return err;
+        say_disagreement(agent, text, text_bytes);
     }
+    session->registered = false;
+    free(manifest.block_crcs);
+    free(bytes);
+    if (err)
+        return err;
     layout_bytes = len - 8 * blocks;
     if (layout_bytes <= agent->layout_bytes_max)
         return CAIRN_OK;

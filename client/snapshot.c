@@ -284,7 +284,7 @@ client_take_skip(struct cairn_client *client, const struct cairn_session_skip *s
 
     pthread_mutex_lock(&client->lock);
     mine = is_awaited(client, skip->step);
-    say_it = mine && skip->reason == CAIRN_REASON_OTHER && skip->text[0] && !client->said_refused;
+    say_it = skip->reason == CAIRN_REASON_OTHER && skip->text[0] && !client->said_refused; /* late or not, it is so */
     client->said_refused |= say_it;
     if (mine) {
         client->said_silent = false;

@@ -16,6 +16,7 @@
 
 struct tiling {
     const struct cairn_layout *layout;
+    const char *container; /* what the report calls one */
     struct cairn_piece_table table;
     struct cairn_boxes index;
     struct cairn_box_stack stack;
@@ -58,9 +59,8 @@ report_overlap(struct tiling *tiling, const struct cairn_tensor *tensor,
 {
     char text[CAIRN_BOX_TEXT_BYTES];
 
-    cairn_report_add(
-        &tiling->report, "%s: pieces in containers %" PRIu32 " and %" PRIu32 " both hold %s",
-        tensor->name, a->container, b->container, cairn_box_text(where, tensor->dims, text));
+    cairn_report_add(&tiling->report, "%s: pieces in %ss %" PRIu32 " and %" PRIu32 " both hold %s", tensor->name,
+                     tiling->container, a->container, b->container, cairn_box_text(where, tensor->dims, text));
 }
 
 static cairn_err
@@ -105,11 +105,10 @@ check_tensor(struct tiling *tiling, uint32_t t, bool exactly_once)
     return err;
 }
 
-cairn_err
-cairn_layout_check_tiling(const struct cairn_layout *layout, bool exactly_once, char *report,
-                          size_t report_bytes)
+static cairn_err
+check(const struct cairn_layout *layout, bool exactly_once, const char *container, char *report, size_t report_bytes)
 {
-    struct tiling tiling = {.layout = layout};
+    struct tiling tiling = {.layout = layout, .container = container};
     uint32_t tensor_count = cairn_layout_tensor_count(layout);
     cairn_err err;
 
@@ -124,4 +123,16 @@ cairn_layout_check_tiling(const struct cairn_layout *layout, bool exactly_once, 
     cairn_boxes_fini(&tiling.index);
     cairn_piece_table_fini(&tiling.table);
     return err;
+}
+
+cairn_err
+cairn_layout_check_tiling(const struct cairn_layout *layout, bool exactly_once, char *report, size_t report_bytes)
+{
+    return check(layout, exactly_once, "container", report, report_bytes);
+}
+
+cairn_err
+cairn_layout_check_tiling_of(const struct cairn_layout *layout, const char *container, char *report, size_t report_bytes)
+{
+    return check(layout, true, container, report, report_bytes);
 }

@@ -101,7 +101,9 @@ void cairn_client_close(struct cairn_client *client);
  * only when they change. slices[count] is borrowed for the call. The memory at each `address` is
  * read from a begin to the fence that ends it, and written by a restore: it must be valid then. The
  * order is the order of capture, and should be that in which the update touches them. Checks every
- * slice (CAIRN_INVAL, with the name in the log).
+ * slice (CAIRN_INVAL, with the name in the log). Every element of every tensor must be registered by exactly one rank, or by
+ * replicas that number themselves; what a rank has for itself needs a name of its own. Where that is not so no generation is
+ * committed, the log of the agents and of the trainers says of which tensor, and training goes on.
  * CAIRN_NOMEM when the agent's reserved memory is too small: the log says the sum, and training may
  * go on unprotected; CAIRN_DEVICE when a device cannot be opened: the log says why, and the same. Waits for the agent at most connect_timeout_ms; detached it succeeds.
  */

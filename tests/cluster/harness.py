@@ -256,7 +256,7 @@ class Trainer:
     count = 0
 
     def __init__(self, cluster, rank, world, barrier, resume=False, check=False, node=None, parts=None, elements=20000, step_us=2000,
-                 steps=None, restore_ms=8000, timing=False):
+                 steps=None, restore_ms=8000, timing=False, misplaced=None):
         Trainer.count += 1
         self.agent = rank if node is None else node
         self.rank = rank
@@ -268,6 +268,7 @@ class Trainer:
         command += ["--resume"] if resume else []
         command += ["--check"] if check else []
         command += ["--timing"] if timing else []
+        command += ["--misplaced"] if misplaced == rank else []
         with open(self.out_path, "wb") as out:
             self.process = spawn([str(word) for word in command], self.err_path, stdout=out)
 

@@ -57,6 +57,7 @@ struct trainer {
     uint64_t step_us;
     uint64_t restore_ms;
     bool resume, check, timed;
+    bool misplaced; /* it registers its part of the divided tensor as the first rank's; a SIGHUP ends that */
 
     uint64_t total, begin, count; /* of the divided tensor: all, and this rank's part */
     uint64_t *divided;
@@ -67,13 +68,15 @@ struct trainer {
     _Atomic uint64_t *board; /* [RANKS_MAX]: the step that each rank has done */
 };
 
-static volatile sig_atomic_t ended, slow;
+static volatile sig_atomic_t ended, slow, mended;
 
 static void
 on_signal(int number)
 {
     if (number == SIGTERM)
         ended = number;
+    else if (number == SIGHUP)
+        mended = number;
     else
         slow = number == SIGUSR1;
 }
@@ -153,7 +156,7 @@ register_all(struct trainer *trainer)
          .kind = CAIRN_PARAM,
          .dims = 1,
          .shape = {trainer->total},
-         .offset = {trainer->begin},
+         .offset = {trainer->misplaced ? 0 : trainer->begin},
          .extent = {trainer->count},
          .replica_count = 1,
          .address = trainer->divided,
@@ -297,6 +300,14 @@ restore(struct trainer *trainer, uint64_t *step)
     return 0;
 }
 
+/* It restores as what it is, and registers anew as what it is not. */
+static cairn_err
+misplace(struct trainer *trainer)
+{
+    trainer->misplaced = !trainer->misplaced;
+    return register_all(trainer);
+}
+
 static int
 run(struct trainer *trainer)
 {
@@ -308,10 +319,12 @@ run(struct trainer *trainer)
                                                  .restore_timeout_ms =
                                                      (uint32_t)trainer->restore_ms,
                                                  .log = say};
+    bool misplaced = trainer->misplaced;
     uint64_t step = 0;
     cairn_err err;
     int code = 0;
 
+    trainer->misplaced = false;
     divide(trainer);
     trainer->divided = malloc(trainer->count * sizeof *trainer->divided);
     if (!trainer->divided || !open_board(trainer))
@@ -334,11 +347,15 @@ run(struct trainer *trainer)
         code = restore(trainer, &step);
     if (code || trainer->check)
         return code;
+    if (misplaced && misplace(trainer) != CAIRN_OK)
+        return EXIT_CLIENT;
     wait_others(trainer, step);
     while (step < trainer->steps && !ended) {
         compute(trainer);
         (void)cairn_snapshot_fence(trainer->client,
                                    CAIRN_FENCE_ALL); /* the client says and counts failures */
+        if (trainer->misplaced && mended && misplace(trainer) != CAIRN_OK)
+            return EXIT_CLIENT;
         update(trainer, ++step);
         if (cairn_snapshot_begin(trainer->client, step) == CAIRN_OK)
             printf("begun %" PRIu64 "\n", step);
@@ -362,6 +379,8 @@ parse(int argc, char **argv, struct trainer *trainer)
             trainer->check = true;
         else if (strcmp(name, "--timing") == 0)
             trainer->timed = true;
+        else if (strcmp(name, "--misplaced") == 0)
+            trainer->misplaced = true;
         else if (++i >= argc)
             return false;
         else if (strcmp(name, "--rank") == 0)
@@ -401,6 +420,7 @@ main(int argc, char **argv)
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGUSR1, &action, NULL);
     sigaction(SIGUSR2, &action, NULL);
+    sigaction(SIGHUP, &action, NULL);
     if (!parse(argc, argv, &trainer)) {
         fprintf(stderr,
                 "usage: trainer --rank R --world W --parts P --barrier FILE [--agent SOCKET] …\n");

@@ -3,8 +3,9 @@
  * adopted memory.
  *
  * The first byte chooses: 0 a message, 1 a roster, 2 an epoch record, 3 an inventory, 4 a seal, 5 a
- * holding's record; 6 and above: messages and events given to a core of four agents one after the
- * other, REBUILD bodies, votes and activations among them, with numbers that mean something to it.
+ * holding's record, 8 pieces of tensors, 9 a manifest whose tensors are added up; 6 and the others: messages
+ * and events given to a core of four agents (odd: to the first of them) one after the other, REBUILD bodies,
+ * votes, layouts and activations among them, with numbers that mean something to it.
  * Nothing may break an assertion, and what is taken must pack to the same bytes.
  */
 #include "agent/core_state.h"
@@ -17,10 +18,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len);
 
 enum { AGENTS = 4 };
 
+static uint32_t self = 1;
+
 static struct cairn_core *
 new_core(struct cairn_bytes epoch, struct cairn_bytes record)
 {
-    const struct cairn_core_options options = {.self = 1,
+    const struct cairn_core_options options = {.self = self,
                                                .agent_count = AGENTS,
                                                .parity = 1,
                                                .group_size = 4,
@@ -118,9 +121,9 @@ static struct cairn_message
 some_message(const struct cairn_core *core, const uint8_t *b, const uint8_t *bytes, uint32_t len)
 {
     return (struct cairn_message){
-        .type = (enum cairn_message_type)(CAIRN_MSG_HEARTBEAT + b[0] % CAIRN_MSG_SERVICE),
+        .type = (enum cairn_message_type)(CAIRN_MSG_HEARTBEAT + b[0] % CAIRN_MESSAGE_TYPE_LAST),
         .from = b[1] % AGENTS,
-        .to = 1,
+        .to = self,
         .epoch = some_epoch(core, b[2]),
         .generation = {some_epoch(core, b[3]), b[4] % 8},
         .member = b[5] % 6,
@@ -234,6 +237,35 @@ one_seal(const uint8_t *bytes, size_t bytes_len)
 }
 
 static void
+some_pieces(const uint8_t *bytes, size_t bytes_len)
+{
+    struct cairn_tiling_pieces pieces = {0};
+    char text[TILING_TEXT_BYTES];
+
+    (void)!cairn_tiling_add_pieces(&pieces, bytes, bytes_len);
+    cairn_tiling_explain(&pieces, text, sizeof text);
+    cairn_tiling_pieces_fini(&pieces);
+}
+
+static void
+one_tiling(const uint8_t *bytes, size_t bytes_len)
+{
+    struct cairn_tiling *tiling = NULL;
+    uint64_t sums[CAIRN_TILING_FAN], sum = 0;
+
+    if (cairn_tiling_digest(bytes, bytes_len) == 0)
+        abort();
+    if (cairn_tiling_create(bytes, bytes_len, &tiling) != CAIRN_OK)
+        return;
+    cairn_tiling_sums(tiling, 0, 0, sums);
+    for (uint32_t i = 0; i < CAIRN_TILING_FAN; i++)
+        sum = cairn_tiling_add(sum, sums[i]);
+    if (sum != cairn_tiling_sum(tiling))
+        abort();
+    cairn_tiling_destroy(tiling);
+}
+
+static void
 no_log(void *context, enum cairn_log_level level, const char *line)
 {
     (void)context;
@@ -273,8 +305,16 @@ LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len)
     case 5:
         cairn_core_destroy(new_core(none, rest));
         break;
+    case 8:
+        some_pieces(rest.bytes, rest.len);
+        break;
+    case 9:
+        one_tiling(rest.bytes, rest.len);
+        break;
     default:
+        self = bytes[0] % 2 ? 0 : 1;
         some_messages(rest.bytes, rest.len);
+        self = 1;
         break;
     }
     return 0;

@@ -180,7 +180,7 @@ make_seal(void)
     static const uint8_t manifest[4] = {1, 2, 3, 4}; /* carried unread by a seal */
     struct seal seal = {0};
 
-    if (seal_pack((struct cairn_generation){1, 1}, 0, (struct seal_ranks){1, 1}, 3, crcs, manifest,
+    if (seal_pack((struct cairn_generation){1, 1}, 0, (struct seal_ranks){1, 1, 77}, 3, crcs, manifest,
                   sizeof(manifest), &seal) != CAIRN_OK) {
         fprintf(stderr, "make_seeds: no seal\n");
         exit(1);
@@ -196,7 +196,8 @@ make_talk(void)
     enum { HEAD = 22 };
     static const uint8_t types[] = {CAIRN_MSG_HEARTBEAT, CAIRN_MSG_DATA,     CAIRN_MSG_SEAL,
                                     CAIRN_MSG_FACTS,     CAIRN_MSG_CLAIM,    CAIRN_MSG_QUERY,
-                                    CAIRN_MSG_REBUILD,   CAIRN_MSG_ACTIVATE, CAIRN_MSG_FETCH};
+                                    CAIRN_MSG_REBUILD,   CAIRN_MSG_ACTIVATE, CAIRN_MSG_FETCH,
+                                    CAIRN_MSG_LAYOUT_ASK, CAIRN_MSG_LAYOUT, CAIRN_MSG_TILED};
     uint8_t bytes[sizeof(types) * HEAD] = {0};
 
     for (size_t i = 0; i < sizeof(types); i++) {
@@ -210,6 +211,7 @@ make_talk(void)
         head[12] = 1;                                       /* a block */
     }
     write_seed("fuzz_message", "talk", 6, bytes, sizeof(bytes));
+    write_seed("fuzz_message", "talk_to_first", 7, bytes, sizeof(bytes));
 }
 
 static void

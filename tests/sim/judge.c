@@ -5,7 +5,8 @@
  * and none said no. From then until a later one is committed (or restored), the agent that is to
  * hold a member's part may lose it by a fault alone, and a restore may never end with less TORN
  * what a record or an activation describes equals, byte for byte, what the trainers had at exactly
- * that step; parity is computed again from that truth and compared too OTHER  votes are said once,
+ * that step; parity is computed again from that truth and compared too; a step at which the ranks' tensors do not fit
+ * together is never committed OTHER  votes are said once,
  * promises and epochs only grow, one epoch has one table and one success, nothing is granted or
  * voted while a newer epoch is promised, and the job goes on when the faults end
  *
@@ -330,6 +331,9 @@ epoch_begins(struct world *world, const struct node *node, const struct cairn_co
     truth = judge_truth(world, view->ready);
     if (members == 0 || !truth)
         return;
+    if (truth->layout == LAYOUT_UNEVEN)
+        judge_fail(world, VERDICT_TORN, "epoch %llx begins with step %llu, of which nobody holds some elements",
+                   (unsigned long long)view->active, (unsigned long long)view->ready.step);
     holders = some_zeros(members, sizeof *holders);
     for (uint32_t m = 0; m < members; m++) {
         holders[m] = cairn_core_holder(node->core, view->ready, m);

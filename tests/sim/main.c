@@ -192,7 +192,7 @@ calm(uint32_t agent_count, uint64_t generations)
     setup.step_ns = 4 * SECOND_NS;
     setup.fault_count = 0;
     setup.crash_within_step = 0;
-    setup.beyond = setup.spills = setup.exam = false;
+    setup.beyond = setup.spills = setup.exam = setup.untiled = false;
     setup.repair_after_ns = 0;
     setup.generations_wanted = generations;
     return setup;

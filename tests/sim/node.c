@@ -483,7 +483,7 @@ node_answer(struct world *world, struct sim_event *sim_event)
 {
     struct node *node = &world->nodes[sim_event->node];
     struct answer *answer = sim_event->as.answer;
-    uint8_t manifest[24];
+    uint8_t *manifest = NULL;
     struct cairn_event event = {.type = answer->type,
                                 .holding = answer->holding,
                                 .generation = answer->generation,
@@ -497,9 +497,14 @@ node_answer(struct world *world, struct sim_event *sim_event)
     if (!node->running || node->incarnation != sim_event->incarnation)
         return;
     if (answer->type == CAIRN_EVENT_SEALED) {
-        memset(manifest, (int)answer->generation.step, sizeof manifest);
+        const struct truth *truth = judge_truth(world, answer->generation);
+        struct cairn_core_view view;
+
+        cairn_core_look(node->core, &view);
+        if (truth && view.self_member < truth->member_count &&
+            !layout_manifest(world, truth, view.self_member, &manifest, &event.bytes_len))
+            judge_fail(world, VERDICT_OTHER, "the manifest of agent %u cannot be packed", node->number);
         event.bytes = manifest;
-        event.bytes_len = answer->generation.step % sizeof manifest;
     } else if (answer->type == CAIRN_EVENT_DECODED) {
         struct scratch *scratch = &node->scratch[answer->item];
 
@@ -511,4 +516,5 @@ node_answer(struct world *world, struct sim_event *sim_event)
         }
     }
     node_event(world, node, &event, NULL);
+    free(manifest);
 }

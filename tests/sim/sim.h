@@ -6,6 +6,7 @@
  * the kernel, the hardware and people do in the world. The parts, each in its file:
  *
  *   setup.c     what a seed means: sizes, timing, which faults
+ *   layout.c    which tensors the ranks register, and the manifests
  *   queue.c     events in time order
  *   network.c   messages, packed and unpacked by the product: loss, repeats, delay, partitions,
  * damage memory.c    slots of real (small) blocks: fold, decode, verify, checksums node.c      one
@@ -90,6 +91,7 @@ struct setup {
     bool everywhere; /* trainers start on all nodes that are up, members or not */
     bool asked_for;  /* no step is due: generations are those that the operator asks for, and each ask must lead to one */
     bool exam; /* ends with a loss of all that may be lost, and a restore */
+    bool untiled; /* at some steps the ranks' tensors do not fit together */
     uint64_t
         generations_wanted; /* without faults: stop after so many (scale.c); 0: the usual end */
 };
@@ -267,6 +269,12 @@ struct node {
 
 /* ---- the judge's ground truth ---- */
 
+enum layout_kind {
+    LAYOUT_GOOD = 0,
+    LAYOUT_UNEVEN, /* some elements are held twice, others by nobody */
+    LAYOUT_DOUBLE  /* a whole tensor is held twice */
+};
+
 /* One generation as it was captured. */
 struct truth {
     struct cairn_generation generation; /* step 0: unused */
@@ -278,7 +286,9 @@ struct truth {
     uint8_t *stored;  /* [member_count]: its yes was earned */
     uint8_t *said_no; /* [member_count] */
     uint32_t stored_count;
-    bool whole; /* the members are the whole job: else no number of yes makes it a generation of it */
+    uint32_t gang_members;
+    enum layout_kind layout;
+    bool whole; /* the members are the whole job, and hold every tensor once: else no number of yes makes it a generation of it */
     bool committed;
     bool given_up; /* said without a name, by one that never said yes */
 };
@@ -471,6 +481,12 @@ void trainer_agent_died(struct world *world, struct node *node);
 void trainer_register(struct world *world, struct node *node);
 void trainer_local(struct world *world, struct node *node, const struct cairn_event *event,
                    const uint64_t *crcs);
+
+/* ---- layout.c ---- */
+/* How the tensors of a life's ranks, on so many members, fit together at a step. */
+enum layout_kind layout_kind(const struct world *world, uint64_t life, uint64_t step, uint32_t members);
+/* The packed manifest of a member's part; the caller frees *bytes. */
+bool layout_manifest(const struct world *world, const struct truth *truth, uint32_t member, uint8_t **bytes, size_t *len);
 
 /* ---- operator.c ---- */
 void operator_go(struct world *world);

@@ -69,7 +69,9 @@ truth_new(struct world *world, struct cairn_generation generation, uint64_t life
     truth->generation = generation;
     truth->life = life;
     truth->member_count = table->member_count;
-    truth->whole = table->member_count == world->gang.member_count;
+    truth->gang_members = world->gang.member_count;
+    truth->layout = layout_kind(world, life, generation.step, truth->gang_members);
+    truth->whole = table->member_count == world->gang.member_count && truth->layout == LAYOUT_GOOD;
     truth->blocks = some_zeros(table->member_count, sizeof *truth->blocks);
     truth->agents = some_zeros(table->member_count, sizeof *truth->agents);
     truth->groups = some_zeros(table->member_count, sizeof *truth->groups);

@@ -373,7 +373,8 @@ def _await_commit(client: _lib.Client, step: int) -> None:
     while _held(client)[0] < step:
         if time.monotonic() > deadline:
             raise RuntimeError(f"cairn.dcp: step {step} was captured, but not committed within {COMMIT_S:.0f} s: an agent or a "
-                               "trainer is missing, or the network is slow; see `cairn status`. The one before it is still there")
+                               "trainer is missing, the network is slow, or two ranks saved the same part; `cairn status` says. "
+                               "The one before it is still there")
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, 0.2)
 

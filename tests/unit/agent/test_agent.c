@@ -53,6 +53,9 @@ test_what_does_not_fit_is_refused_at_register(void **state)
     attach(*state, &other, 1, 2);
     ask_register(&other, 1, 1, STATE_BYTES - TENSOR_BYTES + 1, 20);
     expect_refused(&other, CAIRN_NOMEM, "taken by its other ranks");
+    ask_register(&other, 0, 1, 64, 40); /* the first rank's name */
+    expect_refused(&other, CAIRN_INVAL, "000000000000: what rank 1 registers does not fit another rank's of this node: the tensor is known with "
+                                        "another shape");
     enlist(&other, 1);
     assert_int_equal(other.registered.region_offset, TENSOR_BYTES);
     hang_up(&other);

@@ -328,6 +328,51 @@ joins_begin_from_nothing(void **unused)
     assert_false(join_from_nothing(&core));
 }
 
+/* All groups together must hold every tensor evenly: their sums add up to 0 then. */
+static void
+tilings(void **unused)
+{
+    (void)unused;
+    generation(10, "hhhhhh");
+    generation(20, "hhhhhh");
+    for (uint32_t m = 0; m < 6; m++)
+        for (uint32_t h = 0; h < 2; h++)
+            inventories[m].holdings[h].tiling_sum = m % 2 ? CAIRN_TILING_FIELD - 77 : 77;
+    choose();
+    assert_taken(20, 0);
+    for (uint32_t m = 1; m < 6; m += 2)
+        inventories[m].holdings[1].tiling_sum = 77;
+    choose();
+    assert_taken(10, 0);
+    assert_non_null(strstr(text, "step 20: not restorable: its ranks do not hold every element of every tensor exactly once\n"));
+}
+
+/* A tensor that is held twice leaves no trace in the sums: who knows that those layouts were refused says so. */
+static void
+refused(void **unused)
+{
+    uint64_t combination = 0;
+
+    (void)unused;
+    generation(10, "hhhhhh");
+    generation(20, "hhhhhh");
+    for (uint32_t m = 0; m < 6; m++)
+        for (uint32_t h = 0; h < 2; h++)
+            inventories[m].holdings[h].layout = 100 * h + 1 + table->members[m].group;
+    for (uint32_t g = 0; g < 2; g++)
+        combination = tiling_with_group(combination, 101 + g);
+    inventories[6].refused[1] = combination;
+    inventories[6].refused_count = 1;
+    choose();
+    assert_taken(20, 0);
+    inventories[6].refused_count = 2;
+    choose();
+    assert_taken(10, 0);
+    inventories[2].holdings[1].committed = true; /* then it was not refused */
+    choose();
+    assert_taken(20, 0);
+}
+
 /* A text that does not fit is cut, never overrun. */
 static void
 long_text(void **unused)
@@ -363,6 +408,8 @@ main(void)
         CASE(passed),
         CASE(ranks),
         CASE(joins_begin_from_nothing),
+        CASE(tilings),
+        CASE(refused),
         CASE(long_text),
     };
 

@@ -1,8 +1,12 @@
 /*
  * tests/unit/agent/test_save.c - which steps become generations: fast ones that collide are thinned out, jumps are not; what was due
- * or asked for and was given up is tried again at the steps that follow, until one is committed.
+ * or asked for and was given up is tried again at the steps that follow, until one is committed; and those whose tensors are not held
+ * exactly once are not committed.
  */
 #include "agent/core.h"
+
+#include "base/limits.h"
+#include "snapshot/manifest.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -102,6 +107,146 @@ a_jump_is_not_thinned_out(void **state)
         assert_int_equal(begin(core, jump + 1, now_ns + UINT64_C(1000000000)), CAIRN_ACTION_GRANT);
         cairn_core_destroy(core);
     }
+}
+
+/* The manifest of one block that holds elements [at, at + 2) of the 4 of "x", and `more` of them. */
+static void
+pack_manifest(struct cairn_generation generation, uint64_t at, uint64_t more, uint8_t **bytes, size_t *len)
+{
+    uint64_t crc = 0;
+    struct cairn_manifest_rank rank = {.rank = 0, .world = 1, .region_bytes = CAIRN_BLOCK_BYTES};
+    struct cairn_manifest_entry entries[2] = {
+        {.slice = {.name = "x", .dtype = CAIRN_F32, .kind = CAIRN_PARAM, .dims = 1, .shape = {4}, .offset = {at}, .extent = {2},
+                   .device = -1, .replica_count = 1}}};
+    struct cairn_manifest manifest = {.job_id = 1,
+                                      .generation = generation,
+                                      .container_count = 1,
+                                      .container_bytes = CAIRN_BLOCK_BYTES,
+                                      .ranks = &rank,
+                                      .rank_count = 1,
+                                      .entry_count = more ? 2 : 1,
+                                      .entries = entries,
+                                      .block_crcs = &crc,
+                                      .block_count = 1};
+
+    entries[1] = entries[0];
+    entries[1].slice.offset[0] = (at + 2) % 4;
+    entries[1].offset_bytes = 64;
+    assert_int_equal(cairn_manifest_pack(&manifest, bytes, len), CAIRN_OK);
+}
+
+/* Captures a step of one block that was granted; true when that is committed. */
+static bool
+capture(struct cairn_core *core, uint64_t step, uint64_t more, uint64_t now_ns)
+{
+    static const uint64_t crc = 5;
+    struct cairn_core_view view;
+    struct cairn_generation generation = {0, step};
+    struct cairn_event events[4] = {
+        {.type = CAIRN_EVENT_BLOCKS, .count = 1, .crcs = &crc}, {.type = CAIRN_EVENT_DONE}, {.type = CAIRN_EVENT_SEALED},
+        {.type = CAIRN_EVENT_FINISHED}};
+    uint64_t asked = 0;
+    uint32_t holding = 0;
+    uint8_t *bytes = NULL;
+    bool committed = false;
+
+    cairn_core_look(core, &view);
+    generation.epoch = view.active;
+    pack_manifest(generation, 0, more, &bytes, &events[2].bytes_len);
+    events[2].bytes = bytes;
+    for (uint32_t i = 0; i < 4; i++) {
+        struct cairn_actions actions = {0};
+
+        events[i].generation = generation;
+        events[i].request = asked;
+        events[i].holding = holding;
+        events[i].now_ns = now_ns;
+        cairn_core_step(core, &events[i], &actions);
+        for (size_t a = 0; a < actions.count; a++) {
+            committed |= actions.list[a].type == CAIRN_ACTION_COMMITTED;
+            if (actions.list[a].type != CAIRN_ACTION_SEAL && actions.list[a].type != CAIRN_ACTION_FINISH)
+                continue;
+            asked = actions.list[a].request;
+            holding = actions.list[a].holding;
+        }
+        cairn_actions_fini(&actions);
+    }
+    free(bytes);
+    return committed;
+}
+
+/* Half of a tensor that nobody holds the rest of: refused with its name, the next step is skipped, and all is well when it is mended. */
+static void
+what_is_not_whole_is_refused(void **state)
+{
+    struct cairn_core *core = core_every(1);
+    struct cairn_core_view view;
+    uint64_t now_ns = STEP_NS;
+
+    (void)state;
+    (void)grant_or_skip(core, (struct cairn_event){.type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 1}, now_ns);
+    for (uint64_t step = 1; step <= 5; step += 2) {
+        assert_int_equal(begin(core, step, now_ns += STEP_NS), CAIRN_ACTION_GRANT);
+        assert_false(capture(core, step, 0, now_ns));
+        cairn_core_look(core, &view);
+        assert_string_equal(view.refusal, "x: 2 of 4 elements are in no piece, such as [2:4]");
+        assert_int_equal(view.committed.step, 0);
+        assert_int_equal(begin(core, step + 1, now_ns += STEP_NS), CAIRN_ACTION_SKIP);
+    }
+    (void)grant_or_skip(core, (struct cairn_event){.type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 1}, now_ns);
+    for (uint64_t step = 7; step <= 8; step++) {
+        assert_int_equal(begin(core, step, now_ns += UINT64_C(1000000000)), CAIRN_ACTION_GRANT);
+        assert_true(capture(core, step, 1, now_ns));
+        cairn_core_look(core, &view);
+        assert_string_equal(view.refusal, "");
+        assert_int_equal(view.committed.step, step);
+    }
+    cairn_core_destroy(core);
+}
+
+/* Steps that take less time than the news: the first one after it is skipped, so that the trainer is told. */
+static void
+late_news_of_a_refusal(void **state)
+{
+    struct cairn_core *core = core_every(1);
+    uint64_t now_ns = STEP_NS;
+
+    (void)state;
+    (void)grant_or_skip(core, (struct cairn_event){.type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 1}, now_ns);
+    assert_int_equal(begin(core, 1, now_ns += STEP_NS), CAIRN_ACTION_GRANT);
+    assert_false(capture(core, 1, 0, now_ns));
+    assert_int_equal(begin(core, 4, now_ns += STEP_NS), CAIRN_ACTION_SKIP);
+    assert_int_equal(begin(core, 5, now_ns += STEP_NS), CAIRN_ACTION_GRANT);
+    cairn_core_destroy(core);
+}
+
+/* With rare generations too one due step is skipped, and a refused one is not owed: nothing is tried before the next is due. */
+static void
+a_refused_step_is_not_owed(void **state)
+{
+    struct cairn_core *core = core_every(10);
+    uint64_t now_ns = STEP_NS;
+
+    (void)state;
+    (void)grant_or_skip(core, (struct cairn_event){.type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 1}, now_ns);
+    assert_int_equal(begin(core, 10, now_ns += STEP_NS), CAIRN_ACTION_GRANT);
+    assert_false(capture(core, 10, 0, now_ns));
+    for (uint64_t step = 11; step <= 20; step++) /* 20: because of the refusal */
+        assert_int_equal(begin(core, step, now_ns += STEP_NS), CAIRN_ACTION_SKIP);
+    assert_int_equal(begin(core, 21, now_ns += STEP_NS), CAIRN_ACTION_GRANT);
+    cairn_core_destroy(core);
+}
+
+/* What another version wrote may be of a committed generation: it is told from what is damaged. */
+static void
+records_of_another_version(void **state)
+{
+    static const uint8_t first[32] = {1}, own[32] = {2};
+
+    (void)state;
+    assert_true(cairn_core_record_is_foreign((struct cairn_bytes){first, sizeof first}));
+    assert_false(cairn_core_record_is_foreign((struct cairn_bytes){own, sizeof own}));
+    assert_false(cairn_core_record_is_foreign((struct cairn_bytes){NULL, 0}));
 }
 
 /* ---- what is owed ---- */
@@ -327,6 +472,10 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fast_steps_that_collide_are_thinned_out),
         cmocka_unit_test(a_jump_is_not_thinned_out),
+        cmocka_unit_test(what_is_not_whole_is_refused),
+        cmocka_unit_test(late_news_of_a_refusal),
+        cmocka_unit_test(a_refused_step_is_not_owed),
+        cmocka_unit_test(records_of_another_version),
         cmocka_unit_test(who_knows_no_step_promises_none),
         cmocka_unit_test(what_was_asked_for_is_tried_until_it_is_committed),
         cmocka_unit_test(what_was_due_is_tried_at_the_next_step),

@@ -1,0 +1,96 @@
+/*
+ * snapshot/tiling.h - is every tensor of a job held exactly once? Found out from parts on many nodes, by numbers that are added
+ * up, without the layouts in one place.
+ *
+ * Every element of every tensor has a value in the field of 2^61 - 1 elements: a weight of the tensor (its name, dtype, kind and
+ * shape) times, for every dimension and every bit that is set in its index there, a number of that dimension and bit. All of
+ * them are hashes, the same on every node. A box's values add up in as many steps as its bounds have bits. A part's sum is
+ * that of its pieces, less the whole tensor's for every piece that has the tensor's origin (its element 0, ..., 0).
+ *
+ * The parts' sums add up to 0 when every tensor is covered evenly, as often as its origin is. Else they do with a probability
+ * below 2^-54: the difference is a polynomial in those numbers, of degree 72 at most, whose monomials are distinct for
+ * distinct elements. (Powers of one number per dimension would need a degree of the dimension's length.)
+ * What is left to know is that no origin is held twice, and no sum of fewer numbers than tensors can say it: so every part lists
+ * the keys of those that it has, a hash of the name each, 8 bytes. In all parts together each tensor is listed once.
+ *
+ * To find which tensors are wrong, sums of some tensors alone are taken: those whose keys begin with the same bits, divided by the
+ * next ones, CAIRN_TILING_LEVELS times. Of the few that are left the pieces themselves are brought together and looked at.
+ *
+ * Tensors of one name that differ in dtype, kind or shape have different values, and so are not covered. Pure.
+ */
+#ifndef CAIRN_SNAPSHOT_TILING_H
+#define CAIRN_SNAPSHOT_TILING_H
+
+#include "snapshot/layout.h"
+
+enum {
+    CAIRN_TILING_FAN_LOG2 = 6,
+    CAIRN_TILING_FAN = 1 << CAIRN_TILING_FAN_LOG2, /* sums of one division */
+    CAIRN_TILING_LEVELS = 3                        /* divisions */
+};
+
+/* What one part, a packed manifest, holds of the job's tensors. Opaque and immutable. */
+struct cairn_tiling;
+
+/*
+ * A number of what a packed manifest says of ranks, tensors and pieces, whatever generation it is of: equal for equal layouts,
+ * and never 0. Different ones differ, but for one in 2^32.
+ */
+uint32_t cairn_tiling_digest(const void *manifest, size_t manifest_bytes);
+
+/* Reads a packed manifest. CAIRN_CORRUPT, CAIRN_VERSION, CAIRN_NOMEM. The caller ends *out with cairn_tiling_destroy. */
+CAIRN_MUST_CHECK cairn_err cairn_tiling_create(const void *manifest, size_t manifest_bytes, struct cairn_tiling **out);
+void cairn_tiling_destroy(struct cairn_tiling *tiling); /* NULL is allowed */
+
+/* The sum of two sums; both are below CAIRN_TILING_FIELD. */
+#define CAIRN_TILING_FIELD ((UINT64_C(1) << 61) - 1)
+uint64_t cairn_tiling_add(uint64_t a, uint64_t b);
+
+/* The part's sum over all its tensors. */
+uint64_t cairn_tiling_sum(const struct cairn_tiling *tiling);
+
+/*
+ * The part's sums over the tensors whose keys begin with the level * CAIRN_TILING_FAN_LOG2 bits of `prefix`, divided by the next
+ * CAIRN_TILING_FAN_LOG2 bits. level < CAIRN_TILING_LEVELS.
+ */
+void cairn_tiling_sums(const struct cairn_tiling *tiling, uint32_t level, uint64_t prefix, uint64_t sums[CAIRN_TILING_FAN]);
+
+/* The keys of the tensors whose origin the part has, ascending, once per piece that has it. Borrowed. */
+const uint64_t *cairn_tiling_origins(const struct cairn_tiling *tiling, size_t *count);
+
+/* The prefix of a key after all divisions. */
+uint64_t cairn_tiling_prefix(uint64_t key);
+
+/*
+ * Packs the pieces of the tensors whose keys begin with a prefix of CAIRN_TILING_LEVELS divisions into out[room], as many as fit
+ * (tiling_pieces.c has the format). Returns the bytes used. `room` is at least 1.
+ */
+size_t cairn_tiling_pack_pieces(const struct cairn_tiling *tiling, uint64_t prefix, uint8_t *out, size_t room);
+
+/* Pieces of a few tensors, brought together from all parts. All zero is empty. */
+struct cairn_tiling_pieces {
+    struct cairn_layout *layout; /* containers are ranks */
+    bool cut;                    /* there are more */
+    char fault[512];             /* ranks that do not agree what a tensor is; "" */
+};
+
+/*
+ * Adds what a part has packed. Hostile bytes give CAIRN_CORRUPT; of more pieces and tensors than 2^18 in all the rest is left out, as `cut`
+ * says. CAIRN_NOMEM.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_tiling_add_pieces(struct cairn_tiling_pieces *pieces, const uint8_t *bytes, size_t bytes_len);
+
+/* Says in text[text_bytes] which tensors are not held exactly once, what of them is missing or doubled, and by which ranks. */
+void cairn_tiling_explain(const struct cairn_tiling_pieces *pieces, char *text, size_t text_bytes);
+void cairn_tiling_pieces_fini(struct cairn_tiling_pieces *pieces);
+
+/* A tensor of a part, for tiling_pieces.c: rows are sorted by key. */
+struct cairn_tiling_row {
+    uint64_t key;
+    uint64_t sum;
+    uint32_t tensor; /* in the layout */
+};
+const struct cairn_tiling_row *cairn_tiling_rows(const struct cairn_tiling *tiling, size_t *count);
+const struct cairn_layout *cairn_tiling_layout(const struct cairn_tiling *tiling);
+
+#endif
