@@ -139,7 +139,9 @@ carry_store_epoch(struct cairn_agent *agent, const struct cairn_action *action)
     cairn_err err = cairn_catalog_put(agent->catalog, CAIRN_TABLE_EPOCHS, "epoch", 5, action->bytes,
                                       action->bytes_len);
 
-    if (err)
+    if (err == CAIRN_NOMEM)
+        agent_abort(agent, 1, "out of memory to store the epoch durably");
+    else if (err)
         agent_abort(agent, 74,
                     "the epoch could not be stored durably: an agent that forgets a promise could break one; mend "
                     "the disk of the state directory (`dir`) and start the agent again");

@@ -126,7 +126,7 @@ SHOWN_AT_END_MAX = 1500  # characters of what each failed program said last
 
 def is_reported(output):
     """Whether a sanitizer found a defect. A test that fails frees nothing, so what leaks then says nothing."""
-    return bool(SANITIZER_REPORT.search(output)) or (LEAK_REPORT in output and "[  FAILED  ]" not in output)
+    return bool(SANITIZER_REPORT.search(output)) or (LEAK_REPORT in output and not re.search(r"^\[  (?:FAILED|ERROR)", output, re.M))
 
 
 def again_alone(results, commands, limit_s, env=None):
