@@ -135,11 +135,12 @@ open_given_dir(struct demo *demo)
 static int
 open_temporary_dir(struct demo *demo)
 {
+    static const char name[] = "/cairn-demo-XXXXXX";
     const char *base = getenv("TMPDIR");
 
-    if (!base || base[0] != '/' || strlen(base) > DEMO_DIR_BYTES_MAX / 2)
+    if (!base || base[0] != '/' || strlen(base) + strlen(name) > DEMO_DIR_BYTES_MAX)
         base = "/tmp";
-    snprintf(demo->dir, sizeof demo->dir, "%s/cairn-demo-XXXXXX", base);
+    snprintf(demo->dir, sizeof demo->dir, "%s%s", base, name);
     if (mkdtemp(demo->dir))
         return 0;
     fprintf(stderr, "cairn demo: no directory can be made in %s: %s\n", base, strerror(errno));

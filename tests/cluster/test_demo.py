@@ -26,6 +26,13 @@ def below(directory):
     return found
 
 
+def end(process):
+    """Of a demo that a failed test has left: it ends all that it has started."""
+    if process.poll() is None:
+        process.terminate()
+        process.wait(timeout=60)
+
+
 class Demo(unittest.TestCase):
     expected = None
 
@@ -140,6 +147,7 @@ class Demo(unittest.TestCase):
                 with open(log, "wb") as out:
                     process = subprocess.Popen([CAIRN, "demo", "--quick", "--steps", "100000", "--no-faults"], stderr=out,
                                                stdout=subprocess.DEVNULL, env={**os.environ, "TMPDIR": directory})
+                self.addCleanup(end, process)
                 wait_for("training has begun", lambda: "training begins" in text_of(log))
                 wait_for("trainers run", lambda: len(below(directory)) >= 18)
                 process.send_signal(number)
