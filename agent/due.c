@@ -5,6 +5,8 @@
  * (the trainer's fence came before the grant, a copy failed, a member had no room), or that never came, leaves its step owed:
  *
  *   nothing owed --a step is due, or asked for--> owed --a generation of that step or a later one is committed--> nothing owed
+ *                                                 owed --one is refused, for what the ranks registered (tiling.c)--> nothing owed,
+ *                                                        but for what was asked for
  *
  * While a step is owed and no generation of it or of a later one may still be committed, steps after it are due too: each of the
  * first fifteen, then every second, every fourth, …, so that a snapshot that can never be taken costs a job ever less. Which ones
