@@ -349,8 +349,8 @@ struct cairn_core {
     uint32_t committed_in_row;
     uint32_t stride_log2;      /* see widen_stride */
     uint64_t step_before; /* the one begun before last_step, 0: none */
-    uint64_t owed_step;   /* the newest that was due; 0: a generation of it or of a later one is committed */
-    uint64_t asked_step;  /* the same of the newest that operators asked for */
+    uint64_t owed_step;   /* the newest that was due; 0: a generation of it or of a later one is committed, or was refused */
+    uint64_t asked_step;  /* the newest that operators asked for; 0: a generation of it or of a later one is committed */
     bool asked_here;      /* of this agent, which tells the others */
     bool said_asked;      /* that it is tried again */
     uint64_t said_too_large;   /* the epoch in which that was said */

@@ -5,6 +5,8 @@
  * (the trainer's fence came before the grant, a copy failed, a member had no room), or that never came, leaves its step owed:
  *
  *   nothing owed --a step is due, or asked for--> owed --a generation of that step or a later one is committed--> nothing owed
+ *                                                 owed --one is refused, for what the ranks registered (tiling.c)--> nothing owed,
+ *                                                        but for what was asked for
  *
  * While a step is owed and no generation of it or of a later one may still be committed, steps after it are due too: each of the
  * first fifteen, then every second, every fourth, …, so that a snapshot that can never be taken costs a job ever less. Which ones
@@ -176,14 +178,25 @@ forget_pace_at_jump(struct cairn_core *core, uint64_t step)
         core->asked_step = step;
 }
 
-/* The newest multiple up to this step is owed from now on, also where its own begin has never come: the trainer was still copying. */
+/*
+ * The begin of that multiple has never come: the trainer was still copying; or it came to an earlier start of this agent, and the
+ * others may owe it: they wait in vain for one that does not. What is there of it, or is committed, is known, or heard soon.
+ */
+static bool
+is_passed_over(const struct cairn_core *core, uint64_t multiple, uint64_t step)
+{
+    if (core->last_step == 0)
+        return multiple > core->ready.step && multiple > core->committed.step;
+    return multiple > core->last_step && step - core->last_step <= core->options.every_steps;
+}
+
+/* The newest multiple up to this step is owed from now on. */
 static void
 owe_multiple(struct cairn_core *core, uint64_t step)
 {
     uint64_t every = core->options.every_steps, multiple = every ? step - step % every : 0;
-    bool passed_over = core->last_step != 0 && multiple > core->last_step && step - core->last_step <= every;
 
-    if (every && (multiple == step || passed_over) && !is_thinned_out(core, multiple))
+    if (every && (multiple == step || is_passed_over(core, multiple, step)) && !is_thinned_out(core, multiple))
         core->owed_step = multiple;
 }
 

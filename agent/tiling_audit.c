@@ -137,7 +137,7 @@ take_part(struct cairn_core *core, const struct cairn_message *answer)
     if (audit->level == CAIRN_TILING_LEVELS) {
         if (cairn_tiling_add_pieces(&audit->pieces, answer->bytes, answer->bytes_len) != CAIRN_NOMEM)
             cairn_bitset_add(audit->answered, answer->member);
-    } else if (answer->bytes_len >= SUMS_BYTES && answer->bytes_len % 8 == 0 && answer->total <= ORIGINS_MAX &&
+    } else if (answer->bytes_len >= SUMS_BYTES && answer->bytes_len % 8 == 0 && answer->total <= UINT32_MAX &&
                answer->offset == audit->received[answer->member] && answer->offset <= answer->total) {
         take_sums(audit, answer);
     }

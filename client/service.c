@@ -231,6 +231,7 @@ take_registered(struct cairn_client *client, struct cairn_session_frame *frame)
     if (client->registration == CLIENT_REGISTER_SENT) {
         client->registration = err ? CLIENT_REGISTER_FAILED : CLIENT_REGISTER_DONE;
         client->registration_err = err;
+        client->said_refused = false;
         pthread_cond_broadcast(&client->changed);
     }
     pthread_mutex_unlock(&client->lock);

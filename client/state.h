@@ -182,7 +182,7 @@ struct cairn_client {
                                    before */
     uint64_t capture_start_ns;
     bool said_silent; /* that the agent does not answer */
-    bool said_refused; /* that the agent will not protect this trainer; said once per attachment */
+    bool said_refused; /* that the agent will not protect this trainer; said once per registration */
     bool device_failed;          /* the service thread opens the devices anew … */
     uint64_t device_retry_at_ns; /* … from here on */
     uint64_t device_retry_ns;

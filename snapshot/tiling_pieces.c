@@ -155,6 +155,9 @@ cairn_tiling_add_pieces(struct cairn_tiling_pieces *pieces, const uint8_t *bytes
 void
 cairn_tiling_explain(const struct cairn_tiling_pieces *pieces, char *text, size_t text_bytes)
 {
+    uint32_t count = pieces->layout ? cairn_layout_tensor_count(pieces->layout) : 0;
+    char others[32] = "";
+
     if (pieces->fault[0]) {
         snprintf(text, text_bytes, "%s", pieces->fault);
         return;
@@ -162,9 +165,10 @@ cairn_tiling_explain(const struct cairn_tiling_pieces *pieces, char *text, size_
     if (pieces->layout && !pieces->cut &&
         cairn_layout_check_tiling_of(pieces->layout, "rank", text, text_bytes) == CAIRN_CORRUPT)
         return;
-    snprintf(text, text_bytes, "%s: not every element of it is registered by exactly one rank",
-             pieces->layout && cairn_layout_tensor_count(pieces->layout) > 0 ? cairn_layout_tensor(pieces->layout, 0)->name
-                                                                            : "a tensor");
+    if (count > 1) /* those that are right came along because their keys begin alike */
+        snprintf(others, sizeof others, ", or one of %" PRIu32 " others", count - 1);
+    snprintf(text, text_bytes, "%s%s: not every element of it is registered by exactly one rank",
+             count > 0 ? cairn_layout_tensor(pieces->layout, 0)->name : "a tensor", others);
 }
 
 void

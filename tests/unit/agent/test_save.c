@@ -428,6 +428,23 @@ a_due_step_that_never_began_is_made_up_for(void **state)
     cairn_core_destroy(core);
 }
 
+/* An agent that has restarted in a job that is past a due step tries again with the others, who may owe it. */
+static void
+who_has_just_started_owes_what_the_others_may_owe(void **state)
+{
+    uint64_t now_ns = STEP_NS;
+    struct cairn_core *core = core_every(100);
+
+    (void)state;
+    (void)grant_or_skip(core, (struct cairn_event){.type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 5, .world = 1}, now_ns);
+    assert_int_equal(begin(core, 703, now_ns += SLOW_STEP_NS), CAIRN_ACTION_GRANT);
+    complete(core, 703);
+    for (uint64_t step = 704; step < 800; step++)
+        assert_int_equal(begin(core, step, now_ns += SLOW_STEP_NS), CAIRN_ACTION_SKIP);
+    assert_int_equal(begin(core, 800, now_ns += SLOW_STEP_NS), CAIRN_ACTION_GRANT);
+    cairn_core_destroy(core);
+}
+
 /* While it may still be committed, nothing is captured beside it. */
 static void
 what_is_under_way_is_not_tried_again(void **state)
@@ -480,6 +497,7 @@ main(void)
         cmocka_unit_test(what_was_asked_for_is_tried_until_it_is_committed),
         cmocka_unit_test(what_was_due_is_tried_at_the_next_step),
         cmocka_unit_test(a_due_step_that_never_began_is_made_up_for),
+        cmocka_unit_test(who_has_just_started_owes_what_the_others_may_owe),
         cmocka_unit_test(what_is_under_way_is_not_tried_again),
         cmocka_unit_test(what_never_succeeds_is_tried_ever_more_rarely),
     };

@@ -393,6 +393,41 @@ malformed_answers(void **state)
     end_side(second);
 }
 
+/* One part with more keys than are kept, two million: they are counted to the end, and the others are looked at all the same. */
+static void
+more_keys_than_are_kept(void **state)
+{
+    enum { KEYS = 7168, MESSAGES = 300 };
+    struct side *first = new_side(0, 0, 2, true), *second = new_side(1, 2, 2, true);
+    uint8_t bytes[65536] = {0};
+    struct cairn_message good, part;
+
+    (void)state;
+    complete(first, 1);
+    complete(second, 1);
+    vote(first, second, 1);
+    good = answer_of(first, second);
+    part = good;
+    memcpy(bytes, good.bytes, 512);
+    part.bytes = bytes;
+    part.bytes_len = 512 + 8 * KEYS;
+    part.total = (uint64_t)KEYS * MESSAGES;
+    for (uint64_t i = 0; i < MESSAGES; i++) {
+        for (uint64_t key = 0; key < KEYS; key++) {
+            uint64_t value = 1000 + i * KEYS + key;
+
+            memcpy(bytes + 512 + 8 * key, &value, 8);
+        }
+        assert_int_equal(first->seen.committed, 0);
+        assert_int_equal(first->seen.ask.offset, i * KEYS);
+        part.offset = i * KEYS;
+        tell(first, part);
+    }
+    assert_int_equal(first->seen.committed, 1);
+    end_side(first);
+    end_side(second);
+}
+
 static void
 questions_to_a_member(void **state)
 {
@@ -430,6 +465,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_new_combination_is_audited_once), cmocka_unit_test(a_bad_combination_is_refused),
         cmocka_unit_test(a_tensor_held_twice_is_refused),    cmocka_unit_test(malformed_answers),
+        cmocka_unit_test(more_keys_than_are_kept),
         cmocka_unit_test(questions_to_a_member),
     };
 

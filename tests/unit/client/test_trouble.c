@@ -218,6 +218,32 @@ test_forked_child(void **state)
     model_fini(&model);
 }
 
+/* Why nothing is protected is said once, and again to who registers anew: what is refused then may be another tensor. */
+static void
+test_refusal_is_said(void **state)
+{
+    struct fake_agent *agent = fake_agent_create(CAIRN_BLOCK_BYTES);
+    struct cairn_client *client;
+    struct model model;
+    uint64_t step = 0;
+
+    (void)state;
+    model_init(&model);
+    fake_agent_start(agent);
+    client = open_client(agent);
+    agent->skip_reason = CAIRN_REASON_OTHER;
+    for (int round = 1; round <= 2; round++) {
+        assert_int_equal(cairn_client_register(client, model.slices, TENSORS), CAIRN_OK);
+        for (int i = 0; i < 5; i++)
+            begin_soon(client, ++step); /* after the answer to the one before */
+        assert_int_equal(count_lines("not protected: as told"), round);
+    }
+    cairn_client_close(client);
+    fake_agent_stop(agent);
+    fake_agent_destroy(agent);
+    model_fini(&model);
+}
+
 int
 main(void)
 {
@@ -226,6 +252,7 @@ main(void)
         cmocka_unit_test_setup(test_agent_killed, reset),
         cmocka_unit_test_setup(test_agent_silent, reset),
         cmocka_unit_test_setup(test_hostile_agent, reset),
+        cmocka_unit_test_setup(test_refusal_is_said, reset),
         cmocka_unit_test_setup(test_forked_child, reset),
     };
 

@@ -471,6 +471,28 @@ large_shapes(void **state)
     }
 }
 
+/* Of more pieces than can be brought together nobody knows which tensor it is: none is blamed alone. */
+static void
+pieces_that_are_cut_off(void **state)
+{
+    uint64_t shape[1] = {4};
+    struct cairn_slice whole = slice_of("whole", 1, shape), half = slice_of("half", 1, shape);
+    struct cairn_tiling_pieces pieces = {.cut = true};
+    char text[256];
+
+    (void)state;
+    whole.extent[0] = 4;
+    half.extent[0] = 2;
+    assert_int_equal(cairn_layout_create(&pieces.layout), CAIRN_OK);
+    assert_int_equal(cairn_layout_add(pieces.layout, 0, &whole, 0, 0, 0, NULL), CAIRN_OK);
+    cairn_tiling_explain(&pieces, text, sizeof text);
+    assert_string_equal(text, "whole: not every element of it is registered by exactly one rank");
+    assert_int_equal(cairn_layout_add(pieces.layout, 0, &half, 0, 0, 0, NULL), CAIRN_OK);
+    cairn_tiling_explain(&pieces, text, sizeof text);
+    assert_string_equal(text, "whole, or one of 1 others: not every element of it is registered by exactly one rank");
+    cairn_tiling_pieces_fini(&pieces);
+}
+
 static double
 processor_ms(void)
 {
@@ -580,7 +602,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tilings_are_good), cmocka_unit_test(every_defect_is_found), cmocka_unit_test(names_and_ranks_are_said),
         cmocka_unit_test(digests),          cmocka_unit_test(large_shapes),          cmocka_unit_test(hostile_pieces),
-        cmocka_unit_test(a_large_node),
+        cmocka_unit_test(a_large_node),     cmocka_unit_test(pieces_that_are_cut_off),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
