@@ -382,7 +382,8 @@ test_uneven_late(void **state)
     }
 }
 
-/* Ranks whose sequences differ by step, and say so, are not slow for that; one that is slow besides is found. */
+/* Ranks whose sequences differ by step, and say so, are not slow for that, also where one says it of two steps in turn, and one not for
+ * a while; one that is slow besides is found. */
 static void
 test_work(void **state)
 {
@@ -400,7 +401,14 @@ test_work(void **state)
             factors[rank] = (double)tokens / 4000 * (rank == 1 && i >= 150 ? 1.5 : 1);
             for (uint32_t part = 0; part < 2; part++) { /* micro-batches */
                 record.bytes = part ? tokens - tokens / 2 : tokens / 2;
+                record.step = job.step + 1;
+                if (rank == 3 && i >= 60 && i < 80)
+                    continue;
                 assert_int_equal(cairn_reduce_take(job.reduces[rank], &record, job.now_ns), CAIRN_OK);
+                record.step++; /* a thread that loads ahead */
+                record.bytes = 1;
+                if (rank == 2 && i >= 100 && i < 120)
+                    assert_int_equal(cairn_reduce_take(job.reduces[rank], &record, job.now_ns), CAIRN_OK);
             }
         }
         steps(&job, 1, factors);
