@@ -246,6 +246,14 @@ take_step(struct cairn_live *live, const struct cairn_report *report)
 
 /* ---- standings ---- */
 
+/* True where a standing says that a process lives, and nothing of what it does: it has done nothing yet, or its agent has just begun. */
+static bool
+says_little(const struct cairn_report *standing)
+{
+    return standing->presence == CAIRN_PRESENCE_RUNS && standing->step == 0 && standing->end_ns == 0 && standing->entered == 0 &&
+           standing->open_count == 0;
+}
+
 static void
 take_standing(struct cairn_live *live, const struct cairn_report *report)
 {
@@ -258,8 +266,9 @@ take_standing(struct cairn_live *live, const struct cairn_report *report)
                                       .is_gone = report->presence == CAIRN_PRESENCE_GONE};
 
     live->ranks[report->rank].presence = report->presence;
+    live->ranks[report->rank].is_idle = says_little(report);
     live_take_quiet(&live->ranks[report->rank], report);
-    if (!live->detector)
+    if (!live->detector || (live->ranks[report->rank].has_steps && says_little(report)))
         return;
     for (uint32_t i = 0; i < report->open_count; i++) {
         const struct cairn_report_open *from = &report->open[i];
@@ -317,6 +326,7 @@ cairn_live_take(struct cairn_live *live, uint32_t node, const struct cairn_repor
         break;
     case CAIRN_REPORT_STEP:
         rank->presence = CAIRN_PRESENCE_RUNS;
+        rank->is_idle = false;
         err = take_step(live, report);
         break;
     case CAIRN_REPORT_STANDING:
@@ -445,7 +455,7 @@ cairn_live_check(struct cairn_live *live, uint64_t now_ns, uint64_t wall_ns)
     if (has_ended(live, now_ns, wall_ns))
         return CAIRN_OK;
     for (uint32_t rank = 0; live->detector && rank < live->world; rank++)
-        if (live_is_silent(&live->ranks[rank], now_ns))
+        if (live_is_silent(&live->ranks[rank], now_ns) || (live->ranks[rank].is_idle && !live->ranks[rank].has_steps))
             cairn_detector_leave_out(live->detector, rank);
     err = live_hang_check(live, now_ns);
     if (!err && live->detector)

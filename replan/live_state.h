@@ -54,6 +54,7 @@ struct live_hang {
 struct live_rank {
     bool known;
     bool has_steps; /* it has reported one */
+    bool is_idle;   /* it said last that it lives, and nothing else */
     uint32_t node;
     uint64_t attachment;
     uint64_t heard_ns;

@@ -426,6 +426,8 @@ cairn_reduce_take(struct cairn_reduce *reduce, const struct cairn_timing_record 
             reduce->comms[comm].place = record->peer;
             emit_member(reduce, &reduce->comms[comm]);
         }
+        if (reduce->last_ns == 0) /* it is there, and has entered nothing so far */
+            reduce->last_ns = record->enter_ns < now_ns ? record->enter_ns : now_ns;
         return CAIRN_OK;
     }
     reduce->said_counts = false;
@@ -483,6 +485,16 @@ emit_counts(struct cairn_reduce *reduce)
     reduce->options.emit(reduce->options.context, report);
 }
 
+/* True where something is counted: what ranks enter of communicators in which they have a place. */
+static bool
+knows_a_place(const struct cairn_reduce *reduce)
+{
+    for (uint32_t i = 0; i < reduce->comm_count; i++)
+        if (reduce->comms[i].place != CAIRN_PLACE_NONE)
+            return true;
+    return false;
+}
+
 void
 cairn_reduce_stand(struct cairn_reduce *reduce, enum cairn_presence presence, uint64_t now_ns)
 {
@@ -493,7 +505,7 @@ cairn_reduce_stand(struct cairn_reduce *reduce, enum cairn_presence presence, ui
         reduce->said_ns = now_ns;
         reduce->has_said = reduce->has_taken = false;
     }
-    busy = reduce->has_taken && now_ns > reduce->said_ns + quiet_ns;
+    busy = (reduce->has_taken || (reduce->tally.is_late && reduce->last_ns == 0)) && now_ns > reduce->said_ns + quiet_ns;
     if (presence == CAIRN_PRESENCE_GONE ? reduce->said == CAIRN_PRESENCE_GONE
                                         : presence == CAIRN_PRESENCE_RUNS && !quiet && !busy && reduce->said == 0)
         return;
@@ -501,7 +513,7 @@ cairn_reduce_stand(struct cairn_reduce *reduce, enum cairn_presence presence, ui
         reduce->gone_ns = 0;
     else if (reduce->gone_ns == 0)
         reduce->gone_ns = now_ns;
-    if ((quiet || presence != CAIRN_PRESENCE_RUNS) && !reduce->said_counts && reduce->tally.entered > 0)
+    if ((quiet || presence != CAIRN_PRESENCE_RUNS) && !reduce->said_counts && knows_a_place(reduce))
         emit_counts(reduce);
     report = begin_report(reduce, CAIRN_REPORT_STANDING);
     report->quiet_ns = quiet ? now_ns - reduce->last_ns : 0;
