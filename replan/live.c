@@ -13,6 +13,7 @@ enum {
 };
 static const uint64_t silent_ns = 10000000000; /* after which a rank is not waited for */
 static const uint64_t confirm_ns = 150000000000; /* the same of a job without steps: above all waits that are no hang */
+static const uint64_t away_ns = 5000000000;  /* whoever has not looked for longer was stopped himself */
 static const uint64_t absent_ns = 30000000000; /* after which verdicts on a job that nobody reports of are closed */
 
 #define RUN_NONE 0 /* no detector's */
@@ -406,6 +407,20 @@ merge(struct cairn_live *live, uint64_t wall_ns)
     return is_merged ? CAIRN_OK : CAIRN_NOMEM;
 }
 
+/* Time in which nobody looked is nobody's silence: reports of it may still be waiting. */
+static void
+forgive_absence(struct cairn_live *live, uint64_t now_ns)
+{
+    uint64_t since_ns = live->checked_ns > 0 && now_ns > live->checked_ns + away_ns ? now_ns - live->checked_ns : 0;
+
+    live->checked_ns = now_ns;
+    for (uint32_t rank = 0; since_ns > 0 && rank < live->world; rank++) {
+        uint64_t heard_ns = live->ranks[rank].heard_ns + since_ns;
+
+        live->ranks[rank].heard_ns = heard_ns < now_ns ? heard_ns : now_ns;
+    }
+}
+
 /* Closes the verdicts on a job that is no more. False: it goes on. */
 static bool
 has_ended(struct cairn_live *live, uint64_t now_ns, uint64_t wall_ns)
@@ -452,6 +467,7 @@ cairn_live_check(struct cairn_live *live, uint64_t now_ns, uint64_t wall_ns)
 {
     cairn_err err;
 
+    forgive_absence(live, now_ns);
     if (has_ended(live, now_ns, wall_ns))
         return CAIRN_OK;
     for (uint32_t rank = 0; live->detector && rank < live->world; rank++)

@@ -79,7 +79,7 @@ struct cairn_live {
     bool is_due; /* a detector is to begin */
     bool wants_announcements;
     struct live_hang hang;
-    uint64_t begun_ns; /* when it was looked at first */
+    uint64_t begun_ns, checked_ns; /* when it was looked at first, and last */
     uint64_t ignored;
 };
 

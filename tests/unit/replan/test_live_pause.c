@@ -157,6 +157,25 @@ test_an_agent_begins_in_a_pause(void **state)
     end(&job);
 }
 
+/* A machine that stands still as a whole, with the agent that analyses: when it goes on, what others have said is not read yet. */
+static void
+test_whoever_looks_was_stopped(void **state)
+{
+    struct job job;
+
+    (void)state;
+    start(&job);
+    steps(&job, 80);
+    job.now_ns += 30 * S;
+    job.is_mute[2] = job.is_mute[3] = true;
+    pass(&job, S);
+    assert_int_equal(job.ledger.count, 0);
+    job.is_mute[2] = job.is_mute[3] = false;
+    steps(&job, 20);
+    assert_int_equal(job.ledger.count, 0);
+    end(&job);
+}
+
 /* More lanes than there is room for: what is counted of a transfer after that is not all. */
 static void
 test_forgotten(void **state)
@@ -240,6 +259,7 @@ main(void)
         cmocka_unit_test(test_not_to_be_relied_on),
         cmocka_unit_test(test_finished),
         cmocka_unit_test(test_an_agent_begins_in_a_pause),
+        cmocka_unit_test(test_whoever_looks_was_stopped),
         cmocka_unit_test(test_forgotten),
         cmocka_unit_test(test_repeated_numbers),
         cmocka_unit_test(test_lost_ends),
