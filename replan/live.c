@@ -96,13 +96,16 @@ live_is_silent(const struct live_rank *rank, uint64_t now_ns)
 
 /* Takes up a job of another size, or the first. CAIRN_NOMEM. */
 static cairn_err
-adopt_world(struct cairn_live *live, uint32_t world)
+adopt_world(struct cairn_live *live, uint32_t world, uint64_t wall_ns)
 {
     struct live_rank *ranks = calloc(world, sizeof *ranks);
 
     if (!ranks)
         return CAIRN_NOMEM;
     live->wants_announcements = live->world != 0;
+    if (live->world != 0)
+        cairn_ledger_close_others(live->options.ledger, ++live->run, wall_ns, "a job of another size has taken its place",
+                                  live->options.said, live->options.context);
     end_run(live);
     live_hang_forget(live);
     live_comms_fini(&live->comms);
@@ -304,7 +307,7 @@ cairn_live_take(struct cairn_live *live, uint32_t node, const struct cairn_repor
     if (report->world != live->world) {
         if (is_end)
             return CAIRN_OK;
-        err = adopt_world(live, report->world);
+        err = adopt_world(live, report->world, wall_ns);
         if (err)
             return err;
         live->world_heard_ns = now_ns;

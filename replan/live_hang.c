@@ -232,18 +232,25 @@ find_hang(struct cairn_live *live, struct live_look *look)
     return err;
 }
 
-/* For how long those have waited of whom that was said; 0: they go on. What others do is nothing to it. */
+/* For how long those have waited of whom that was said; 0: they go on. What others do is nothing to it, nor is who has died meanwhile. */
 static double
 waited_ns(const struct live_look *look, const struct cairn_verdict *verdict)
 {
     const struct cairn_u32_list *waiting = verdict->victims.count > 0 ? &verdict->victims : &verdict->ranks;
     double longest = 0;
+    bool lives = false;
 
-    for (uint32_t i = 0; i < waiting->count; i++)
-        longest = fmax(longest, look->live->ranks[waiting->items[i]].is_idle /* its agent has begun anew, and does not know */
+    for (uint32_t i = 0; i < waiting->count; i++) {
+        const struct live_rank *rank = &look->live->ranks[waiting->items[i]];
+
+        if (rank->presence == CAIRN_PRESENCE_GONE || live_is_silent(rank, look->now_ns))
+            continue;
+        lives = true;
+        longest = fmax(longest, rank->is_idle /* its agent has begun anew, and does not know */
                                     ? look->live->hang.longest_ns
                                     : live_look_stood_ns(look, waiting->items[i]));
-    return longest;
+    }
+    return lives ? longest : look->live->hang.longest_ns;
 }
 
 /* Somebody who waited goes on. What ended by itself was no hang, and will be waited for again; a process that was stopped

@@ -258,6 +258,58 @@ test_agents_begin_anew(void **state)
     end(&job);
 }
 
+/* Those that wait may be killed for it, or not be heard of for a while: that is no end of it. */
+static void
+test_victims_unheard(void **state)
+{
+    struct job job;
+
+    (void)state;
+    start(&job);
+    steps(&job, 80);
+    enter(&job, 0, DATA, CAIRN_ALL_GATHER);
+    pass(&job, 12 * S);
+    assert_int_equal(only_entry(&job)->ranks[0], 2);
+    job.is_mute[0] = true;
+    pass(&job, 20 * S);
+    assert_int_equal(job.closed, 0);
+    job.is_mute[0] = false;
+    enter(&job, 2, DATA, CAIRN_ALL_GATHER);
+    steps(&job, 4);
+    assert_int_equal(job.opened, 1);
+    assert_int_equal(job.closed, 1);
+    end(&job);
+}
+
+/* A job of another size has taken the place of one that hung, and of which nobody has said that it is gone. */
+static void
+test_another_job(void **state)
+{
+    struct cairn_reduce_options options = {.rank = 0, .world = 2, .attachment = 2, .emit = carry};
+    struct job job;
+
+    (void)state;
+    start(&job);
+    steps(&job, 80);
+    hang(&job, 1, 5);
+    pass(&job, 12 * S);
+    assert_int_equal(job.opened, 1);
+    for (uint32_t rank = 0; rank < WORLD; rank++)
+        job.is_mute[rank] = true;
+    job.now_ns += 11 * S;
+    cairn_reduce_destroy(job.reduces[0]);
+    assert_int_equal(cairn_reduce_create(&options, &job.reduces[0]), CAIRN_OK);
+    job.is_mute[0] = false;
+    join(&job, 0, TENSOR, 0, 2);
+    for (int i = 0; i < 20; i++) {
+        enter(&job, 0, TENSOR, CAIRN_ALL_REDUCE);
+        pass(&job, S / 2);
+    }
+    assert_int_equal(job.opened, 1);
+    assert_int_equal(job.closed, 1);
+    end(&job);
+}
+
 /* What a reader that begins late sees first may be an end; what is entered from there on counts all the same. */
 static void
 test_late_reader(void **state)
@@ -300,6 +352,8 @@ main(void)
         cmocka_unit_test(test_never_begins),
         cmocka_unit_test(test_over_while_others_stand),
         cmocka_unit_test(test_agents_begin_anew),
+        cmocka_unit_test(test_victims_unheard),
+        cmocka_unit_test(test_another_job),
         cmocka_unit_test(test_late_reader),
     };
 
