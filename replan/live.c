@@ -272,8 +272,8 @@ take_standing(struct cairn_live *live, const struct cairn_report *report)
     live->ranks[report->rank].presence = report->presence;
     live->ranks[report->rank].is_idle = says_little(report);
     live_take_quiet(&live->ranks[report->rank], report);
-    if (!live->detector || (live->ranks[report->rank].has_steps && says_little(report)))
-        return;
+    if (!live->detector || says_little(report))
+        return; /* of no operations that a detector has seen */
     for (uint32_t i = 0; i < report->open_count; i++) {
         const struct cairn_report_open *from = &report->open[i];
         uint32_t peer, comm = comm_index(live, &from->lane, &peer);

@@ -426,6 +426,31 @@ test_work(void **state)
     end(&job);
 }
 
+/* The agent of one that waits begins anew, and knows of nothing that it waits in: it is not the one who never arrives. */
+static void
+test_agent_begins_in_a_wait(void **state)
+{
+    struct job job;
+
+    (void)state;
+    start(&job);
+    steps(&job, 40, NULL);
+    wait_for_rank(&job, 3, 3, CAIRN_PRESENCE_RUNS);
+    attach(&job, 1);
+    cairn_reduce_begin_late(job.reduces[1]);
+    for (int s = 0; s < 20; s++) {
+        job.now_ns += S;
+        for (uint32_t rank = 0; rank < WORLD; rank++)
+            cairn_reduce_stand(job.reduces[rank], CAIRN_PRESENCE_RUNS, job.now_ns);
+        check(&job);
+    }
+    assert_int_equal(job.ledger.count, 1);
+    assert_int_equal(job.ledger.entries[0].kind, CAIRN_HANG_COMPUTE);
+    assert_int_equal(job.ledger.entries[0].rank_count, 1);
+    assert_int_equal(job.ledger.entries[0].ranks[0], 3);
+    end(&job);
+}
+
 static void
 test_stopped(void **state)
 {
@@ -1000,6 +1025,7 @@ main(void)
         cmocka_unit_test(test_budget_of_many),
         cmocka_unit_test(test_uneven_late),
         cmocka_unit_test(test_work),
+        cmocka_unit_test(test_agent_begins_in_a_wait),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
