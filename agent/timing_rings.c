@@ -210,11 +210,13 @@ read_ring(struct cairn_agent *agent, struct timing_ring *ring)
 {
     struct cairn_timing_record records[BATCH];
     struct cairn_reduce *reduce = agent->timing->ranks[ring->rank].reduce;
-    uint64_t dropped = cairn_ring_dropped(&ring->ring);
+    uint64_t dropped = cairn_ring_dropped(&ring->ring), older = 0;
     uint32_t total = 0, count;
 
-    if (dropped > ring->dropped) /* a count that goes back is no ring's */
+    if (dropped > ring->dropped) { /* a count that goes back is no ring's */
         cairn_reduce_lose(reduce, dropped - ring->dropped);
+        older = cairn_ring_waiting(&ring->ring);
+    }
     ring->dropped = dropped;
     do {
         uint64_t read_ns;
@@ -225,7 +227,9 @@ read_ring(struct cairn_agent *agent, struct timing_ring *ring)
             if (cairn_reduce_take(reduce, &records[i], read_ns) != CAIRN_OK)
                 cairn_reduce_lose(reduce, 1);
         total += count;
-    } while (count == BATCH && total < TIMING_READ_MAX);
+    } while (count == BATCH && (total < TIMING_READ_MAX || total < older));
+    if (older > 0)
+        cairn_reduce_lose(reduce, 0); /* what has waited in the full ring is from before the loss */
     return total;
 }
 

@@ -13,6 +13,7 @@ enum {
 };
 static const uint64_t silent_ns = 10000000000; /* after which a rank is not waited for */
 static const uint64_t confirm_ns = 150000000000; /* the same of a job without steps: above all waits that are no hang */
+static const uint64_t away_ns = 5000000000;  /* whoever has not looked for longer was stopped himself */
 static const uint64_t absent_ns = 30000000000; /* after which verdicts on a job that nobody reports of are closed */
 
 #define RUN_NONE 0 /* no detector's */
@@ -95,13 +96,16 @@ live_is_silent(const struct live_rank *rank, uint64_t now_ns)
 
 /* Takes up a job of another size, or the first. CAIRN_NOMEM. */
 static cairn_err
-adopt_world(struct cairn_live *live, uint32_t world)
+adopt_world(struct cairn_live *live, uint32_t world, uint64_t wall_ns)
 {
     struct live_rank *ranks = calloc(world, sizeof *ranks);
 
     if (!ranks)
         return CAIRN_NOMEM;
     live->wants_announcements = live->world != 0;
+    if (live->world != 0)
+        cairn_ledger_close_others(live->options.ledger, ++live->run, wall_ns, "a job of another size has taken its place",
+                                  live->options.said, live->options.context);
     end_run(live);
     live_hang_forget(live);
     live_comms_fini(&live->comms);
@@ -246,6 +250,14 @@ take_step(struct cairn_live *live, const struct cairn_report *report)
 
 /* ---- standings ---- */
 
+/* True where a standing says that a process lives, and nothing of what it does: it has done nothing yet, or its agent has just begun. */
+static bool
+says_little(const struct cairn_report *standing)
+{
+    return standing->presence == CAIRN_PRESENCE_RUNS && standing->step == 0 && standing->end_ns == 0 && standing->entered == 0 &&
+           standing->open_count == 0;
+}
+
 static void
 take_standing(struct cairn_live *live, const struct cairn_report *report)
 {
@@ -258,9 +270,10 @@ take_standing(struct cairn_live *live, const struct cairn_report *report)
                                       .is_gone = report->presence == CAIRN_PRESENCE_GONE};
 
     live->ranks[report->rank].presence = report->presence;
+    live->ranks[report->rank].is_idle = says_little(report);
     live_take_quiet(&live->ranks[report->rank], report);
-    if (!live->detector)
-        return;
+    if (!live->detector || says_little(report))
+        return; /* of no operations that a detector has seen */
     for (uint32_t i = 0; i < report->open_count; i++) {
         const struct cairn_report_open *from = &report->open[i];
         uint32_t peer, comm = comm_index(live, &from->lane, &peer);
@@ -294,7 +307,7 @@ cairn_live_take(struct cairn_live *live, uint32_t node, const struct cairn_repor
     if (report->world != live->world) {
         if (is_end)
             return CAIRN_OK;
-        err = adopt_world(live, report->world);
+        err = adopt_world(live, report->world, wall_ns);
         if (err)
             return err;
         live->world_heard_ns = now_ns;
@@ -317,6 +330,7 @@ cairn_live_take(struct cairn_live *live, uint32_t node, const struct cairn_repor
         break;
     case CAIRN_REPORT_STEP:
         rank->presence = CAIRN_PRESENCE_RUNS;
+        rank->is_idle = false;
         err = take_step(live, report);
         break;
     case CAIRN_REPORT_STANDING:
@@ -396,6 +410,20 @@ merge(struct cairn_live *live, uint64_t wall_ns)
     return is_merged ? CAIRN_OK : CAIRN_NOMEM;
 }
 
+/* Time in which nobody looked is nobody's silence: reports of it may still be waiting. */
+static void
+forgive_absence(struct cairn_live *live, uint64_t now_ns)
+{
+    uint64_t since_ns = live->checked_ns > 0 && now_ns > live->checked_ns + away_ns ? now_ns - live->checked_ns : 0;
+
+    live->checked_ns = now_ns;
+    for (uint32_t rank = 0; since_ns > 0 && rank < live->world; rank++) {
+        uint64_t heard_ns = live->ranks[rank].heard_ns + since_ns;
+
+        live->ranks[rank].heard_ns = heard_ns < now_ns ? heard_ns : now_ns;
+    }
+}
+
 /* Closes the verdicts on a job that is no more. False: it goes on. */
 static bool
 has_ended(struct cairn_live *live, uint64_t now_ns, uint64_t wall_ns)
@@ -442,10 +470,11 @@ cairn_live_check(struct cairn_live *live, uint64_t now_ns, uint64_t wall_ns)
 {
     cairn_err err;
 
+    forgive_absence(live, now_ns);
     if (has_ended(live, now_ns, wall_ns))
         return CAIRN_OK;
     for (uint32_t rank = 0; live->detector && rank < live->world; rank++)
-        if (live_is_silent(&live->ranks[rank], now_ns))
+        if (live_is_silent(&live->ranks[rank], now_ns) || (live->ranks[rank].is_idle && !live->ranks[rank].has_steps))
             cairn_detector_leave_out(live->detector, rank);
     err = live_hang_check(live, now_ns);
     if (!err && live->detector)

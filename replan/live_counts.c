@@ -1,9 +1,17 @@
 /* replan/live_counts.c - who waits for whom, from counts of operations; see live_counts.h. */
 #include "replan/live_counts.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* What somebody waits in: whom he waits for must have entered as many of it. */
+struct live_wait {
+    uint32_t comm; /* index */
+    uint32_t peer; /* of sends and receives: his place */
+    uint64_t needed;
+    uint8_t op;
+    bool is_running; /* the device was seen to begin it, and not to end */
+};
 
 static const uint64_t recent_ns = 8000000000; /* no rank goes on so long behind an operation that does not end */
 
@@ -131,15 +139,30 @@ has_entered(const struct live_look *look, uint32_t rank, const struct cairn_repo
 
 /* ---- one communicator ---- */
 
-/* Of a rank that somebody waits for who needs it to have entered `needed`. True where that is why he waits. */
+/* True where a process that is gone has entered all that somebody else has: it may have finished, while the other saves. */
 static bool
-look_at_awaited(struct live_look *look, uint32_t comm, uint32_t rank, uint8_t op, uint32_t peer, uint64_t needed, uint64_t *entered)
+may_have_finished(const struct live_look *look, uint32_t rank, const struct cairn_report_count *count, uint64_t needed)
 {
-    const struct cairn_report_count *count = count_in(look, rank, look->live->comms.items[comm].hash, op, peer);
+    const struct live_rank *gone = rank_of(look, rank);
+
+    return gone->presence == CAIRN_PRESENCE_GONE && count && count->is_known && count->count >= needed &&
+           gone->progress->entered == gone->progress->counted;
+}
+
+/* Of a rank that somebody waits for, in an operation that was seen to begin or in any. True where that is why he waits. */
+static bool
+look_at_awaited(struct live_look *look, uint32_t rank, const struct live_wait *wait, uint64_t *entered)
+{
+    const struct cairn_report_count *count =
+        count_in(look, rank, look->live->comms.items[wait->comm].hash, wait->op, wait->peer);
     struct live_sight *sight = &look->sights[rank];
 
     *entered = 0;
     if (is_dead(look, rank)) {
+        if (!wait->is_running && may_have_finished(look, rank, count, wait->needed)) {
+            *entered = count->count;
+            return false;
+        }
         sight->marks |= LIVE_DEAD;
         return true;
     }
@@ -148,15 +171,15 @@ look_at_awaited(struct live_look *look, uint32_t comm, uint32_t rank, uint8_t op
             look->has_unknown = true;
             return true;
         }
-        if (*entered >= needed)
+        if (*entered >= wait->needed)
             return false;
     }
     sight->marks |= LIVE_BEHIND;
     if (sight->needed == 0) {
-        sight->comm = comm;
-        sight->op = op;
+        sight->comm = wait->comm;
+        sight->op = wait->op;
         sight->count = *entered;
-        sight->needed = needed;
+        sight->needed = wait->needed;
     }
     return true;
 }
@@ -166,6 +189,7 @@ look_at_collective(struct live_look *look, uint32_t index, uint8_t op)
 {
     const struct live_comm *comm = &look->live->comms.items[index];
     uint64_t needed = 0, running = 0, least = UINT64_MAX;
+    struct live_wait wait;
     bool all_arrived = true;
 
     for (uint32_t i = 0; i < comm->member_count; i++) {
@@ -179,10 +203,11 @@ look_at_collective(struct live_look *look, uint32_t index, uint8_t op)
     }
     if (running > 0) /* what has been entered behind it waits for it */
         needed = running;
+    wait = (struct live_wait){.comm = index, .op = op, .peer = CAIRN_PEER_NONE, .needed = needed, .is_running = running > 0};
     for (uint32_t i = 0; needed > 0 && i < comm->member_count; i++) {
         uint64_t entered;
 
-        all_arrived &= !look_at_awaited(look, index, comm->members[i].rank, op, CAIRN_PEER_NONE, needed, &entered);
+        all_arrived &= !look_at_awaited(look, comm->members[i].rank, &wait, &entered);
         least = entered < least ? entered : least;
     }
     for (uint32_t i = 0; needed > 0 && i < comm->member_count; i++) {
@@ -213,17 +238,18 @@ look_at_transfers(struct live_look *look, uint32_t index, const struct live_memb
 
     for (uint32_t i = 0; progress && i < progress->count_count; i++) {
         const struct cairn_report_count *count = &progress->counts[i];
-        uint64_t needed, entered;
+        struct live_wait wait = {.comm = index, .peer = member->place};
+        uint64_t entered;
         uint32_t peer;
 
         if (count->lane.comm != comm->hash || count->lane.op < CAIRN_SEND || !count->is_known)
             continue;
-        needed = waits_for(look, member->rank, count);
+        wait.op = count->lane.op == CAIRN_SEND ? CAIRN_RECV : CAIRN_SEND;
+        wait.needed = waits_for(look, member->rank, count);
         peer = live_comm_rank_at(comm, count->lane.peer);
-        if (needed == 0 || peer == UINT32_MAX || peer == member->rank)
+        if (wait.needed == 0 || peer == UINT32_MAX || peer == member->rank)
             continue;
-        if (look_at_awaited(look, index, peer, count->lane.op == CAIRN_SEND ? CAIRN_RECV : CAIRN_SEND, member->place, needed,
-                            &entered))
+        if (look_at_awaited(look, peer, &wait, &entered))
             look->sights[member->rank].marks |= LIVE_WAITS;
     }
 }
@@ -268,20 +294,30 @@ live_look_at_comm(struct live_look *look, uint32_t index)
 
 /* ---- the job ---- */
 
+double
+live_look_stood_ns(const struct live_look *look, uint32_t rank)
+{
+    if (is_dead(look, rank) || !has_stood(look, rank, look->limit_ns))
+        return 0;
+    return (double)rank_of(look, rank)->progress->quiet_ns;
+}
+
 bool
 live_look_for_waiting(struct live_look *look)
 {
+    bool found = false;
+
     for (uint32_t rank = 0; rank < look->live->world; rank++) {
         const struct live_progress *progress = rank_of(look, rank)->progress;
 
-        if (!progress || is_dead(look, rank) || !has_stood(look, rank, look->limit_ns))
+        if (live_look_stood_ns(look, rank) <= 0)
             continue;
-        look->waited_ns = fmax(look->waited_ns, (double)progress->quiet_ns);
+        found |= progress->count_count > 0;
         for (uint32_t i = 0; i < progress->count_count; i++)
             if (is_running(&progress->counts[i]))
                 look->sights[rank].marks |= LIVE_RUNNING;
     }
-    return look->waited_ns > 0;
+    return found;
 }
 
 /* The lane that a rank has used last, NULL. */

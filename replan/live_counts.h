@@ -18,7 +18,7 @@ struct live_sight {
 struct live_look {
     const struct cairn_live *live;
     uint64_t now_ns;
-    double limit_ns, waited_ns; /* after which a rank waits; the longest that one has */
+    double limit_ns, waited_ns; /* after which a rank waits; the longest that one has who waits for another */
     struct live_sight *sights;  /* [world] */
     bool has_unknown;           /* of some communicator not all is known */
     uint32_t link_comm;         /* the index of one in which a transfer has stopped, UINT32_MAX */
@@ -26,7 +26,10 @@ struct live_look {
     uint64_t link_seq;
 };
 
-/* Who waits, and for how long. False: nobody. */
+/* For how long a rank that lives has stood still; 0: not so long that it waits. */
+double live_look_stood_ns(const struct live_look *look, uint32_t rank);
+
+/* False where nobody can be waiting. */
 bool live_look_for_waiting(struct live_look *look);
 
 /* Who waits for whom in a communicator. */

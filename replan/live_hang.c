@@ -10,7 +10,8 @@
  *
  * Only lanes count that a rank has used shortly before it fell quiet: a communicator that was given up with unequal counts
  * is nobody's reason to wait. Where a member is not known, moves, or lost records, its communicator says nothing but that its members may
- * wait for that one. Counts of different communicators are never compared.
+ * wait for that one. Counts of different communicators are never compared. A process that is gone and has entered all that others have may
+ * have finished, while another saves what came of it: it is missed only where an operation was seen to begin and not to end.
  */
 #include "replan/live_counts.h"
 
@@ -213,6 +214,9 @@ find_hang(struct cairn_live *live, struct live_look *look)
 
     for (uint32_t i = 0; i < live->comms.count; i++)
         live_look_at_comm(look, i);
+    for (uint32_t rank = 0; rank < live->world; rank++)
+        if (look->sights[rank].marks & LIVE_WAITS)
+            look->waited_ns = fmax(look->waited_ns, live_look_stood_ns(look, rank));
     forget_verdict(hang);
     hang->verdict.rate = 1;
     hang->verdict.since_step = hang->verdict.detected_step = live->newest_step;
@@ -224,7 +228,29 @@ find_hang(struct cairn_live *live, struct live_look *look)
     hang->is_said = !err && hang->verdict.ranks.count > 0;
     if (!hang->is_said)
         forget_verdict(hang);
+    hang->longest_ns = hang->is_said ? look->waited_ns : 0;
     return err;
+}
+
+/* For how long those have waited of whom that was said; 0: they go on. What others do is nothing to it, nor is who has died meanwhile. */
+static double
+waited_ns(const struct live_look *look, const struct cairn_verdict *verdict)
+{
+    const struct cairn_u32_list *waiting = verdict->victims.count > 0 ? &verdict->victims : &verdict->ranks;
+    double longest = 0;
+    bool lives = false;
+
+    for (uint32_t i = 0; i < waiting->count; i++) {
+        const struct live_rank *rank = &look->live->ranks[waiting->items[i]];
+
+        if (rank->presence == CAIRN_PRESENCE_GONE || live_is_silent(rank, look->now_ns))
+            continue;
+        lives = true;
+        longest = fmax(longest, rank->is_idle /* its agent has begun anew, and does not know */
+                                    ? look->live->hang.longest_ns
+                                    : live_look_stood_ns(look, waiting->items[i]));
+    }
+    return lives ? longest : look->live->hang.longest_ns;
 }
 
 /* Somebody who waited goes on. What ended by itself was no hang, and will be waited for again; a process that was stopped
@@ -256,15 +282,16 @@ live_hang_check(struct cairn_live *live, uint64_t now_ns)
     look.sights = calloc(live->world, sizeof *look.sights);
     if (!look.sights)
         return CAIRN_NOMEM;
-    if (live_look_for_waiting(&look)) {
-        if (!lasts)
-            err = find_hang(live, &look);
-        hang->longest_ns = hang->is_said ? fmax(hang->longest_ns, look.waited_ns) : 0;
-        for (uint32_t i = 0; hang->is_said && i < hang->verdict.ranks.count; i++)
-            hang->was_stopped |= live->ranks[hang->verdict.ranks.items[i]].presence == CAIRN_PRESENCE_STOPPED;
-    } else if (lasts) {
+    if (lasts)
+        look.waited_ns = waited_ns(&look, &hang->verdict);
+    if (lasts && look.waited_ns <= 0)
         end_hang(live);
-    }
+    else if (lasts)
+        hang->longest_ns = fmax(hang->longest_ns, look.waited_ns);
+    else if (live_look_for_waiting(&look))
+        err = find_hang(live, &look);
+    for (uint32_t i = 0; hang->is_said && hang->verdict.until_step == CAIRN_STEP_NONE && i < hang->verdict.ranks.count; i++)
+        hang->was_stopped |= live->ranks[hang->verdict.ranks.items[i]].presence == CAIRN_PRESENCE_STOPPED;
     free(look.sights);
     return err;
 }

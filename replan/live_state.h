@@ -54,6 +54,7 @@ struct live_hang {
 struct live_rank {
     bool known;
     bool has_steps; /* it has reported one */
+    bool is_idle;   /* it said last that it lives, and nothing else */
     uint32_t node;
     uint64_t attachment;
     uint64_t heard_ns;
@@ -78,7 +79,7 @@ struct cairn_live {
     bool is_due; /* a detector is to begin */
     bool wants_announcements;
     struct live_hang hang;
-    uint64_t begun_ns; /* when it was looked at first */
+    uint64_t begun_ns, checked_ns; /* when it was looked at first, and last */
     uint64_t ignored;
 };
 

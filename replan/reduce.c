@@ -9,7 +9,8 @@
 #include <string.h>
 
 enum { COLLECTIVE_LANES = CAIRN_REDUCE_COMMS_MAX * 16, LANES = COLLECTIVE_LANES + 2 * CAIRN_REDUCE_PAIRS_MAX,
-       OUTSTANDING_MAX = 64 /* with more of a lane under way its ends are not being looked at */ };
+       OUTSTANDING_MAX = 64, /* with more of a lane under way its ends are not being looked at */
+       WORK_STEPS = 4 };
 _Static_assert(LANES <= UINT16_MAX, "a lane's number is short");
 static const uint64_t quiet_ns = 2000000000;
 #define RANK_UNKNOWN UINT32_MAX /* of a source that has not learned it */
@@ -60,7 +61,8 @@ struct cairn_reduce {
     bool has_said, has_taken; /* a report was made, a record taken, since it was last looked at what the rank does */
     uint64_t said_ns;         /* when that was seen of a report */
     uint64_t gone_ns;
-    struct work work[2]; /* of the last step that it was said of, and the one before */
+    struct work work[WORK_STEPS]; /* by step modulo the size: threads may speak of several in turn */
+    bool has_work;       /* it was said at all */
     struct cairn_tally tally;
     bool said_counts; /* nothing was taken since */
     struct cairn_report report; /* room to make one */
@@ -167,20 +169,24 @@ fill_samples(const struct cairn_reduce *reduce, const struct cairn_rank_step *do
 static double
 work_in(const struct cairn_reduce *reduce, uint32_t step)
 {
-    return reduce->work[0].step == step ? reduce->work[0].amount : reduce->work[1].step == step ? reduce->work[1].amount : 0;
+    const struct work *work = &reduce->work[step % WORK_STEPS];
+
+    return work->step == step ? work->amount : 0;
 }
 
 static void
 emit_step(struct cairn_reduce *reduce, const struct cairn_rank_step *done, bool known, uint64_t end_ns)
 {
     struct cairn_report *report = begin_report(reduce, CAIRN_REPORT_STEP);
+    double work = work_in(reduce, done->step);
 
+    known = known && (work > 0 || !reduce->has_work); /* computation for nobody knows how much is no measure */
     report->step = done->step;
     report->end_ns = end_ns;
     for (int i = 0; i < CAIRN_GAPS; i++)
         report->compute_ns[i] = known ? done->compute_ns[i] : (double)NAN;
     report->span_ns = done->span_ns;
-    report->work = work_in(reduce, done->step);
+    report->work = work;
     report->sends_aside = done->sends_aside;
     fill_samples(reduce, done, report);
     reduce->options.emit(reduce->options.context, report);
@@ -380,12 +386,12 @@ static void
 note_work(struct cairn_reduce *reduce, const struct cairn_timing_record *record)
 {
     uint32_t step = record->step ? record->step : reduce->counts.step;
+    struct work *work = &reduce->work[step % WORK_STEPS];
 
-    if (step != reduce->work[0].step) {
-        reduce->work[1] = reduce->work[0];
-        reduce->work[0] = (struct work){.step = step};
-    }
-    reduce->work[0].amount += (double)record->bytes;
+    if (work->step != step)
+        *work = (struct work){.step = step};
+    work->amount += (double)record->bytes;
+    reduce->has_work = true;
 }
 
 cairn_err
@@ -420,6 +426,8 @@ cairn_reduce_take(struct cairn_reduce *reduce, const struct cairn_timing_record 
             reduce->comms[comm].place = record->peer;
             emit_member(reduce, &reduce->comms[comm]);
         }
+        if (reduce->last_ns == 0) /* it is there, and has entered nothing so far */
+            reduce->last_ns = record->enter_ns < now_ns ? record->enter_ns : now_ns;
         return CAIRN_OK;
     }
     reduce->said_counts = false;
@@ -477,6 +485,16 @@ emit_counts(struct cairn_reduce *reduce)
     reduce->options.emit(reduce->options.context, report);
 }
 
+/* True where something is counted: what ranks enter of communicators in which they have a place. */
+static bool
+knows_a_place(const struct cairn_reduce *reduce)
+{
+    for (uint32_t i = 0; i < reduce->comm_count; i++)
+        if (reduce->comms[i].place != CAIRN_PLACE_NONE)
+            return true;
+    return false;
+}
+
 void
 cairn_reduce_stand(struct cairn_reduce *reduce, enum cairn_presence presence, uint64_t now_ns)
 {
@@ -487,7 +505,7 @@ cairn_reduce_stand(struct cairn_reduce *reduce, enum cairn_presence presence, ui
         reduce->said_ns = now_ns;
         reduce->has_said = reduce->has_taken = false;
     }
-    busy = reduce->has_taken && now_ns > reduce->said_ns + quiet_ns;
+    busy = (reduce->has_taken || (reduce->tally.is_late && reduce->last_ns == 0)) && now_ns > reduce->said_ns + quiet_ns;
     if (presence == CAIRN_PRESENCE_GONE ? reduce->said == CAIRN_PRESENCE_GONE
                                         : presence == CAIRN_PRESENCE_RUNS && !quiet && !busy && reduce->said == 0)
         return;
@@ -495,7 +513,7 @@ cairn_reduce_stand(struct cairn_reduce *reduce, enum cairn_presence presence, ui
         reduce->gone_ns = 0;
     else if (reduce->gone_ns == 0)
         reduce->gone_ns = now_ns;
-    if ((quiet || presence != CAIRN_PRESENCE_RUNS) && !reduce->said_counts && reduce->tally.entered > 0)
+    if ((quiet || presence != CAIRN_PRESENCE_RUNS) && !reduce->said_counts && knows_a_place(reduce))
         emit_counts(reduce);
     report = begin_report(reduce, CAIRN_REPORT_STANDING);
     report->quiet_ns = quiet ? now_ns - reduce->last_ns : 0;

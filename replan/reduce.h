@@ -61,7 +61,7 @@ void cairn_reduce_begin_late(struct cairn_reduce *reduce);
 
 /* Says what the rank waits in, when that is worth saying: it has been quiet for two seconds, its process does not run, or
  * the opposite was said before; and when it is busy and nothing was said of it for two seconds, since it is in a long step and
- * nobody else could tell that from an end. */
+ * nobody else could tell that from an end; so it is where this reader began late and the rank has done nothing since. */
 void cairn_reduce_stand(struct cairn_reduce *reduce, enum cairn_presence presence, uint64_t now_ns);
 
 /* Emits MEMBER of every communicator, and forgets what was said of the rank's standing: for somebody who has heard nothing yet. */

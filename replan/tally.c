@@ -33,9 +33,7 @@ lane_of(struct cairn_tally *tally, const struct cairn_timing_record *record)
             break;
     }
     tally->has_forgotten |= oldest->comm != 0;
-    *oldest = (struct cairn_tally_lane){.comm = record->comm, .peer = peer, .op = record->op};
-    if (tally->is_late && record->seq > 0)
-        oldest->before = record->seq - 1;
+    *oldest = (struct cairn_tally_lane){.comm = record->comm, .peer = peer, .op = record->op, .is_anew = tally->has_forgotten};
     return oldest;
 }
 
@@ -66,12 +64,15 @@ cairn_tally_take(struct cairn_tally *tally, const struct cairn_timing_record *re
 
     note_gap(tally, time_of(record));
     lane->used_ns = time_of(record);
-    lane->is_stale = false;
+    lane->repeats |= is_entry && record->seq > 0 && record->seq <= lane->count;
     if (record->seq > lane->count)
         lane->count = record->seq;
     if (is_entry) {
+        if (lane->entered == 0 && tally->is_late && record->seq > 0) /* what began and ended before it was entered before, too */
+            lane->before = record->seq - 1;
         tally->entered++;
         lane->entered++;
+        lane->is_stale = false;
         if (record->op >= CAIRN_SEND)
             lane->count = lane->entered;
     } else if (record->end_ns == 0) {
@@ -86,8 +87,10 @@ void
 cairn_tally_lose(struct cairn_tally *tally, uint64_t count)
 {
     tally->lost += count;
-    for (uint32_t i = 0; i < CAIRN_TALLY_LANES_MAX; i++)
+    for (uint32_t i = 0; i < CAIRN_TALLY_LANES_MAX; i++) {
         tally->lanes[i].is_stale = true;
+        tally->lanes[i].running_seq = 0; /* its end may be among them */
+    }
 }
 
 static int
@@ -127,8 +130,9 @@ cairn_tally_fill(const struct cairn_tally *tally, struct cairn_report *report)
         report->counts[i] = (struct cairn_report_count){
             .lane = {.comm = lane->comm, .peer = lane->peer, .op = (uint8_t)lane->op, .is_place = is_transfer},
             .count = lane->count,
-            .is_known = is_transfer ? !tally->is_late && tally->lost == 0
-                                    : !lane->is_stale && lane->count - lane->before <= lane->entered + tally->lost,
+            .is_known = is_transfer ? !tally->is_late && !lane->is_anew && tally->lost == 0
+                                    : !lane->is_stale && !lane->repeats && lane->entered > 0 &&
+                                          lane->count - lane->before <= lane->entered + tally->lost,
             .age_ns = before(lane->used_ns, tally->last_ns)};
         if (lane->running_seq > 0)
             report->counts[i].running_seq = lane->running_seq;

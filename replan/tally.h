@@ -21,12 +21,14 @@ enum { CAIRN_TALLY_LANES_MAX = 256 }; /* beyond, the one that was used longest a
 
 struct cairn_tally_lane {
     uint64_t comm; /* 0: unused */
-    uint64_t count, entered, before; /* the last number; entered here; what had been entered when the first one came */
+    uint64_t count, entered, before; /* the last number; entered here; what had been entered before that */
     uint64_t used_ns;
     uint64_t running_seq, running_ns; /* the last that has begun on the device and not ended, 0: none; since when */
     uint32_t peer;
     uint16_t op;
-    bool is_stale; /* records were lost since its last one */
+    bool is_stale; /* records were lost since it was last entered */
+    bool is_anew;  /* a lane was forgotten before it: it may have been that */
+    bool repeats;  /* numbers came again, as of a CUDA graph in NCCL up to 2.27: they do not count what is entered */
 };
 
 struct cairn_tally {

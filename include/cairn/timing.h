@@ -57,7 +57,7 @@ enum { CAIRN_TIMING_MEMBER = 0x100 };
 /*
  * In place of an operation: how much this rank has to compute in the step, in `bytes`, in any unit that
  * is the same on all ranks (tokens, FLOPs); with rank and step. Several in one step add up. A rank is
- * then called slow for what it takes per unit.
+ * then called slow for what it takes per unit, and not judged in a step of which it says none, having done so before.
  */
 enum { CAIRN_TIMING_WORK = 0x101 };
 

@@ -61,9 +61,9 @@ def attach(
 def note_work(amount: float) -> None:
     """Says how much this rank computes in the step under way, in a unit that is the same on all ranks (tokens, FLOPs): with
     `CAIRN_TIMING=1` a rank is then called slow for what it takes per unit, and not for longer sequences. Several in one step add up.
-    Any thread; nothing where collectives are not timed. Raises ValueError for less than 1."""
-    if not amount >= 1:
-        raise ValueError(f"the amount of work is at least 1, not {amount}")
+    Any thread; nothing where collectives are not timed. Raises ValueError for less than 1, and for 2**64 or more."""
+    if not 1 <= amount < 2**64:
+        raise ValueError(f"the amount of work is at least 1 and below 2**64, not {amount}")
     import sys
 
     timing = sys.modules.get(f"{__name__}._timing")

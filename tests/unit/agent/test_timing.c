@@ -265,6 +265,43 @@ test_a_hang_by_counts(void **state)
     }
 }
 
+/* What a full ring has dropped is newer than all that waits in it: of that rank nobody knows how far it has come. */
+static void
+test_a_ring_that_was_full(void **state)
+{
+    static char text[1 << 16];
+    struct ring_file files[2] = {make_ring(), make_ring()};
+    uint64_t now_ns = now_ms() * CAIRN_NS_PER_MS;
+    struct trainer trainers[2];
+
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        struct cairn_timing_record record = {.comm = 7, .enter_ns = now_ns - 120 * CAIRN_NS_PER_S, .rank = rank, .peer = rank,
+                                             .ranks = 2, .op = CAIRN_TIMING_MEMBER};
+        uint32_t dropped = 0;
+
+        assert_true(cairn_ring_write(&files[rank].ring, &record));
+        for (int other = 0; other < 60 * (int)rank; other++) /* of the same, which takes room */
+            assert_true(cairn_ring_write(&files[rank].ring, &record));
+        record.op = CAIRN_ALL_REDUCE;
+        record.peer = CAIRN_PEER_NONE;
+        for (record.seq = 1; record.seq <= 200; record.seq++) { /* half a second apart, until twenty seconds ago */
+            record.enter_ns += CAIRN_NS_PER_S / 2;
+            dropped += !cairn_ring_write(&files[rank].ring, &record);
+        }
+        assert_int_equal(dropped, rank * 5);
+        attach(*state, &trainers[rank], rank, 2);
+        hand_over(&trainers[rank], files[rank].fd);
+    }
+    await_status(*state, "\"records\":457,\"records_lost\":5");
+    usleep(2000000); /* in which a hang would be said */
+    ask_status(*state, text, sizeof text);
+    assert_null(strstr(text, "hang_compute"));
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        hang_up(&trainers[rank]);
+        end_ring(&files[rank]);
+    }
+}
+
 /* What a process has written is read to its end after its death, and then its ring goes. */
 static void
 test_a_ring_of_the_dead(void **state)
@@ -298,6 +335,7 @@ main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_a_job_too_large, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_noise_in_a_ring, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_a_hang_by_counts, start_node, end_node),
+        cmocka_unit_test_setup_teardown(test_a_ring_that_was_full, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_a_ring_of_the_dead, start_node, end_node),
     };
     int exit_code;

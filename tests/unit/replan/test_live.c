@@ -382,7 +382,8 @@ test_uneven_late(void **state)
     }
 }
 
-/* Ranks whose sequences differ by step, and say so, are not slow for that; one that is slow besides is found. */
+/* Ranks whose sequences differ by step, and say so, are not slow for that, also where one says it of two steps in turn, and one not for
+ * a while; one that is slow besides is found. */
 static void
 test_work(void **state)
 {
@@ -400,7 +401,14 @@ test_work(void **state)
             factors[rank] = (double)tokens / 4000 * (rank == 1 && i >= 150 ? 1.5 : 1);
             for (uint32_t part = 0; part < 2; part++) { /* micro-batches */
                 record.bytes = part ? tokens - tokens / 2 : tokens / 2;
+                record.step = job.step + 1;
+                if (rank == 3 && i >= 60 && i < 80)
+                    continue;
                 assert_int_equal(cairn_reduce_take(job.reduces[rank], &record, job.now_ns), CAIRN_OK);
+                record.step++; /* a thread that loads ahead */
+                record.bytes = 1;
+                if (rank == 2 && i >= 100 && i < 120)
+                    assert_int_equal(cairn_reduce_take(job.reduces[rank], &record, job.now_ns), CAIRN_OK);
             }
         }
         steps(&job, 1, factors);
@@ -415,6 +423,31 @@ test_work(void **state)
             assert_in_range(job.ledger.entries[k].since_step, 150, 153);
             assert_true(job.ledger.entries[k].rate > 1.4 && job.ledger.entries[k].rate < 1.6);
         }
+    end(&job);
+}
+
+/* The agent of one that waits begins anew, and knows of nothing that it waits in: it is not the one who never arrives. */
+static void
+test_agent_begins_in_a_wait(void **state)
+{
+    struct job job;
+
+    (void)state;
+    start(&job);
+    steps(&job, 40, NULL);
+    wait_for_rank(&job, 3, 3, CAIRN_PRESENCE_RUNS);
+    attach(&job, 1);
+    cairn_reduce_begin_late(job.reduces[1]);
+    for (int s = 0; s < 20; s++) {
+        job.now_ns += S;
+        for (uint32_t rank = 0; rank < WORLD; rank++)
+            cairn_reduce_stand(job.reduces[rank], CAIRN_PRESENCE_RUNS, job.now_ns);
+        check(&job);
+    }
+    assert_int_equal(job.ledger.count, 1);
+    assert_int_equal(job.ledger.entries[0].kind, CAIRN_HANG_COMPUTE);
+    assert_int_equal(job.ledger.entries[0].rank_count, 1);
+    assert_int_equal(job.ledger.entries[0].ranks[0], 3);
     end(&job);
 }
 
@@ -992,6 +1025,7 @@ main(void)
         cmocka_unit_test(test_budget_of_many),
         cmocka_unit_test(test_uneven_late),
         cmocka_unit_test(test_work),
+        cmocka_unit_test(test_agent_begins_in_a_wait),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
