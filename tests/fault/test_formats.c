@@ -283,7 +283,7 @@ first_read(const struct cairn_checkpoint *checkpoint, bool from_masters)
 }
 
 /* A tensor of each format's fixture: refused with its name and the file's, and nothing that looks
- * complete is left; nor anything that another copy of the file, of the same size and time, would go on with. */
+ * complete is left; nor anything that another copy of the file would go on with, or be refused for. */
 static void
 flipped_bits_are_refused(void **state)
 {
@@ -310,8 +310,12 @@ flipped_bits_are_refused(void **state)
         if (convert_from(i, source, target, &complaint) != CAIRN_CORRUPT || !strstr(complaint.text, file) ||
             (!cases[i].map && !strstr(complaint.text, name)))
             fail_msg("%s, %s in %s: %s", cases[i].source, name, file, complaint.text);
-        assert_false(reads_as_checkpoint(i));
+        assert_int_not_equal(access(target, F_OK), 0);
         flip(&checkpoint, piece);
+        if (i % 2) { /* whether or not the other copy has a time of its own */
+            (void)snprintf(command, sizeof(command), "find '%s' -type f -exec touch {} +", source);
+            assert_int_equal(system(command), 0);
+        }
         remove_path(expected);
         if (convert(i, expected, &complaint) || convert_from(i, source, target, &complaint) || !is_right())
             fail_msg("%s, with another copy: %s", cases[i].source, complaint.text);

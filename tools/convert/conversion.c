@@ -315,6 +315,8 @@ check_sums(const struct cairn_conversion *conversion, struct cairn_source_sums *
     if (err != CAIRN_CORRUPT)
         return err;
     forgotten = cairn_journal_forget(cairn_target_journal(target));
+    if (!forgotten)
+        cairn_target_discard(target);
     if (forgotten) {
         struct cairn_complaint cause = *complaint;
 
