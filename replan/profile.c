@@ -145,14 +145,14 @@ set_rates(struct cairn_problem *problem, const struct cairn_load *loads)
             for (uint32_t k = 0; k < stage->device_count; k++) {
                 uint64_t id = plan->devices[stage->first_device + k];
                 const struct cairn_load *load = &loads[id];
+                struct cairn_device *device = &problem->devices[cairn_problem_device_find(problem, id)];
                 double rate = load->compute_ns / healthy_ns, error = load->error_ns / healthy_ns;
 
-                if (!(rate > 0) || isinf(rate))
-                    continue; /* not measured: it keeps its rate */
+                if (!(rate > 0) || isinf(rate) || !(device->rate > 0))
+                    continue; /* not measured, or dead since: it keeps its rate */
                 if (fabs(rate - 1) < fmax(RATE_OFF, error > 0 ? ERRORS_OFF * error : 0))
                     rate = 1;
-                problem->devices[cairn_problem_device_find(problem, id)].rate =
-                    fmax(RATE_MIN, floor(rate * RATE_STEPS + 0.5) / RATE_STEPS);
+                device->rate = fmax(RATE_MIN, floor(rate * RATE_STEPS + 0.5) / RATE_STEPS);
                 slow += rate > 1;
             }
         }

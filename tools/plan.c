@@ -124,7 +124,7 @@ print_table(const struct cairn_problem *problem, const struct cairn_answer_plan 
     printf("a step takes %.1f ms; no plan takes less than %.1f ms (%.2f %% less)", answer->step_ms, answer->bound_ms,
            100 * (1 - answer->bound_ms / answer->step_ms));
     if (answer->schedule_ms < answer->step_ms * 0.999)
-        printf("; its 1F1B schedule ends after %.1f ms", answer->schedule_ms);
+        printf("; its 1F1B schedule, which is not what the bound is of, ends after %.1f ms", answer->schedule_ms);
     if (answer->healthy_ms < INFINITY)
         printf("; healthy: %.1f ms", answer->healthy_ms);
     printf("\n");

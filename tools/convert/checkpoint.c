@@ -26,7 +26,7 @@ warn_of_unsummed(struct cairn_checkpoint *checkpoint)
     return cairn_checkpoint_warn(
         checkpoint,
         "%" PRIu64 " tensors or objects, the first in %.200s, were saved without checksums (after "
-        "torch.serialization.set_crc32_options(False), or in the form of before PyTorch 1.6): "
+        "torch.serialization.set_crc32_options(False), in the form of before PyTorch 1.6, or as plain bytes): "
         "damage of their data cannot be seen",
         checkpoint->unsummed_count,
         cairn_checkpoint_container_name(checkpoint, checkpoint->unsummed_first));

@@ -302,6 +302,31 @@ finish(struct cairn_conversion *conversion, struct cairn_target *target,
     return err;
 }
 
+/*
+ * Holds the source's checksums against what was read. Where they do not fit, what was written of it is not to be gone on with, not even
+ * with another copy of the source, which may well have the same size and time.
+ */
+static cairn_err
+check_sums(const struct cairn_conversion *conversion, struct cairn_source_sums *sums,
+           struct cairn_handles *handles, struct cairn_target *target, struct cairn_complaint *complaint)
+{
+    cairn_err err = cairn_source_sums_check(sums, &conversion->source, handles, complaint), forgotten;
+
+    if (err != CAIRN_CORRUPT)
+        return err;
+    forgotten = cairn_journal_forget(cairn_target_journal(target));
+    if (!forgotten)
+        cairn_target_discard(target);
+    if (forgotten) {
+        struct cairn_complaint cause = *complaint;
+
+        complaint->text[0] = '\0';
+        (void)cairn_complain(complaint, err, "%.800s; and remove what is unfinished in %.100s, which cannot be marked as such: %s",
+                             cause.text, cairn_target_directory(target), cairn_err_text(forgotten));
+    }
+    return err;
+}
+
 cairn_err
 cairn_conversion_run(struct cairn_conversion *conversion, struct cairn_complaint *complaint)
 {
@@ -348,7 +373,7 @@ cairn_conversion_run(struct cairn_conversion *conversion, struct cairn_complaint
     if (!err)
         err = cairn_target_create(target, complaint);
     if (!err)
-        err = cairn_source_sums_check(sums, &conversion->source, handles, complaint);
+        err = check_sums(conversion, sums, handles, target, complaint);
     if (!err) {
         conversion->report.resumed = cairn_target_resumed(target);
         conversion->report.kept_bytes = cairn_writing_kept_bytes(writing);

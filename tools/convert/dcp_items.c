@@ -341,6 +341,33 @@ add_mixed_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_sou
                : CAIRN_OK;
 }
 
+/*
+ * An object that is no archive: bytes as they lie there, of which nothing says that they are as they were. An archive with a damaged
+ * beginning is none of these: PyTorch ends each with the same 22 bytes but for numbers.
+ */
+static cairn_err
+add_raw_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_source *source, const struct cairn_dcp_item *item,
+               const char *name, const char *where, struct cairn_complaint *complaint)
+{
+    enum { END_BYTES = 22 };
+    static const uint8_t end[4] = {'P', 'K', 5, 6};
+    uint8_t last[sizeof(end)] = {0};
+    size_t got = 0;
+    cairn_err err = CAIRN_OK;
+
+    if (item->bytes >= END_BYTES)
+        err = cairn_file_read_at(source->fd, item->offset_bytes + item->bytes - END_BYTES, last, sizeof(last), &got);
+    if (err)
+        return cairn_complain(complaint, err, "%s cannot be read: %s", where, cairn_err_text(err));
+    if (memcmp(last, end, sizeof(end)) == 0)
+        return cairn_complain(complaint, CAIRN_CORRUPT,
+                              "%s: the item of %s ends as an archive of torch.save and does not begin as one; it is damaged: take "
+                              "another copy",
+                              checkpoint->place.path, where);
+    err = cairn_checkpoint_add_storage_sum(checkpoint, source->container, item->offset_bytes, item->bytes, 0, complaint);
+    return err ? err : add_opaque_piece(checkpoint, source, name, item->offset_bytes, item->bytes, complaint);
+}
+
 cairn_err
 cairn_dcp_add_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_source *source,
                      const struct cairn_dcp_wanted *wanted, const char *name,
@@ -368,8 +395,7 @@ cairn_dcp_add_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp
     if (err)
         return cairn_complain(complaint, err, "%s cannot be read: %s", where, cairn_err_text(err));
     if (!archive)
-        return add_opaque_piece(checkpoint, source, final_name, item->offset_bytes, item->bytes,
-                                complaint);
+        return add_raw_object(checkpoint, source, item, final_name, where, complaint);
     if (entry.at > 0) {
         err = cairn_checkpoint_add_storage_sum(checkpoint, source->container, entry.at, entry.bytes,
                                                entry.crc32, complaint);

@@ -225,3 +225,11 @@ cairn_journal_add(struct cairn_journal *journal, uint32_t container, uint64_t be
     (void)pthread_mutex_unlock(&journal->lock);
     return cairn_file_write_at(journal->fd, at, record, RECORD_BYTES);
 }
+
+cairn_err
+cairn_journal_forget(struct cairn_journal *journal)
+{
+    journal->count = 0;
+    journal->at = HEADER_BYTES;
+    return cairn_file_resize(journal->fd, HEADER_BYTES);
+}

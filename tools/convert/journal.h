@@ -33,4 +33,7 @@ bool cairn_journal_find(const struct cairn_journal *journal, uint32_t container,
 CAIRN_MUST_CHECK cairn_err cairn_journal_add(struct cairn_journal *journal, uint32_t container,
                                              uint64_t begin, uint64_t end, uint64_t crc);
 
+/* Forgets all records, for good: the next run makes every tile again. No other call may be running. The errors of base/file.h. */
+CAIRN_MUST_CHECK cairn_err cairn_journal_forget(struct cairn_journal *journal);
+
 #endif

@@ -31,14 +31,21 @@ find_master(const struct cairn_layout *layout, uint32_t index)
                : NONE;
 }
 
-/* masters[tensor], NONE where it stays what it is; returns how many are not. */
+/* masters[tensor], NONE where it stays what it is; returns how many are not. originals[tensor]: scratch, whose elements it has. */
 static uint32_t
-find_masters(const struct cairn_checkpoint *checkpoint, uint32_t *masters)
+find_masters(const struct cairn_checkpoint *checkpoint, uint32_t *masters, uint32_t *originals)
 {
     uint32_t count = cairn_layout_tensor_count(checkpoint->layout), taken = 0;
 
     for (uint32_t t = 0; t < count; t++)
+        originals[t] = t;
+    for (uint32_t i = 0; i < checkpoint->alias_count; i++)
+        originals[checkpoint->aliases[i].tensor] = checkpoint->aliases[i].of;
+    for (uint32_t t = 0; t < count; t++) {
         masters[t] = find_master(checkpoint->layout, t);
+        if (masters[t] != NONE) /* an alias of an alias would have no elements */
+            masters[t] = originals[masters[t]];
+    }
     for (uint32_t i = 0; i < checkpoint->alias_count; i++) { /* tied ones have one master */
         struct cairn_alias alias = checkpoint->aliases[i];
 
@@ -91,13 +98,13 @@ cairn_err
 cairn_checkpoint_take_masters(struct cairn_checkpoint *checkpoint, uint32_t *taken,
                               struct cairn_complaint *complaint)
 {
-    uint32_t *masters =
-        malloc(((size_t)cairn_layout_tensor_count(checkpoint->layout) + 1) * sizeof(*masters));
+    size_t count = cairn_layout_tensor_count(checkpoint->layout);
+    uint32_t *masters = malloc((2 * count + 1) * sizeof(*masters)); /* and the scratch behind them */
     struct cairn_alias *aliases = NULL;
     struct cairn_layout *layout = NULL;
     cairn_err err = masters ? CAIRN_OK : CAIRN_NOMEM;
 
-    *taken = masters ? find_masters(checkpoint, masters) : 0;
+    *taken = masters ? find_masters(checkpoint, masters, masters + count) : 0;
     if (*taken > 0) {
         aliases = malloc(((size_t)checkpoint->alias_count + *taken) * sizeof(*aliases));
         err = aliases ? cairn_layout_create(&layout) : CAIRN_NOMEM;

@@ -17,6 +17,7 @@ enum { READ_BYTES = 256 * 1024, HOLDS_BYTES = 450 };
 struct block {
     uint64_t crc;
     uint64_t bytes;
+    uint64_t ends; /* each part's mark of its begin less that of its end: see is_read_once */
 };
 
 struct cairn_source_sums {
@@ -99,6 +100,23 @@ block_end(const struct cairn_source_sum *sum, uint64_t block)
     return block + 1 < sum->count ? block_begin(sum, block + 1) : sum->offset_bytes + sum->bytes;
 }
 
+/* A number that stands for an offset. */
+static uint64_t
+mark(uint64_t offset)
+{
+    offset = (offset ^ offset >> 30) * UINT64_C(0xbf58476d1ce4e5b9) + UINT64_C(0x9e3779b97f4a7c15);
+    offset = (offset ^ offset >> 27) * UINT64_C(0x94d049bb133111eb);
+    return offset ^ offset >> 31;
+}
+
+/* Whether a block's parts are all of it, each byte once: then, and only then, begins and ends cancel but for the block's own. */
+static bool
+is_read_once(const struct cairn_source_sum *sum, uint64_t index, const struct block *block)
+{
+    return block->bytes == block_end(sum, index) - block_begin(sum, index) &&
+           block->ends == mark(block_begin(sum, index)) - mark(block_end(sum, index));
+}
+
 /* The part of a block that is being read: runs that follow one another are one. */
 struct open_part {
     uint32_t sum; /* UINT32_MAX: none */
@@ -124,6 +142,7 @@ close_part(struct cairn_source_sums *sums, struct open_part *part)
         crc = cairn_crc_multiply(crc_kind(sum), crc, cairn_crc_factor(crc_kind(sum), after));
     (void)__atomic_fetch_xor(&block->crc, crc, __ATOMIC_RELAXED);
     (void)__atomic_fetch_add(&block->bytes, part->bytes, __ATOMIC_RELAXED);
+    (void)__atomic_fetch_add(&block->ends, mark(part->end - part->bytes) - mark(part->end), __ATOMIC_RELAXED);
     part->sum = UINT32_MAX;
 }
 
@@ -299,19 +318,11 @@ sort_pieces(const struct cairn_layout *layout, size_t *count)
     return spans;
 }
 
-/*
- * The checksum of a sum's only block when the pieces in it were read once each: what was not read of it
- * lies between them, and is read here. False where they overlap, or something else was read; nothing is
- * said of errors, for then the whole block is read.
- */
-static bool
-add_gaps(const struct cairn_checkpoint *checkpoint, struct cairn_handles *handles,
-         const struct cairn_source_sum *sum, const struct block *block, const struct span *spans,
-         size_t count, uint8_t *buffer, uint64_t *crc)
+/* The first of the sorted pieces that ends behind an offset, or lies behind it, where none of them overlap. */
+static size_t
+first_span(const struct span *spans, size_t count, uint32_t container, uint64_t offset)
 {
-    struct cairn_complaint unheard = {""};
-    struct span key = {.container = sum->container, .begin = sum->offset_bytes};
-    uint64_t at = sum->offset_bytes, end = sum->offset_bytes + sum->bytes, covered = 0;
+    struct span key = {.container = container, .begin = offset};
     size_t low = 0, high = count;
 
     while (low < high) {
@@ -322,24 +333,38 @@ add_gaps(const struct cairn_checkpoint *checkpoint, struct cairn_handles *handle
         else
             high = middle;
     }
-    *crc = block->crc;
-    for (size_t i = low; at < end; i++) {
-        bool piece = i < count && spans[i].container == sum->container && spans[i].begin < end;
-        uint64_t next = piece ? spans[i].begin : end, part = 0;
+    return low > 0 && spans[low - 1].container == container && spans[low - 1].end > offset ? low - 1 : low;
+}
 
-        if (next < at || (piece && (!spans[i].whole || spans[i].end > end)))
-            return false;
+/*
+ * Adds to what was read of a block what lies between the pieces in it, by reading that. Where pieces overlap, or something else
+ * was read, that does not make it whole: is_read_once says so. Nothing is said of errors, for then the whole block is read.
+ */
+static void
+add_gaps(const struct cairn_checkpoint *checkpoint, struct cairn_handles *handles,
+         const struct cairn_source_sum *sum, uint64_t index, const struct span *spans, size_t count,
+         uint8_t *buffer, struct block *block)
+{
+    struct cairn_complaint unheard = {""};
+    uint64_t at = block_begin(sum, index), end = block_end(sum, index);
+
+    for (size_t i = first_span(spans, count, sum->container, at); at < end; i++) {
+        bool piece = i < count && spans[i].container == sum->container && spans[i].begin < end;
+        uint64_t next = piece ? spans[i].begin : end, part;
+
+        if (piece && !spans[i].whole)
+            return;
         if (next > at) {
             if (read_range(checkpoint, handles, sum, at, next, buffer, &part, &unheard))
-                return false;
+                return;
             if (end > next)
                 part = cairn_crc_multiply(crc_kind(sum), part, cairn_crc_factor(crc_kind(sum), end - next));
-            *crc ^= part;
+            block->crc ^= part;
+            block->bytes += next - at;
+            block->ends += mark(at) - mark(next);
         }
-        covered += piece ? spans[i].end - spans[i].begin : 0;
         at = piece ? spans[i].end : end;
     }
-    return covered == block->bytes;
 }
 
 static cairn_err
@@ -362,43 +387,73 @@ complain_of_block(const struct cairn_checkpoint *checkpoint, const struct cairn_
                               : "");
 }
 
+/* The file is right, and was not when it was read, now or by the run that is gone on with. */
+static cairn_err
+complain_of_reading(const struct cairn_checkpoint *checkpoint, const struct cairn_source_sum *sum,
+                    uint64_t block, struct cairn_complaint *complaint)
+{
+    const char *path = checkpoint->containers[sum->container].path;
+
+    return cairn_complain(complaint, CAIRN_CORRUPT,
+                          "%s%s%s does not fit its checksum between byte %" PRIu64 " and %" PRIu64
+                          " as it was read before, and does now: it was changed, or read wrongly; run the "
+                          "same command again",
+                          checkpoint->place.path, path && path[0] ? "/" : "", path ? path : "",
+                          block_begin(sum, block), block_end(sum, block));
+}
+
+/* What the pieces are and where, for blocks that were read in part; made when it is first needed. */
+struct gaps {
+    struct span *spans;
+    size_t count;
+    uint8_t *buffer; /* [READ_BYTES] */
+};
+
+static cairn_err
+check_block(const struct cairn_source_sums *sums, const struct cairn_checkpoint *checkpoint,
+            struct cairn_handles *handles, uint32_t index, uint64_t b, struct gaps *gaps,
+            struct cairn_complaint *complaint)
+{
+    const struct cairn_source_sum *sum = &checkpoint->sums[index];
+    struct block block = sums->blocks[sums->first[index] + b];
+    uint64_t crc;
+    cairn_err err;
+
+    if (block.bytes == 0)
+        return CAIRN_OK;
+    if (block.bytes < block_end(sum, b) - block_begin(sum, b)) {
+        if (!gaps->spans)
+            gaps->spans = sort_pieces(checkpoint->layout, &gaps->count);
+        if (gaps->spans)
+            add_gaps(checkpoint, handles, sum, b, gaps->spans, gaps->count, gaps->buffer, &block);
+    }
+    if (block.crc == sum->values[b] && is_read_once(sum, b, &block))
+        return CAIRN_OK;
+    err = read_range(checkpoint, handles, sum, block_begin(sum, b), block_end(sum, b), gaps->buffer, &crc,
+                     complaint);
+    if (err)
+        return err;
+    if (crc != sum->values[b])
+        return complain_of_block(checkpoint, sum, b, complaint);
+    return is_read_once(sum, b, &block) ? complain_of_reading(checkpoint, sum, b, complaint) : CAIRN_OK;
+}
+
 cairn_err
 cairn_source_sums_check(struct cairn_source_sums *sums, const struct cairn_checkpoint *checkpoint,
                         struct cairn_handles *handles, struct cairn_complaint *complaint)
 {
-    struct span *spans = NULL;
-    size_t span_count = 0;
-    uint8_t *buffer;
+    struct gaps gaps = {NULL, 0, NULL};
     cairn_err err = CAIRN_OK;
 
     if (!sums)
         return CAIRN_OK;
-    buffer = malloc(READ_BYTES);
-    if (!buffer)
+    gaps.buffer = malloc(READ_BYTES);
+    if (!gaps.buffer)
         return CAIRN_NOMEM;
-    for (uint32_t i = 0; !err && i < checkpoint->sum_count; i++) {
-        const struct cairn_source_sum *sum = &checkpoint->sums[i];
-
-        for (uint64_t b = 0; !err && b < sum->count; b++) {
-            const struct block *block = &sums->blocks[sums->first[i] + b];
-            uint64_t bytes = block_end(sum, b) - block_begin(sum, b), crc;
-
-            if (block->bytes == 0 || (block->bytes == bytes && block->crc == sum->values[b]))
-                continue;
-            if (block->bytes < bytes && sum->count == 1) {
-                if (!spans)
-                    spans = sort_pieces(checkpoint->layout, &span_count);
-                if (spans && add_gaps(checkpoint, handles, sum, block, spans, span_count, buffer, &crc) &&
-                    crc == sum->values[b])
-                    continue;
-            }
-            err = read_range(checkpoint, handles, sum, block_begin(sum, b), block_end(sum, b), buffer,
-                             &crc, complaint);
-            if (!err && crc != sum->values[b])
-                err = complain_of_block(checkpoint, sum, b, complaint);
-        }
-    }
-    free(spans);
-    free(buffer);
+    for (uint32_t i = 0; !err && i < checkpoint->sum_count; i++)
+        for (uint64_t b = 0; !err && b < checkpoint->sums[i].count; b++)
+            err = check_block(sums, checkpoint, handles, i, b, &gaps, complaint);
+    free(gaps.spans);
+    free(gaps.buffer);
     return err;
 }

@@ -3,8 +3,9 @@
  * read.
  *
  * Runs come in any order, so the checksum of a block is joined from its parts (crc_join.h). A
- * block of which only parts were read has the rest read in the end; one of which something was read
- * twice, or whose sum does not fit then, is read once more by itself, which decides. A block of
+ * block of which only parts were read has the rest read in the end. Where each byte was read once,
+ * the sum of what was read decides: what a file says later is not what went into the output. Where
+ * something was read twice, the block is read once more by itself, and that decides. A block of
  * which nothing was read is not looked at.
  */
 #ifndef CAIRN_TOOLS_CONVERT_SOURCE_SUMS_H

@@ -61,7 +61,7 @@ cairn_target_journal(struct cairn_target *target)
     return target->journal;
 }
 
-/* Nothing was written, so nothing stays. What cannot be removed does no harm. */
+/* Nothing is written, so nothing stays. What cannot be removed does no harm. */
 static void
 forget(struct cairn_target *target)
 {
@@ -71,6 +71,26 @@ forget(struct cairn_target *target)
         (void)!unlinkat(target->dir_fd, journal, 0);
     if (target->made)
         (void)!rmdir(target->directory);
+}
+
+void
+cairn_target_discard(struct cairn_target *target)
+{
+    char name[CAIRN_TARGET_NAME_BYTES_MAX], *slash;
+
+    for (uint32_t f = 0; f < target->output->file_count; f++)
+        if (target->named[f])
+            return; /* a run that had come as far as that: with an empty journal, all is made again in place */
+    for (uint32_t f = 0; f < target->output->file_count; f++) {
+        if (cairn_target_part_name(target, f, name, sizeof(name)) != CAIRN_OK)
+            continue;
+        (void)!unlinkat(target->dir_fd, name, 0);
+        while ((slash = strrchr(name, '/'))) { /* those with another file in them stay until that is gone */
+            *slash = '\0';
+            (void)!unlinkat(target->dir_fd, name, AT_REMOVEDIR);
+        }
+    }
+    forget(target);
 }
 
 void

@@ -5,7 +5,7 @@
  * Everything is written as "<name>.cairn-part" in the directory where it will be, with a journal
  * beside it. Only when all bytes are written and synced do the files get their names, and the
  * marker comes last. A run that ends before leaves parts and journal, so that the same command
- * goes on there; it never leaves anything that looks complete.
+ * goes on there; it never leaves anything that looks complete. One that finds its source damaged leaves nothing.
  */
 #ifndef CAIRN_TOOLS_CONVERT_TARGET_H
 #define CAIRN_TOOLS_CONVERT_TARGET_H
@@ -31,6 +31,10 @@ void cairn_target_close(struct cairn_target *target); /* NULL is allowed; files 
 /* Whether an earlier run was found there. */
 bool cairn_target_resumed(const struct cairn_target *target);
 struct cairn_journal *cairn_target_journal(struct cairn_target *target);
+
+/* Removes what this run and those before it wrote, where the journal has been made to forget it: nothing is to be gone on with,
+ * and another copy of the source must not be taken for another conversion. Then only cairn_target_close is left to call. */
+void cairn_target_discard(struct cairn_target *target);
 
 /* Makes the part files that no write has made. Errors as open. */
 CAIRN_MUST_CHECK cairn_err cairn_target_create(struct cairn_target *target,

@@ -209,6 +209,38 @@ survives_damage(void **unused)
     free(bytes);
 }
 
+/* An object's archive with a damaged beginning is not taken for an object that is plain bytes; one that is has no checksum. */
+static void
+objects_are_archives_or_plain(void **unused)
+{
+    char folder[] = "/tmp/cairn-dcp-XXXXXX", command[200];
+    struct cairn_checkpoint checkpoint;
+    struct cairn_complaint complaint = {{0}};
+    uint8_t byte;
+    int fd;
+
+    (void)unused;
+    assert_non_null(mkdtemp(folder));
+    (void)snprintf(command, sizeof(command), "cp -r " FIXTURE "/. %s", folder);
+    assert_int_equal(system(command), 0);
+    (void)snprintf(command, sizeof(command), "%s/__1_0.distcp", folder); /* "epoch" lies first, with 1261 bytes */
+    fd = open(command, O_RDWR);
+    assert_true(fd >= 0 && pread(fd, &byte, 1, 0) == 1);
+    byte ^= 0x10;
+    assert_int_equal(pwrite(fd, &byte, 1, 0), 1);
+    assert_int_equal(cairn_checkpoint_open(folder, NULL, &checkpoint, &complaint), CAIRN_CORRUPT);
+    assert_non_null(strstr(complaint.text, "does not begin as one"));
+    assert_int_equal(pwrite(fd, "bytes", 5, 1261 - 22), 5);
+    assert_int_equal(cairn_checkpoint_open(folder, NULL, &checkpoint, &complaint), CAIRN_OK);
+    assert_int_equal(checkpoint.unsummed_count, 1);
+    assert_int_equal(checkpoint.warning_count, 1);
+    assert_int_not_equal(cairn_layout_tensor_find(checkpoint.layout, "epoch"), UINT32_MAX);
+    cairn_checkpoint_close(&checkpoint);
+    (void)close(fd);
+    (void)snprintf(command, sizeof(command), "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+}
+
 int
 main(void)
 {
@@ -217,6 +249,7 @@ main(void)
         cmocka_unit_test(keeps_groups),
         cmocka_unit_test(lays_out),
         cmocka_unit_test(survives_damage),
+        cmocka_unit_test(objects_are_archives_or_plain),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
