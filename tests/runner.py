@@ -59,8 +59,34 @@ class Result:
         self.reasons, self.output, self.seconds = list(reasons), output, seconds
 
 
+def members_of(session):
+    """Its processes that have not ended."""
+    found = []
+    for path in glob.glob("/proc/[0-9]*/stat"):
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                state, _parent, _group, of = file.read().rpartition(")")[2].split()[:4]
+        except OSError:  # it has ended
+            continue
+        if int(of) == session and state not in "ZX":
+            found.append(int(path.split("/")[2]))
+    return found
+
+
+def end_session(session):
+    """Ends what a program left behind: the jobs of tests lead process groups of their own, within its session."""
+    deadline = time.monotonic() + 10  # they may fork meanwhile, and take a while to end
+    while left := members_of(session):
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.02)
+
+
 def run(command, limit_s, env=None):
-    """Runs a command in its own process group and with a TMPDIR of its own, which goes with it; returns (exit status or None when
+    """Runs a command in its own session and with a TMPDIR of its own, both of which go with it; returns (exit status or None when
     it took too long, output)."""
     with tempfile.TemporaryDirectory(prefix="cairn-run-", ignore_cleanup_errors=True) as scratch, tempfile.TemporaryFile() as out:
         process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
@@ -69,10 +95,7 @@ def run(command, limit_s, env=None):
             status = process.wait(timeout=limit_s)
         except subprocess.TimeoutExpired:
             status = None
-        try:  # whatever the program left behind
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        end_session(process.pid)
         process.wait()
         out.seek(0)
         return status, out.read().decode("utf-8", "replace")
