@@ -39,7 +39,7 @@ def is_alive(pid):
         return False
 
 
-SLEEP = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+SLEEP = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"  # longer than any wait for its end
 LOOK = """
 import os, sys
 print(__name__, __file__, sys.argv, os.getcwd(), sys.path[:2], dict(os.environ), "array" in sys.modules)
@@ -94,11 +94,13 @@ time.sleep(60)
     assert client.wait(timeout=30) == 3
 
 
-def test_all_end_with_the_server(tmp_path):
+@pytest.mark.parametrize("end, status", [(warm_start.Server.close, 0), (lambda server: server.process.kill(), -signal.SIGKILL)])
+def test_all_end_with_the_server(tmp_path, end, status):
     server = warm_start.Server([])
     client = start(server, tmp_path, SLEEP)
     pid = int(client.stdout.readline())
-    server.close()
-    assert server.process.returncode == 0
+    end(server)
+    assert server.process.wait(timeout=30) == status
     assert client.wait(timeout=30) != 0
     harness.wait_for("the end of the trainer", lambda: not is_alive(pid))
+    server.close()

@@ -13,6 +13,7 @@ start cold.
 
 import atexit
 import contextlib
+import ctypes
 import functools
 import gc
 import importlib
@@ -30,6 +31,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 CLIENT = pathlib.Path(__file__).resolve().parent / "warm_client.py"
 REQUEST_BYTES_MAX = 1 << 20
+PR_SET_PDEATHSIG = 1
 # What trainers import, and what torch itself does only when the first optimizer or the first sharded model is made.
 PRELOADED = (
     "torch",
@@ -87,6 +89,13 @@ def tell(client: socket.socket, what: int) -> None:
         client.send(str(what).encode())
 
 
+def die_with(parent: int) -> None:
+    """Of a fork: it is killed when its parent ends, however that does."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before that call
+        os._exit(1)
+
+
 def end_of(trainers: Dict[socket.socket, int]) -> None:
     """Tells the clients of trainers that have ended how they did."""
     for client, pid in list(trainers.items()):
@@ -104,6 +113,7 @@ def serve(listener: socket.socket) -> Tuple[Dict[str, Any], List[int]]:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake)
     trainers: Dict[socket.socket, int] = {}
+    own_pid = os.getpid()
     while True:
         ready = select.select([sys.stdin, listener, woken, *trainers], [], [])[0]
         if sys.stdin in ready:
@@ -125,6 +135,7 @@ def serve(listener: socket.socket) -> Tuple[Dict[str, Any], List[int]]:
             continue
         pid = os.fork()
         if pid == 0:
+            die_with(own_pid)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.close(woken)
