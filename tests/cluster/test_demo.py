@@ -153,7 +153,8 @@ class Demo(unittest.TestCase):
                 process.send_signal(number)
                 code = process.wait(timeout=30)
                 self.assertEqual(code, -9 if number == signal.SIGKILL else 128 + number)
-                wait_for("all processes have ended", lambda: below(directory) == [])
+                # Sooner than keepers that nobody ended would have gone by themselves, after 60 s.
+                wait_for("all processes have ended", lambda: below(directory) == [], 8)
                 wait_for("the files are removed", lambda: os.listdir(directory) == ["log"])
                 say(f"{number.name}: nothing is left")
 
