@@ -5,6 +5,7 @@ import os
 import re
 import struct
 
+import pytest
 from test_torch import ROOT, Run, built, finished, harness  # noqa: F401: fixtures
 
 SCRIPT = str(ROOT / "tests" / "interop" / "timing_trainer.py")
@@ -104,3 +105,13 @@ def check(records):
             if each["end_ns"] == 0 and each["op"] in (1, 2, 4, 6, 9) and each["seq"] < 8:
                 end = ended[each["comm"], each["seq"]]
                 assert end["end_ns"] > end["enter_ns"] == each["enter_ns"] and end["bytes"] == each["bytes"]
+
+
+@pytest.mark.parametrize("amount", [0, -1, 0.5, float("nan"), float("inf"), 1 << 64])
+def test_an_amount_of_work_that_is_none(monkeypatch, amount):
+    """Refused whether collectives are timed or not: a script must not fail only where they are."""
+    monkeypatch.syspath_prepend(str(ROOT / "bindings" / "python"))
+    import cairn
+
+    with pytest.raises(ValueError):
+        cairn.note_work(amount)
