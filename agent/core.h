@@ -8,11 +8,11 @@
  *
  *   liveness.c  who is alive: heartbeat counters, gossiped along log2(n) fingers
  *   save.c      one generation: open, capture, stream to the parity owners, fold, seal, finish
- *   facts.c     "member i has protected its part of g" and "member i never will", spread by
- * dissemination; what is committed; what may be dropped tiling.c    do all parts together hold every
- * tensor exactly once epoch.c     claims, promises, inventories, activation: the fence restore.c   the
- * coordinator of a restore or a self-repair; choose.c picks the generation rebuild.c   decoding what is
- * lost, spread over the survivors
+ *   facts.c     the members' yes and no to a generation, spread; what is committed, and what dropped
+ *   tiling.c    do all parts together hold every tensor exactly once
+ *   epoch.c     claims, promises, inventories, activation: the fence
+ *   restore.c   the coordinator of a restore or a self-repair; choose.c picks the generation
+ *   rebuild.c   decoding what is lost, spread over the survivors
  *
  * Invariants (checked by core_check after every event):
  *  1. A fact, yes or no, is said once per member and generation, and never taken back. (After a
