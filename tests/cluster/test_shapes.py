@@ -31,7 +31,7 @@ class Job:
 
     def wait(self):
         for rank in self.ranks:
-            wait_for("the job ends", lambda rank=rank: rank.poll() is not None, 120)
+            wait_for("the job ends", lambda rank=rank: rank.poll() is not None)
         return [rank.returncode for rank in self.ranks]
 
     def result(self):

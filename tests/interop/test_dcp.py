@@ -16,12 +16,12 @@ class Dcp(Run):
     def said(self, word, rank=0):
         return re.findall(rf"^{word} (.*)$", self.text(rank), re.M)
 
-    def await_said(self, word, count=1, seconds=90):
+    def await_said(self, word, count=1):
         def enough():
             return all(len(self.said(word, rank)) >= count for rank in range(self.world))
 
         try:
-            harness.wait_for(f"{count} times {word}", lambda: enough() or self.process.poll() is not None, seconds)
+            harness.wait_for(f"{count} times {word}", lambda: enough() or self.process.poll() is not None)
             assert enough(), self.errors() + self.text()
         except AssertionError:
             self.kill()

@@ -25,7 +25,7 @@ def job(tmp_path):
         run = Run(tmp_path, [], WORLD, wrapper=under(cluster), script=SCRIPT, env={"CAIRN_TIMING": "1"})
         try:
             harness.wait_for("the ranks' normal is known",
-                             lambda: seen(cluster).get("calibrated") or run.process.poll() is not None, 120)
+                             lambda: seen(cluster).get("calibrated") or run.process.poll() is not None)
             assert run.process.poll() is None, run.errors()
             yield cluster, run
         finally:

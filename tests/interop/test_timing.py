@@ -55,8 +55,7 @@ def test_records(tmp_path):
     hooks = {"CAIRN_TIMING": "1", "CAIRN_AGENT": str(tmp_path / "no-agent"), "PYTHONPATH": str(ROOT / "bindings" / "python" / "cairn" / "autoload")}
     run = Run(tmp_path, ["stay"], 2, env=hooks, script=SCRIPT, start="cold")  # its processes are found by their own words
     try:
-        harness.wait_for("ready", lambda: all("ready" in run.text(rank) for rank in range(2)) or run.process.poll() is not None,
-                         90)
+        harness.wait_for("ready", lambda: all("ready" in run.text(rank) for rank in range(2)) or run.process.poll() is not None)
         pids = trainer_pids(run)
         assert sorted(pids) == [0, 1], run.errors()
         records, dropped = zip(*(read_ring(pids[rank]) for rank in range(2)))

@@ -129,7 +129,7 @@ class Run:
 
     def kill_at(self, step):
         """kill -9 of everything a moment after a step has ended."""
-        harness.wait_for(f"step {step}", lambda: step in self.steps() or self.process.poll() is not None, 90)
+        harness.wait_for(f"step {step}", lambda: step in self.steps() or self.process.poll() is not None)
         assert self.process.poll() is None, self.errors()
         time.sleep(RANDOM.uniform(0, 0.03))
         self.kill()
@@ -260,7 +260,8 @@ def test_terminated(cluster, tmp_path):
     """SIGTERM ends the trainer at once, and the last complete step is there."""
     start_reference(tmp_path, "mlp")
     run = Run(tmp_path, ["mlp", STEPS], 1, under(cluster), start="cold")
-    harness.wait_for("step 8", lambda: 8 in run.steps(), 90)
+    harness.wait_for("step 8", lambda: 8 in run.steps() or run.process.poll() is not None)
+    assert run.process.poll() is None, run.errors()
     run.kill(signal.SIGTERM)
     seen = max(run.steps())
     last = Run(tmp_path, ["mlp", STEPS], 1, under(cluster, "--resume"))
@@ -273,7 +274,7 @@ def test_snapshot_now(tmp_path):
     with harness.Cluster(nodes=1, parity=0, state="4MiB", options="snapshot_every_steps: 1000") as cluster:
         cluster.start()
         run = Run(tmp_path, ["mlp", 900], 1, under(cluster), start="cold")
-        harness.wait_for("step 8", lambda: 8 in run.steps() or run.process.poll() is not None, 90)
+        harness.wait_for("step 8", lambda: 8 in run.steps() or run.process.poll() is not None)
         assert newest(cluster) == 0
         os.kill(run.process.pid, signal.SIGUSR1)
         harness.wait_for("a snapshot", lambda: newest(cluster) or run.process.poll() is not None)

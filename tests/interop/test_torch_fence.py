@@ -513,7 +513,7 @@ def test_half_captured(tmp_path):
     with harness.Cluster(nodes=1, parity=0, state="64MiB") as cluster:
         cluster.start()
         run = Run(tmp_path, ["half"], 1, under(cluster), env={"CAIRN_LIBRARY": str(GATED)}, script=TRAINER)
-        harness.wait_for("the update", lambda: "held" in run.text() or run.process.poll() is not None, 120)
+        harness.wait_for("the update", lambda: "held" in run.text() or run.process.poll() is not None)
         said = run.text() + run.errors()
         step = int(re.search(r"^state (\d+)", run.text(), re.M).group(1))
         # Two layers and a half were captured: two are updated, of the third the parameter at most, of the rest nothing.
