@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from test_torch import ROOT, Run, cluster, finished, harness, newest, under  # noqa: E402, F401
+from test_torch import ROOT, Run, built, cluster, finished, harness, newest, under  # noqa: E402, F401
 
 TRAINER = str(ROOT / "tests" / "interop" / "device_trainer.py")
 STEPS = 16
