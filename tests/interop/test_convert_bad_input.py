@@ -151,7 +151,6 @@ def change_replica(folder: pathlib.Path) -> None:
     path.write_bytes(data)
 
 
-MODEL2 = "global_step2/mp_rank_00_model_states.pt"
 OPTIM2 = "global_step2/bf16_zero_pp_rank_{}_mp_rank_00_optim_states.pt"
 MODEL3 = "global_step2/zero_pp_rank_{}_mp_rank_00_model_states.pt"
 UNIVERSAL = "global_step2_universal/zero/embed.weight/{}.pt"

@@ -4,7 +4,7 @@ import re
 import signal
 
 import pytest
-from test_torch import CLEAN, PYTHON, ROOT, Run, built, cluster, harness, under  # noqa: F401: fixtures
+from test_torch import ROOT, Run, built, cluster, harness, under  # noqa: F401: fixtures
 
 SCRIPT = str(ROOT / "tests" / "interop" / "dcp_trainer.py")
 

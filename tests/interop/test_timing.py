@@ -6,7 +6,7 @@ import re
 import struct
 
 import pytest
-from test_torch import ROOT, Run, built, finished, harness  # noqa: F401: fixtures
+from test_torch import ROOT, Run, built, harness  # noqa: F401: fixtures
 
 SCRIPT = str(ROOT / "tests" / "interop" / "timing_trainer.py")
 RECORD = struct.Struct("<6Q3I2H")

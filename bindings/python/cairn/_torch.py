@@ -440,10 +440,6 @@ def set_random_state(state: Mapping[str, Any]) -> None:
         numpy.random.set_state(("MT19937", numpy.frombuffer(keys, dtype=numpy.uint32), *rest))
 
 
-def is_generator(value: Any) -> bool:
-    return isinstance(value, torch.Generator)
-
-
 def pack(value: Any) -> Optional[Tuple[str, Any]]:
     """Tensors and numpy's values for _blob.encode."""
     if isinstance(value, Tensor):
