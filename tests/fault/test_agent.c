@@ -142,8 +142,11 @@ await_agent(struct node *node, int *restarts)
         rc = connect(fd, (struct sockaddr *)&address, sizeof address);
         close(fd);
         if (ended(node, &exit_code)) {
-            if (exit_code != 1)
-                fail_msg("the agent ended with %d: see %s", exit_code, node->log_path);
+            node->pid = 0;
+            if (exit_code != 1) {
+                show_log(node);
+                fail_msg("the agent ended with %d", exit_code);
+            }
             ++*restarts;
             node->pid = start_process(node);
         } else if (rc == 0) {
@@ -187,8 +190,10 @@ test_every_allocation(void **state)
             step++;
             if (there)
                 break;
-            if (now_ms() > end)
-                fail_msg("no generation is made any more: see %s", node->log_path);
+            if (now_ms() > end) {
+                show_log(node);
+                fail_msg("no generation is made any more");
+            }
         }
     }
 }

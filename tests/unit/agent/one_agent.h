@@ -98,12 +98,28 @@ logged(const struct node *node, const char *text)
     return strstr(bytes, text) != NULL;
 }
 
+/* What the agent said last, before a test fails: its folder may go with the test. */
+HELPER void
+show_log(const struct node *node)
+{
+    char bytes[4096];
+    int fd = open(node->log_path, O_RDONLY | O_CLOEXEC);
+    off_t length = fd < 0 ? 0 : lseek(fd, 0, SEEK_END), begin = length > (off_t)sizeof bytes ? length - (off_t)sizeof bytes : 0;
+    ssize_t len = fd < 0 ? 0 : pread(fd, bytes, sizeof bytes, begin);
+
+    if (fd >= 0)
+        close(fd);
+    print_error("the end of %s:\n%.*s\n", node->log_path, (int)(len > 0 ? len : 0), bytes);
+}
+
 HELPER void
 await_log(const struct node *node, const char *text)
 {
     for (uint64_t end = now_ms() + TIMEOUT_MS; !logged(node, text); usleep(5000))
-        if (now_ms() > end)
-            fail_msg("the agent does not say \"%s\": see %s", text, node->log_path);
+        if (now_ms() > end) {
+            show_log(node);
+            fail_msg("the agent does not say \"%s\"", text);
+        }
 }
 
 HELPER int
