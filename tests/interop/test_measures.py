@@ -91,6 +91,8 @@ def test_bench_peers():
         "overhead, staged behind",
         "restore, dcp.load",
         "restore, torch.load",
+        "restore and first step, dcp.load",
+        "restore and first step, torch.load",
         "memory",
         "start",
     }
