@@ -86,7 +86,16 @@ hear(struct trainer *trainer)
     return 0;
 }
 
-/* One trainer's life, as far as it comes. */
+/* Whether the agent's process has ended; await_agent learns how. */
+static bool
+is_gone(const struct node *node)
+{
+    siginfo_t info = {.si_pid = 0};
+
+    return waitid(P_PID, (id_t)node->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
+}
+
+/* One trainer's life, as far as it comes: an agent may end itself just when it has begun to serve. */
 static void
 live(const struct node *node, uint64_t step)
 {
@@ -96,8 +105,12 @@ live(const struct node *node, uint64_t step)
     struct cairn_session_grant grant;
     struct trainer trainer;
 
-    greet(node, &trainer, &hello);
-    if (hear(&trainer) != CAIRN_SESSION_WELCOME)
+    for (uint64_t end = now_ms() + TIMEOUT_MS; !dial_once(node, &trainer); usleep(2000)) {
+        if (is_gone(node))
+            return;
+        assert_true(now_ms() < end);
+    }
+    if (cairn_session_put_hello(&trainer.writer, &hello) != CAIRN_OK || hear(&trainer) != CAIRN_SESSION_WELCOME)
         goto done;
     ask_register(&trainer, 0, 1, TENSOR_BYTES, 40);
     if (hear(&trainer) != CAIRN_SESSION_REGISTERED ||
@@ -180,10 +193,10 @@ test_every_allocation(void **state)
         assert_in_range(n, 10, ROUNDS_MAX - 1);
         printf("%ld allocations failed %d at a time; the agent ended itself %d times\n", n, in_a_row, restarts);
         step += 10;
-        await_agent(node, &restarts);
         for (uint64_t end = now_ms() + TIMEOUT_MS;;) { /* memory is back: so is protection */
             bool there = false;
 
+            await_agent(node, &restarts);
             live(node, step);
             for (int look = 0; look < 25 && !there; look++, usleep(20000))
                 there = is_ready(node, step);

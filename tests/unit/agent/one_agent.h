@@ -205,8 +205,9 @@ hello_of(uint32_t rank, uint32_t local_ranks)
     return hello;
 }
 
-HELPER void
-dial(const struct node *node, struct trainer *trainer)
+/* False where no agent listens; nothing is to be closed then. */
+HELPER bool
+dial_once(const struct node *node, struct trainer *trainer)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
 
@@ -215,12 +216,21 @@ dial(const struct node *node, struct trainer *trainer)
         trainer->slot_fds[i] = -1;
     snprintf(address.sun_path, sizeof address.sun_path, "%s", node->config.socket);
     trainer->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    for (uint64_t end = now_ms() + TIMEOUT_MS;
-         connect(trainer->fd, (struct sockaddr *)&address, sizeof address) != 0; usleep(5000))
-        assert_true(now_ms() < end); /* an agent that starts anew is not there at once */
+    if (connect(trainer->fd, (struct sockaddr *)&address, sizeof address) != 0) {
+        close(trainer->fd);
+        return false;
+    }
     assert_int_equal(fcntl(trainer->fd, F_SETFL, O_NONBLOCK), 0);
     cairn_session_reader_init(&trainer->reader, CAIRN_SESSION_AGENT);
     cairn_session_writer_init(&trainer->writer, 8 << 20);
+    return true;
+}
+
+HELPER void
+dial(const struct node *node, struct trainer *trainer)
+{
+    for (uint64_t end = now_ms() + TIMEOUT_MS; !dial_once(node, trainer); usleep(5000))
+        assert_true(now_ms() < end); /* an agent that starts anew is not there at once */
 }
 
 HELPER void
