@@ -94,7 +94,8 @@ class Late(unittest.TestCase):
         wait_for("it is taken for dead", lambda: cluster.log(0).count("peer: silent node=3") > silences)
         self.signal(3, signal.SIGCONT)
         newest = cluster.wait_committed(cluster.committed(), 60)
-        self.assertEqual((set(self.status()[2]), len(joined)), (joined, 1))
+        epochs = wait_for("it is heard again", lambda: None not in self.status()[2] and set(self.status()[2]))
+        self.assertEqual((epochs, len(joined)), (joined, 1))
         cluster.kill_node(1)  # its share of the parity is good
         cluster.stop_trainers()
         newest = max(newest, cluster.committed())
