@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed here")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bindings" / "python"))
 
-from cairn import _blob, _coverage, _lib, _moments, _state, _torch  # noqa: E402
+from cairn import _blob, _coverage, _lib, _moments, _resume, _state, _torch  # noqa: E402
 
 HERE = _state.Place(0, 1, 1)
 
@@ -329,13 +329,13 @@ def test_what_goes_wrong_behind_the_first_forward_is_raised():
     optimizer = torch.optim.AdamW(model.parameters())
 
     def fill():
-        raise _torch._job.Damaged("half-way")
+        raise _resume.Damaged("half-way")
 
     filling = _moments.Filling(fill, [optimizer])
     for _ in range(2):
-        with pytest.raises(_torch._job.Damaged, match="half-way"):
+        with pytest.raises(_resume.Damaged, match="half-way"):
             optimizer.state_dict()
-        with pytest.raises(_torch._job.Damaged, match="half-way"):
+        with pytest.raises(_resume.Damaged, match="half-way"):
             filling.finish()
 
 
