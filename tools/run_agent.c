@@ -2,6 +2,7 @@
 #include "tools/run_agent.h"
 
 #include "agent/served.h"
+#include "base/clock.h"
 #include "tools/ask.h"
 #include "tools/common.h"
 
@@ -9,8 +10,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <time.h>
 
-enum { HELLO_MS = 2000, SHOWN_BYTES = CAIRN_CONFIG_PATH_BYTES_MAX };
+enum { HELLO_MS = 2000, STARTING_SECONDS = 10, POLL_MS = 100, SHOWN_BYTES = CAIRN_CONFIG_PATH_BYTES_MAX };
 
 /* It was configured by whoever started it. */
 static void
@@ -55,6 +57,24 @@ is_of_another(const char *socket_path, char *text, size_t text_bytes)
     return true;
 }
 
+/* An agent that is just starting, as after a reboot, has its lock and does not answer yet. */
+static bool
+await_starting(const char *socket_path)
+{
+    const struct timespec pause = {.tv_nsec = POLL_MS * (long)CAIRN_NS_PER_MS};
+    struct cairn_served served;
+
+    if (!cairn_served_look(socket_path, &served) || !served.lives)
+        return false;
+    fprintf(stderr, "cairn run: waits for the agent of %s to answer, for at most %d s\n", socket_path, STARTING_SECONDS);
+    for (uint32_t waited_ms = 0; waited_ms < STARTING_SECONDS * 1000; waited_ms += POLL_MS) {
+        nanosleep(&pause, NULL);
+        if (cairn_agent_answers(socket_path, POLL_MS))
+            return true;
+    }
+    return false;
+}
+
 /* How the user ends what was started. */
 static void
 say_started(const char *socket_path, const struct cairn_embedded_started *started)
@@ -78,7 +98,7 @@ cairn_run_agent_attach(const char *given, const struct cairn_embedded *embedded,
     bool named = is_named(given);
 
     snprintf(socket_path, socket_bytes, "%s", cairn_agent_socket(given));
-    if (cairn_agent_answers(socket_path, HELLO_MS)) {
+    if (cairn_agent_answers(socket_path, HELLO_MS) || (named && await_starting(socket_path))) {
         say_configured(embedded, socket_path);
         return true;
     }

@@ -502,6 +502,13 @@ class Run(unittest.TestCase):
         self.addCleanup(cluster.close)
         cluster.start()
         agent = ("--agent", cluster.socket(0))
+        cluster.agents[0].send_signal(signal.SIGSTOP)  # as one that is just starting, it does not answer yet
+        path = cluster.path("run.err")
+        process = spawn([CAIRN, "run", *agent, "--", "true"], path)
+        wait_for("it waits", lambda: "waits for the agent of" in text_of(path))
+        cluster.agents[0].send_signal(signal.SIGCONT)
+        self.assertEqual(process.wait(timeout=60), 0)
+        self.assertNotIn("WITHOUT protection", text_of(path))
         cluster.kill_agent(0)
         for words in (("run", "--resume", *agent, "--dry-run"), ("run", "--resume", *agent)):
             code, out, err = run(*words, "--", "echo", "trained", env=self.env)
