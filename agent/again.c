@@ -20,7 +20,7 @@ again_open(struct cairn_core *core)
 {
     if (core->turned_away.step == 0)
         return;
-    if (!save_may_vote(core, core->turned_away)) {
+    if (!save_may_vote(core, core->turned_away) || save_passed(core, core->turned_away)) {
         core->turned_away = (struct cairn_generation){0, 0};
         return;
     }
