@@ -44,6 +44,10 @@ is_of_another(const char *socket_path, char *text, size_t text_bytes)
         return false; /* nothing ever was there */
     if (known && cairn_embedded_is(socket_path, served.config))
         return false;
+    if (!known && !S_ISSOCK(status.st_mode)) {
+        snprintf(text, text_bytes, "%s is no socket\n  what to do: name an agent's socket, or a path where nothing is", socket_path);
+        return true;
+    }
     if (known && served.node_count > 1)
         snprintf(who, sizeof who, "the agent of node %" PRIu32 " in a cluster of %" PRIu32, served.node, served.node_count);
     if (known && served.config[0])
@@ -62,12 +66,14 @@ static bool
 await_starting(const char *socket_path)
 {
     const struct timespec pause = {.tv_nsec = POLL_MS * (long)CAIRN_NS_PER_MS};
+    const struct cairn_clock clock = cairn_clock_system();
+    const uint64_t end_ns = cairn_clock_now_ns(&clock) + STARTING_SECONDS * CAIRN_NS_PER_S;
     struct cairn_served served;
 
     if (!cairn_served_look(socket_path, &served) || !served.lives)
         return false;
     fprintf(stderr, "cairn run: waits for the agent of %s to answer, for at most %d s\n", socket_path, STARTING_SECONDS);
-    for (uint32_t waited_ms = 0; waited_ms < STARTING_SECONDS * 1000; waited_ms += POLL_MS) {
+    while (cairn_clock_now_ns(&clock) < end_ns) {
         nanosleep(&pause, NULL);
         if (cairn_agent_answers(socket_path, POLL_MS))
             return true;

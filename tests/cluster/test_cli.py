@@ -521,6 +521,14 @@ class Run(unittest.TestCase):
         self.assertEqual(run("status", *agent)[0], PEER)
         self.assertEqual([file for _, _, files in os.walk(self.runtime) for file in files], [])  # none was started
 
+    def test_a_file_is_no_socket(self):
+        path = self.cluster.path("file")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("mine")
+        code, out, err = run("run", "--agent", path, "--", "echo", "trained", env=self.env)
+        self.assertEqual((code, out, text_of(path)), (0, "trained\n", "mine"))
+        self.assertIn(f"{path} is no socket", err)
+
     def test_many_at_once_get_one_agent(self):
         begun = [subprocess.Popen([CAIRN, "run", "--state", "1MiB", "--", "true"], env={**os.environ, **self.env},
                                   stderr=subprocess.PIPE, text=True) for _ in range(4)]

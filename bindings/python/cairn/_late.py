@@ -46,20 +46,21 @@ class Late:
 
     def keep(self, plains: Sequence[Mapping[str, Any]], known: Sequence[Known]) -> None:
         """The plain state of the optimizers in the snapshot, which was given to the groups that they have."""
-        self._plains, self._groups = plains, [len(each.optimizer().param_groups) for each in known]
+        self._groups = [len(each.optimizer().param_groups) for each in known][: len(plains)]
+        self._plains = plains
 
     def give(self, known: Sequence[Known]) -> None:
         """An update begins: to the parameters that optimizers have by now. What is left waits for nobody any more."""
         from . import _torch
 
-        for each in known:
-            holder, given = each.holder(), {}
+        for position, each in enumerate(known):
+            holder = each.holder()
+            given: Dict[int, str] = {}
             for _number, _index, _group, parameter in _torch.grouped(holder):
                 name, state = self._waiting.get(id(parameter), ("", {}))
                 if state and not holder.state.get(parameter):
                     holder.state[parameter] = state
                     given[id(parameter)] = name
                     del self._waiting[id(parameter)]
-            if given:
-                for plain, groups in list(zip(self._plains, self._groups))[each.number : each.number + 1]:
-                    each.load_plain(plain, given, groups_from=groups)
+            if position < len(self._groups):
+                each.load_plain(self._plains[position], given, groups_from=self._groups[position])
