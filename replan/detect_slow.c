@@ -16,6 +16,7 @@
 static const double score_min = 7;
 static const double share_of_wait = 0.25;  /* of the culprit's delay that a victim waits longer */
 static const double jump_of_noise = 0.954; /* the median distance of two values, in their standard deviation */
+static const double jump_of_pairs = 0.554;  /* the same of what is over the smaller of two ranks' values, which often is 0 */
 static const double growth_min = 1.5;   /* less may be chance */
 static const double growth_kept = 0.95; /* of it, from step to step, while old values are judged */
 enum { NOISE_RANKS_MIN = 3, NOISY_STEPS = 8, STEPS_MIN = 4, QUIET_STEPS = 6, WINDOW = CAIRN_SHIFT_WINDOW, NORMAL_STEPS_MAX = 256, LOAD_STEPS = 16 };
@@ -189,7 +190,8 @@ note_noise(struct cairn_detector *detector)
     if (detector->jump_count < CAIRN_JUMPS)
         return;
     memcpy(detector->scratch, detector->jumps, sizeof detector->jumps);
-    growth = (double)cairn_quantile(detector->scratch, CAIRN_JUMPS, 0.5) / (jump_of_noise * detector->sigma);
+    growth = (double)cairn_quantile(detector->scratch, CAIRN_JUMPS, 0.5) /
+             ((detector->by_pairs ? jump_of_pairs : jump_of_noise) * detector->sigma);
     if (growth > growth_min)
         detector->noise_growth = fmax(detector->noise_growth, growth);
 }

@@ -139,6 +139,7 @@ struct cairn_detector {
     bool sends_aside;  /* sends go on while their ranks compute */
     bool sends_unsure; /* that may or may not be: the computation is read both ways */
     bool by_pipeline; /* each pipeline's own common variation is taken out … */
+    bool by_pairs;    /* … and that is the smaller of two ranks' */
     double *pipeline_common;         /* [pipeline_count] … and was this in the last step */
     struct cairn_whole_node *wholes; /* [node_count] where by_pipeline, else NULL */
     double whole_sigma;
