@@ -90,24 +90,37 @@ cairn_detect_kept(const struct cairn_detector *detector, uint32_t block, uint32_
            ((size_t)block * CAIRN_CALIBRATE_STEPS + index) * detector->topology->world + rank;
 }
 
-double
-cairn_detect_deviation(const struct cairn_detector *detector, uint32_t rank, double compute, double aside)
+void
+cairn_detect_deviations(struct cairn_detector *detector, bool by_pipeline, double sigma)
 {
-    const struct cairn_rank_state *state = &detector->ranks[rank];
-    double value = compute - state->normal, other = aside - state->normal_aside;
+    uint32_t world = detector->topology->world;
+    double *value = detector->value, *other = detector->value_aside;
+    bool by_reading = detector->sends_unsure && by_pipeline && are_pairs(detector->topology);
 
-    return detector->sends_unsure && !isnan(value) ? fmin(value, other) : value; /* NaN is passed over */
+    for (uint32_t rank = 0; rank < world; rank++) {
+        value[rank] -= detector->ranks[rank].normal;
+        other[rank] -= detector->ranks[rank].normal_aside;
+        if (detector->sends_unsure && !by_reading && !isnan(value[rank])) /* NaN of the other is passed over */
+            value[rank] = fmin(value[rank], other[rank]);
+    }
+    cairn_detect_remove_common(detector, value, by_pipeline, sigma);
+    if (!by_reading)
+        return;
+    /* a rank of a pair whose wrong reading is low would make the other late */
+    cairn_detect_remove_common(detector, other, by_pipeline, sigma);
+    for (uint32_t rank = 0; rank < world; rank++)
+        value[rank] = isnan(value[rank]) ? value[rank] : fmin(value[rank], other[rank]);
 }
 
 void
 cairn_detect_first_values(struct cairn_detector *detector, uint32_t index, bool by_pipeline,
                           double sigma)
 {
-    for (uint32_t rank = 0; rank < detector->topology->world; rank++)
-        detector->value[rank] = cairn_detect_deviation(
-            detector, rank, (double)*cairn_detect_kept(detector, CAIRN_KEPT_COMPUTE, index, rank),
-            (double)*cairn_detect_kept(detector, CAIRN_KEPT_ASIDE, index, rank));
-    cairn_detect_remove_common(detector, detector->value, by_pipeline, sigma);
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
+        detector->value[rank] = (double)*cairn_detect_kept(detector, CAIRN_KEPT_COMPUTE, index, rank);
+        detector->value_aside[rank] = (double)*cairn_detect_kept(detector, CAIRN_KEPT_ASIDE, index, rank);
+    }
+    cairn_detect_deviations(detector, by_pipeline, sigma);
 }
 
 /* Robust standard deviation of all deviations of the first steps. */
