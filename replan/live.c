@@ -264,6 +264,7 @@ take_standing(struct cairn_live *live, const struct cairn_report *report)
 
     live->ranks[report->rank].presence = report->presence;
     live->ranks[report->rank].is_idle = says_little(report);
+    live->ranks[report->rank].has_died = report->has_died;
     live_take_quiet(&live->ranks[report->rank], report);
     if (!live->detector || says_little(report))
         return; /* of no operations that a detector has seen */

@@ -56,6 +56,7 @@ struct live_rank {
     bool known;
     bool has_steps; /* it has reported one */
     bool is_idle;   /* it said last that it lives, and nothing else */
+    bool has_died;  /* it is gone, and cannot have finished */
     uint32_t node;
     uint64_t attachment;
     uint64_t heard_ns;

@@ -139,6 +139,13 @@ knows_a_place(const struct cairn_reduce *reduce)
 }
 
 void
+cairn_reduce_die(struct cairn_reduce *reduce)
+{
+    reduce->has_died = true;
+    reduce->said = 0; /* that it is gone was not all */
+}
+
+void
 cairn_reduce_stand(struct cairn_reduce *reduce, enum cairn_presence presence, uint64_t now_ns)
 {
     bool quiet = reduce->last_ns > 0 && now_ns > reduce->last_ns + quiet_ns, busy;
@@ -162,6 +169,7 @@ cairn_reduce_stand(struct cairn_reduce *reduce, enum cairn_presence presence, ui
     report->quiet_ns = quiet ? now_ns - reduce->last_ns : 0;
     report->entered = reduce->tally.entered;
     report->presence = presence;
+    report->has_died = presence == CAIRN_PRESENCE_GONE && reduce->has_died;
     report->life_ns = presence == CAIRN_PRESENCE_GONE ? reduce->gone_ns : now_ns;
     report->open_count = presence == CAIRN_PRESENCE_GONE ? 0 : reduce->intake.open_count;
     for (uint32_t i = 0; i < report->open_count; i++) {

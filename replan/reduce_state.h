@@ -63,6 +63,7 @@ struct cairn_reduce {
     bool has_said, has_taken; /* a report was made, a record taken, since it was last looked at what the rank does */
     uint64_t said_ns;         /* when that was seen of a report */
     uint64_t gone_ns;
+    bool has_died;
     struct reduce_work work[REDUCE_WORK_STEPS]; /* by step modulo the size: threads may speak of several in turn */
     bool has_work;       /* it was said at all */
     struct cairn_tally tally;

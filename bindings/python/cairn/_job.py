@@ -874,13 +874,13 @@ class Job:
         """The process ends in good order, or with an exception: then the other ranks are not kept waiting."""
         if self._client is None or _current is not self:  # a forked child that ends has another job
             return
+        failed = hasattr(sys, "last_type") and sys.last_type is not None
         if self._ended:
-            self._client.close()
+            self._client.close(failed)
             self._client = None
             return
         try:
             self._await_moments()
-            failed = hasattr(sys, "last_type") and sys.last_type is not None
             if not failed:
                 self.before_the_end()
             else:
@@ -890,7 +890,7 @@ class Job:
         except Exception as error:
             self.say(f"the last snapshot could not be ended: {type(error).__name__}: {error}")
         self._ended = True
-        self._client.close()
+        self._client.close(failed)
         self._client = None
 
 
