@@ -12,6 +12,9 @@
 static const double common_share = 0.35, common_bias = 0.385;
 static const double pair_bias = 0.564;  /* sigmas by which the smaller of two values lies below their mean */
 static const double pair_spread = 1.43; /* sigmas in what is seen of them: half of the values over the smaller one are 0 */
+static const double few_spread = 0.6, few_deviation = 0.3; /* what is common of few is one of their values, or nearly: of k ranks that
+                                                              * vary for themselves the middle of the deviations is narrower by 1 + 0.6 / k
+                                                              * than their standard deviation, which is 1 - 0.3 / k */
 static const double sigma_floor = 0.005;
 static const double first_steps_gain = 1.08;
 static const double sends_gain = 0.95; /* of the noise at most is left where sends are read rightly */
@@ -26,6 +29,19 @@ static bool
 are_pairs(const struct cairn_topology *topology)
 {
     return topology->pipeline_count * PIPELINE_RANKS_MIN > topology->world;
+}
+
+static double
+ranks_of_pipeline(const struct cairn_topology *topology)
+{
+    return (double)topology->world / topology->pipeline_count;
+}
+
+/* The share of the noise that may be left at most where what pipelines have in common is taken out. */
+static double
+gain_of(const struct cairn_topology *topology)
+{
+    return are_pairs(topology) ? pair_gain : pipeline_gain * (1 - few_deviation / ranks_of_pipeline(topology));
 }
 
 /* The quantile of value[] over ranks[count] that have one; NaN for too few. */
@@ -146,8 +162,8 @@ first_sigma(struct cairn_detector *detector, bool by_pipeline)
     for (uint32_t i = 0; i < count; i++)
         all[i] = fabsf(all[i] - (float)middle);
     sigma = fmax(sigma, 1.4826 * (double)cairn_quantile(all, count, 0.5));
-    if (by_pipeline && are_pairs(detector->topology))
-        sigma *= pair_spread;
+    if (by_pipeline)
+        sigma *= are_pairs(detector->topology) ? pair_spread : 1 + few_spread / ranks_of_pipeline(detector->topology);
     /* the normals come from the same few steps, hence a little more */
     return fmax(first_steps_gain * (1 + 1 / sqrt(count)) * sigma, sigma_floor);
 }
@@ -294,7 +310,7 @@ cairn_detect_learn_normals(struct cairn_detector *detector)
     sigma = first_sigma(detector, true);
     if (topology->pipeline_count > 1 &&
         topology->pipeline_count * 2 <= topology->world &&
-        sigma < (are_pairs(topology) ? pair_gain : pipeline_gain) * detector->sigma) {
+        sigma < gain_of(topology) * detector->sigma) {
         detector->by_pipeline = true;
         detector->by_pairs = are_pairs(topology);
         detector->sigma = sigma;

@@ -17,6 +17,7 @@ static const double score_min = 7;
 static const double share_of_wait = 0.25;  /* of the culprit's delay that a victim waits longer */
 static const double jump_of_noise = 0.954; /* the median distance of two values, in their standard deviation */
 static const double jump_of_pairs = 0.554;  /* the same of what is over the smaller of two ranks' values, which often is 0 */
+static const double noise_of_pairs = 1.42; /* of the slow one over the other: both vary */
 static const double end_sure_min = 12;  /* of an end, as the logarithm of how much likelier it is */
 static const double growth_min = 1.5;   /* less may be chance */
 static const double growth_kept = 0.95; /* of it, from step to step, while old values are judged */
@@ -107,7 +108,7 @@ static void
 follow(struct cairn_detector *detector, struct cairn_rank_state *state)
 {
     struct cairn_verdict *verdict = &detector->verdicts.items[state->verdict];
-    double sigma = state->sigma * detector->noise_growth, sure;
+    double sigma = state->sigma * detector->noise_growth * (detector->by_pairs ? noise_of_pairs : 1), sure;
     uint32_t tail;
 
     state->slow_steps++;
