@@ -72,6 +72,13 @@ tell_ledger(struct cairn_agent *agent, uint64_t now_ns)
     }
 }
 
+void
+timing_tell_changes(struct cairn_agent *agent)
+{
+    if (agent->timing->ledger.version != agent->timing->told_version)
+        tell_ledger(agent, agent_now_ns(agent));
+}
+
 static void
 store_ledger(struct cairn_agent *agent, uint64_t now_ns)
 {
@@ -197,9 +204,7 @@ on_timer(void *context)
     timing_rings_read(agent, now_ns);
     find_eligible(agent);
     cairn_watch_tick(timing->watch, timing->eligible, now_ns);
-    if (timing_analysis_look(agent, &view) &&
-        (timing->ledger.version != timing->told_version ||
-         (cairn_ledger_open_count(&timing->ledger) > 0 && now_ns > timing->told_ns + tell_again_ns)))
+    if (timing_analysis_look(agent, &view) && cairn_ledger_open_count(&timing->ledger) > 0 && now_ns > timing->told_ns + tell_again_ns)
         tell_ledger(agent, now_ns);
     timing_analysis_turn(agent, now_ns);
     if (timing->ledger.version != timing->stored_version && now_ns > timing->stored_ns + store_every_ns)

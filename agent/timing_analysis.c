@@ -138,6 +138,8 @@ done(struct cairn_job *job)
     analysis->view = analysis->seen;
     if (timing->ledger.version == analysis->base_version)
         timing->ledger = analysis->ledger;
+    if (!agent->stopping)
+        timing_tell_changes(agent);
     for (uint32_t i = 0; i < analysis->change_count; i++)
         timing_say_change(agent, &analysis->changes[i].entry, analysis->changes[i].change);
     say_troubles(analysis);

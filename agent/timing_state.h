@@ -80,6 +80,8 @@ struct timing_state {
 _Static_assert((int)CAIRN_REPORT_BYTES_MAX <= (int)CAIRN_WATCH_REPORT_BYTES_MAX, "every report fits on its way");
 
 /* ---- timing.c ---- */
+/* Tells the other agents of the ledger, where it has changed since they were told last. */
+void timing_tell_changes(struct cairn_agent *agent);
 /* Says in the log what has become of a verdict. */
 void timing_say_change(const struct cairn_agent *agent, const struct cairn_ledger_entry *entry, enum cairn_ledger_change change);
 
