@@ -108,6 +108,7 @@ struct cairn_watched {
 struct cairn_class {
     double sigma;  /* noise of one step; 0: to be found */
     double middle; /* of their normals; NaN where they are too few */
+    uint32_t values; /* that the noise is known from */
 };
 
 struct cairn_detector {
