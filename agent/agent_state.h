@@ -107,6 +107,7 @@ struct session {
     bool ending;       /* to be ended by sessions_reap */
     bool trainer;
     bool stale; /* of an older epoch: it is refused everything */
+    bool leaves; /* its trainer has said so */
 
     /* a registered trainer */
     bool registered;
@@ -335,6 +336,8 @@ CAIRN_MUST_CHECK cairn_err timing_open(struct cairn_agent *agent);
 void timing_close(struct cairn_agent *agent);
 /* A trainer hands over a ring of timing records; the descriptor is taken over in every case. */
 void timing_take_ring(struct cairn_agent *agent, const struct session *session, int ring_fd);
+/* A trainer's session ends. */
+void timing_session_ended(struct cairn_agent *agent, const struct session *session);
 /* A TIMING, TIMING_ACK or VERDICTS. */
 void timing_message(struct cairn_agent *agent, const struct cairn_message *message);
 /* This node's numbers, for operators. */

@@ -50,6 +50,8 @@ session_end(struct cairn_agent *agent, struct session *session)
     if (!session->used)
         return;
     session->ending = false; /* what strip sets off may reap */
+    if (trainer)
+        timing_session_ended(agent, session);
     strip(agent, session);
     cairn_loop_fd_remove(agent->loop, session->fd);
     cairn_loop_fd_remove(agent->loop, session->pid_fd);

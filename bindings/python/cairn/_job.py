@@ -535,13 +535,13 @@ class Job:
         """The process ends in good order, or with an exception: then the other ranks are not kept waiting."""
         if self.client is None or _current is not self:  # a forked child that ends has another job
             return
+        failed = hasattr(sys, "last_type") and sys.last_type is not None
         if self._ended:
-            self.client.close()
+            self.client.close(failed)
             self.client = None
             return
         try:
             self._resume.await_moments()
-            failed = hasattr(sys, "last_type") and sys.last_type is not None
             if not failed:
                 self.before_the_end()
             else:
@@ -551,7 +551,7 @@ class Job:
         except Exception as error:
             self.say(f"the last snapshot could not be ended: {type(error).__name__}: {error}")
         self._ended = True
-        self.client.close()
+        self.client.close(failed)
         self.client = None
 
 
