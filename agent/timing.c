@@ -36,7 +36,7 @@ say(void *context, const struct cairn_ledger_entry *entry, enum cairn_ledger_cha
                      text);
         return;
     }
-    if (agent->config.verdict_policy == CAIRN_CONFIG_ADVISE)
+    if (agent->config.verdict_policy != CAIRN_CONFIG_OBSERVE)
         cairn_ledger_advise(&agent->timing->ledger, entry, agent->config.exchanges_per_day, advice, sizeof advice);
     CAIRN_LOG_AT(WARN, "detect: verdict=%" PRIu64 " %s: %s; confidence=%.2f; %s%s%s", entry->number, changes[change], text,
                  entry->confidence, entry->evidence, advice[0] ? "; do: " : "", advice);
