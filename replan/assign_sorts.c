@@ -19,7 +19,7 @@ enum {
     STATES_MAX = 4096, /* numbers of all sorts but the last */
     OPTIONS_MAX = 256, /* of one pipeline; with more, which is no obstacle, nothing is said */
     WORK_BUDGET = 2000000, /* places of tables that are looked at: some three milliseconds */
-    EVALUATION_WORK = 500  /* what a table takes at least, in such places */
+    PIPELINE_WORK = 8      /* what a pipeline takes at least, in such places */
 };
 #define MARGIN 1e-9
 #define RAISED_BY 1e-3   /* by what the bound is raised at least */
@@ -189,7 +189,7 @@ are_refused(struct climb *climb, const struct cuts *cuts, double step_ms)
 
     if (sorts.states > STATES_MAX || climb->work_left <= 0)
         return false;
-    climb->work_left -= EVALUATION_WORK;
+    climb->work_left -= (int64_t)PIPELINE_WORK * climb->problem->pipeline_count;
     for (uint32_t i = 0; i < sorts.states; i++)
         table[i] = i == 0 ? 0 : NO_ROOM;
     for (uint32_t p = 0; p < climb->problem->pipeline_count; p++) {

@@ -16,7 +16,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { ANSWER_MS = 10000, LINES_MAX = 8, LINE_BYTES = 512, TEXT_BYTES = 400 };
+enum { ANSWER_MS = 10000, LINES_MAX = 8, LINE_BYTES = 640, TEXT_BYTES = 400 };
 
 struct story {
     const struct cairn_tree *tree;
@@ -135,13 +135,13 @@ tell(struct story *story)
 static void
 say_plan(struct story *story)
 {
-    char what[LINE_BYTES / 2], policy[32];
+    char what[TEXT_BYTES], policy[32];
     uint64_t given_ns = cairn_tree_u64(story->tree, NULL, "replan.advice.given_wall_ns", 0);
     char shown[CAIRN_SHOWN_BYTES];
 
     if (story->closed_ns > 0 || !cairn_tree_find(story->tree, NULL, "replan.advice.what"))
         return;
-    add_line(story, "About the plan, for all that is slow, since %s: %s. replan.json in the directory of node %" PRIu64
+    add_line(story, "About the plan, for all that is slow, %s ago: %s. replan.json in the directory of node %" PRIu64
              "'s agent is the problem to plan with.%s", ago(story, given_ns, shown),
              cairn_tree_text(story->tree, NULL, "replan.advice.what", what, sizeof what),
              cairn_tree_u64(story->tree, NULL, "replan.node", 0),
