@@ -11,6 +11,7 @@
  *   operator.c  the Unix socket: operators' requests, answered in JSON
  *   fetch.c     blocks and manifests of a generation for trainers, spill and export, wherever they lie
  *   spill.c     writing a generation to durable storage
+ *   replanning.c  what to do about the plan while ranks are slow
  *
  * Everything is owned by the loop's thread. Words: `holding` is an index of the core's holdings.
  *
@@ -204,6 +205,7 @@ struct cairn_agent {
 
     struct fetch_table *fetches;
     struct timing_state *timing;
+    struct replanning_state *replanning; /* NULL: nothing is planned */
     struct spill_state *spill;
     struct operator_table *operators;
 };
@@ -344,6 +346,13 @@ void timing_message(struct cairn_agent *agent, const struct cairn_message *messa
 void timing_fill(const struct cairn_agent *agent, struct operator_node *out);
 /* The verdicts as this agent knows them; NULL before it has opened. Borrowed until the next event. */
 const struct cairn_ledger *timing_ledger(const struct cairn_agent *agent);
+
+/* ---- replanning.c ---- */
+/* Reads the configuration's problem, if there is one; CAIRN_CONFIG, said, where it is wrong. */
+CAIRN_MUST_CHECK cairn_err replanning_open(struct cairn_agent *agent);
+void replanning_close(struct cairn_agent *agent);
+/* What is advised, for operators. */
+void replanning_fill(const struct cairn_agent *agent, struct operator_node *out);
 
 /* ---- spill.c ---- */
 CAIRN_MUST_CHECK cairn_err spill_open(struct cairn_agent *agent);

@@ -35,7 +35,7 @@ timing_say_change(const struct cairn_agent *agent, const struct cairn_ledger_ent
                      text);
         return;
     }
-    if (agent->config.verdict_policy == CAIRN_CONFIG_ADVISE)
+    if (agent->config.verdict_policy != CAIRN_CONFIG_OBSERVE)
         cairn_ledger_advise(&agent->timing->ledger, entry, agent->config.exchanges_per_day, advice, sizeof advice);
     CAIRN_LOG_AT(WARN, "detect: verdict=%" PRIu64 " %s: %s; confidence=%.2f; %s%s%s", entry->number, changes[change], text,
                  entry->confidence, entry->evidence, advice[0] ? "; do: " : "", advice);

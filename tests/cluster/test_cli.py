@@ -138,6 +138,22 @@ class Start(unittest.TestCase):
             self.assertEqual(code, CONFIG)
             self.assertIn("none.yaml", err)
 
+    def test_wrong_problems(self):
+        with Cluster(1, parity=0) as cluster:
+            path, problem = cluster.path("node0.yaml"), cluster.path("problem.json")
+            self.rewrite(cluster, lambda text: text.replace("nodes:\n", f"problem: {problem}\nnodes:\n"))
+            with open(path) as file:
+                place = f"{path}:{file.read().splitlines().index(f'problem: {problem}') + 1}: problem {problem}: "
+            for text, why in ((None, "No such file"), ('{"layers": 4,\n "layer_ms": -1}', "line 2, ")):
+                if text:
+                    with open(problem, "w") as file:
+                        file.write(text)
+                for words in ((), ("--check",)):
+                    code, _, err = run("agent", "--config", path, *words)
+                    self.assertEqual(code, CONFIG, err)
+                    self.assertIn(place, err)
+                    self.assertIn(why, err)
+
     @unittest.skipIf(os.geteuid() == 0, "root reads everything")
     def test_unreadable_configuration(self):
         with Cluster(1, parity=0) as cluster:
