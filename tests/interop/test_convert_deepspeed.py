@@ -229,7 +229,7 @@ def test_round_robin(tmp_path: pathlib.Path) -> None:
 def test_pipeline(tmp_path: pathlib.Path) -> None:
     """Two stages: every layer's tensors under the module's names, and for another number of ranks, also by way of a
     distributed checkpoint, what DeepSpeed loads and saves again is what was trained."""
-    run_ranks(4, PIPELINE, "save", tmp_path / "a")
+    run_ranks(4, PIPELINE, "save", 0, tmp_path / "a")
     convert(tmp_path / "a", tmp_path / "a.pt", "--to", "torch")
     whole = torch.load(tmp_path / "a.pt", weights_only=False)
     (tag,) = [child for child in (tmp_path / "a").iterdir() if child.is_dir()]
@@ -243,7 +243,7 @@ def test_pipeline(tmp_path: pathlib.Path) -> None:
     convert(tmp_path / "a", tmp_path / "d", "--to", "dcp")
     convert(tmp_path / "d", tmp_path / "b", "--to", "deepspeed", "--dp", 1)
     convert(tmp_path / "a", tmp_path / "three", "--to", "deepspeed", "--dp", 3)
-    run_ranks(2, PIPELINE, "load", tmp_path / "b", tmp_path / "c")
+    run_ranks(2, PIPELINE, "load", 0, tmp_path / "b", tmp_path / "c")
     for other in ("three", "c"):
         report = cairn("diff", tmp_path / "a", tmp_path / other, "--bits").stdout
         assert all("deepspeed/" in line for line in report.splitlines()[:-1]), report  # what counts samples and ranks

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/convert/deepspeed_files.h"
 #include "tools/convert/pickle_read.h"
 
 #define MASTER "fp32."
@@ -201,19 +202,22 @@ check_whole(const struct cairn_checkpoint *checkpoint, const char *path,
 }
 
 cairn_err
-cairn_deepspeed_layers_read(struct cairn_checkpoint *checkpoint, char *const *paths,
-                            const uint32_t *numbers, uint32_t count, uint32_t part_count,
+cairn_deepspeed_layers_read(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_files *files,
                             struct cairn_complaint *complaint)
 {
     struct names buffers = {0};
     cairn_err err = CAIRN_OK;
 
-    for (uint32_t part = 0; part < part_count && count > 0 && !err; part++)
+    if (files->layer_count == 0 && files->expert_count == 0)
+        return CAIRN_OK;
+    for (uint32_t part = 0; part < files->part_count && !err; part++)
         err = add_buffer_names(checkpoint, part, &buffers, complaint);
     if (buffers.count > 1)
         qsort(buffers.names, buffers.count, sizeof(*buffers.names), by_bytes);
-    for (uint32_t i = 0; i < count && !err; i++)
-        err = read_layer(checkpoint, paths[i], numbers ? numbers[i] : EXPERT, &buffers, complaint);
+    for (uint32_t i = 0; i < files->expert_count && !err; i++)
+        err = read_layer(checkpoint, files->experts[i].path, EXPERT, &buffers, complaint);
+    for (uint32_t i = 0; i < files->layer_count && !err; i++)
+        err = read_layer(checkpoint, files->layers[i], files->layer_numbers[i], &buffers, complaint);
     names_fini(&buffers);
-    return err || count == 0 ? err : check_whole(checkpoint, paths[0], complaint);
+    return err ? err : check_whole(checkpoint, files->layer_count ? files->layers[0] : files->experts[0].path, complaint);
 }

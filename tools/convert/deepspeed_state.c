@@ -259,7 +259,6 @@ cairn_deepspeed_state_end(struct cairn_checkpoint *checkpoint, struct cairn_deep
     char name[CAIRN_NAME_BYTES_MAX];
     uint8_t *bytes = NULL;
     size_t bytes_len = 0, taken = 0;
-    bool mixed;
     cairn_err err;
 
     if (state->cut && state->first)
@@ -281,7 +280,7 @@ cairn_deepspeed_state_end(struct cairn_checkpoint *checkpoint, struct cairn_deep
         (struct cairn_parallelism){.tp = state->cut ? state->part_count : 1,
                                    .pp = state->cut ? 1 : state->part_count,
                                    .dp = state->ranks,
-                                   .ep = cairn_deepspeed_spread(&state->groups, &mixed)};
+                                   .ep = 1};
     (void)snprintf(checkpoint->framework, sizeof(checkpoint->framework), "DeepSpeed%s%s",
                    state->version[0] ? " " : "", state->version);
     if (state->stage_known) {
