@@ -22,7 +22,8 @@ static const char *const kinds[] = {[CAIRN_SAME] = "same",
                                     [CAIRN_ONLY_RIGHT] = "only_in_b",
                                     [CAIRN_OTHER_DTYPE] = "dtype",
                                     [CAIRN_OTHER_SHAPE] = "shape",
-                                    [CAIRN_OTHER_ELEMENTS] = "elements"};
+                                    [CAIRN_OTHER_ELEMENTS] = "elements",
+                                    [CAIRN_OTHER_VALUE] = "value"};
 
 struct sides {
     struct cairn_checkpoint checkpoints[2];
@@ -87,6 +88,9 @@ print_difference(const struct sides *sides, const struct cairn_difference *diffe
         printf("%s in A, %s in B\n", cairn_show_shape(a, left, sizeof(left)),
                cairn_show_shape(b, right, sizeof(right)));
         break;
+    case CAIRN_OTHER_VALUE:
+        printf("%s%sdiffers\n", difference->path, difference->path[0] ? " " : "");
+        break;
     default:
         at = *a;
         index_of(a, difference->first, at.shape);
@@ -112,6 +116,10 @@ write_difference(struct cairn_json_writer *writer, const struct sides *sides,
     cairn_json_write_string(writer, a ? a->name : b->name);
     cairn_json_write_key(writer, "kind");
     cairn_json_write_string(writer, kinds[difference->kind]);
+    if (difference->kind == CAIRN_OTHER_VALUE) {
+        cairn_json_write_key(writer, "path");
+        cairn_json_write_string(writer, difference->path);
+    }
     if (difference->kind == CAIRN_OTHER_ELEMENTS) {
         cairn_json_write_key(writer, "count");
         cairn_json_write_u64(writer, difference->count);
@@ -214,7 +222,7 @@ run(const char *const paths[2], const struct cairn_difference_options *options, 
         print_table(&sides, &answer);
         printed = fflush(stdout) == 0;
     }
-    free(answer.differences);
+    cairn_differences_free(answer.differences, answer.count);
     for (int side = 0; side < 2; side++) {
         cairn_whole_fini(&sides.wholes[side]);
         cairn_checkpoint_close(&sides.checkpoints[side]);

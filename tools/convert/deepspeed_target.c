@@ -406,7 +406,7 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
     if (!err && !target->stage3 && flat)
         err = check_order(target, object.root);
     if (!err && target->stage3 && flat)
-        err = cairn_deepspeed_subgroups_check(target, object.root);
+        err = cairn_deepspeed_subgroups_plan(target, object.root);
     cairn_deepspeed_object_fini(&object);
     return err;
 }
@@ -417,6 +417,7 @@ cairn_deepspeed_target_fini(struct cairn_deepspeed_target *target)
     cairn_deepspeed_groups_fini(&target->groups);
     cairn_deepspeed_layers_fini(&target->layers);
     cairn_deepspeed_cuts_fini(&target->cuts);
+    free(target->setting_of);
     free(target->cut_of);
     free(target->cut_at);
     free(target->pieces);

@@ -61,6 +61,16 @@ find_plain(const struct cairn_checkpoint *checkpoint, bool *plain, struct cairn_
                : CAIRN_OK;
 }
 
+/* Whether any parameter has state of the optimizer, which may have been left out. */
+static bool
+has_moments(const struct cairn_layout *layout)
+{
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(layout); i++)
+        if (cairn_layout_tensor(layout, i)->kind == CAIRN_OPTIMIZER)
+            return true;
+    return false;
+}
+
 static cairn_err
 prepare(struct cairn_checkpoint *checkpoint, const struct cairn_output_options *options,
         struct cairn_complaint *complaint)
@@ -70,12 +80,13 @@ prepare(struct cairn_checkpoint *checkpoint, const struct cairn_output_options *
 
     if (!err)
         err = find_plain(checkpoint, &plain, complaint);
-    if (!err && plain)
-        err = cairn_checkpoint_warn(
-            checkpoint,
-            "its optimizer is not the distributed one: its state comes back from here, but Megatron-Core "
-            "loads the weights alone; to load it into a distributed one, make its settings anew: --drop "
-            "'megatron/*,rank*/megatron/*' with --job FILE");
+    if (!err && plain && has_moments(checkpoint->layout))
+        return cairn_complain(complaint, CAIRN_INVAL,
+                              "%s has an optimizer that is not the distributed one, whose state Megatron-Core does not load from "
+                              "this format as it is: to load it into a distributed one, make its settings anew: --drop "
+                              "'megatron/*,rank*/megatron/*' with --job FILE; or take the weights alone: --drop "
+                              "'fp32.*,exp_avg*,step.*'",
+                              checkpoint->place.path);
     return err;
 }
 
