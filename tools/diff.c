@@ -180,7 +180,7 @@ open_side(struct sides *sides, int side, const char *path,
     struct cairn_handles *handles = NULL;
     cairn_err err;
 
-    err = cairn_checkpoint_open(path, NULL, checkpoint, complaint);
+    err = cairn_checkpoint_open_threads(path, NULL, options->thread_count, checkpoint, complaint);
     if (!err)
         err = cairn_whole_init(checkpoint, &sides->wholes[side], complaint);
     if (!err)

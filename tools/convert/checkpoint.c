@@ -54,7 +54,14 @@ cairn_err
 cairn_checkpoint_open(const char *path, const struct cairn_format *format,
                       struct cairn_checkpoint *out, struct cairn_complaint *complaint)
 {
-    struct cairn_checkpoint checkpoint = {.place.dir_fd = -1};
+    return cairn_checkpoint_open_threads(path, format, 0, out, complaint);
+}
+
+cairn_err
+cairn_checkpoint_open_threads(const char *path, const struct cairn_format *format, uint32_t thread_count,
+                              struct cairn_checkpoint *out, struct cairn_complaint *complaint)
+{
+    struct cairn_checkpoint checkpoint = {.place.dir_fd = -1, .thread_count = thread_count};
     cairn_err err;
 
     err = cairn_place_open(path, &checkpoint.place, complaint);

@@ -168,6 +168,7 @@ struct cairn_format;
 struct cairn_checkpoint {
     const struct cairn_format *format;
     struct cairn_place place; /* owned */
+    uint32_t thread_count;    /* a reader starts no more than these, itself among them; 0: not said */
     char framework[128];      /* who wrote it, for people: "PyTorch 2.13"; "": it does not say */
     bool step_known;
     uint64_t step;            /* iteration or global step */
@@ -194,6 +195,10 @@ struct cairn_checkpoint {
 CAIRN_MUST_CHECK cairn_err cairn_checkpoint_open(const char *path, const struct cairn_format *format,
                                                  struct cairn_checkpoint *out,
                                                  struct cairn_complaint *complaint);
+/* The same on at most so many threads. */
+CAIRN_MUST_CHECK cairn_err cairn_checkpoint_open_threads(const char *path, const struct cairn_format *format,
+                                                         uint32_t thread_count, struct cairn_checkpoint *out,
+                                                         struct cairn_complaint *complaint);
 void cairn_checkpoint_close(struct cairn_checkpoint *checkpoint);
 
 /*
