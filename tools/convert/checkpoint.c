@@ -162,6 +162,8 @@ cairn_checkpoint_add_file(struct cairn_checkpoint *checkpoint, const char *path,
     added.bytes = (uint64_t)stat_of.st_size;
     added.modified_ns = (uint64_t)stat_of.st_mtim.tv_sec * 1000000000u +
                         (uint64_t)stat_of.st_mtim.tv_nsec;
+    added.changed_ns = (uint64_t)stat_of.st_ctim.tv_sec * 1000000000u + (uint64_t)stat_of.st_ctim.tv_nsec;
+    added.inode = stat_of.st_ino;
     added.path = strdup(path);
     err = added.path ? append_container(checkpoint, &added, container) : CAIRN_NOMEM;
     if (err)

@@ -138,6 +138,8 @@ struct cairn_container {
     uint8_t *literal;     /* bytes[bytes_len] where path is NULL, else NULL */
     uint64_t bytes;       /* its size; the executor refuses a file that has changed since */
     uint64_t modified_ns; /* of the file, since 1970 */
+    uint64_t changed_ns;  /* its ctime, which nobody sets back */
+    uint64_t inode;       /* a copy with the same times in its place is another file */
 };
 
 /* Checksums that the checkpoint has of its own bytes: where one does not fit what was read, the
