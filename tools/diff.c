@@ -11,8 +11,8 @@ enum { SHAPE_BYTES = 192 };
 
 static const char about[] =
     "Compares the tensors of the checkpoints A and B by name, element by element, whatever their formats\n"
-    "and parallelism are. Exit status 0 only where none differs. Without --bits numbers are compared: -0\n"
-    "is 0, and any NaN is any other.";
+    "and parallelism are; pickles of opaque state by what they say. Exit status 0 only where none differs.\n"
+    "Without --bits numbers are compared: -0 is 0, and any NaN is any other.";
 static const char examples[] =
     "  cairn diff ckpt/step-1000 converted/\n"
     "  cairn diff ckpt/step-1000 ckpt/step-2000 -o json | jq '.differences[].name'\n";

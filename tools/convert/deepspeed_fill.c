@@ -312,8 +312,9 @@ add_buffer(struct cairn_deepspeed_target *target, uint32_t key, uint32_t group, 
 }
 
 static cairn_err
-add_storage(struct cairn_deepspeed_target *target, uint32_t identity, uint32_t file, uint64_t at)
+add_storage(void *context, uint32_t identity, uint32_t file, uint64_t at)
 {
+    struct cairn_deepspeed_target *target = context;
     uint32_t tensors = cairn_layout_tensor_count(target->checkpoint->layout), index = 0;
     const struct cairn_tensor *tensor;
     cairn_err err;
@@ -356,22 +357,14 @@ cairn_deepspeed_target_add(struct cairn_deepspeed_target *target, const char *pa
                            struct cairn_pickle *tree, struct cairn_pickle_node *root)
 {
     struct cairn_torch_fill fill = {.tree = tree, .root = root, .resolve = resolve, .context = target};
-    struct cairn_torch_output *added = NULL;
     cairn_err err = cairn_pickle_done(tree);
 
     if (!cairn_place_name_check(path)) /* of what is carried, which any file may say */
         return cairn_complain(target->complaint, CAIRN_INVAL,
                               "%s: \"%.200s\" is no name of a file in a checkpoint; refused",
                               target->checkpoint->place.path, path);
+    if (err)
+        return cairn_complain(target->complaint, err, "%s cannot be laid out: %s", path, cairn_err_text(err));
     fill.identity_count = scalars_begin(target) + CAIRN_DEEPSPEED_KEYS_MAX * target->groups.group_count;
-    if (!err)
-        err = cairn_torch_output_next(target->output, &added);
-    if (!err)
-        err = cairn_torch_output_add(target->output, path, &fill, added, target->complaint);
-    for (uint32_t i = 0; !err && i < added->storage_count; i++)
-        err = add_storage(target, added->storages[i].identity, added->file,
-                          cairn_torch_output_at(added, i));
-    return err ? cairn_complain(target->complaint, err, "%s cannot be laid out: %s", path,
-                                cairn_err_text(err))
-               : CAIRN_OK;
+    return cairn_torch_output_fill(target->output, path, &fill, add_storage, target->complaint);
 }

@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/convert/opaque_tree.h"
 #include "tools/convert/deepspeed_files.h"
-#include "tools/convert/pickle_read.h"
 
 #define MASTER "fp32."
 #define TIED "tied_modules."
@@ -62,25 +62,17 @@ add_buffer_names(const struct cairn_checkpoint *checkpoint, uint32_t part, struc
                  struct cairn_complaint *complaint)
 {
     const struct cairn_pickle_node *list;
-    struct cairn_pickle_node *root = NULL;
-    struct cairn_pickle tree;
+    struct cairn_opaque_tree model;
     char carried[CAIRN_NAME_BYTES_MAX], name[CAIRN_NAME_BYTES_MAX];
-    uint8_t *bytes = NULL;
-    size_t bytes_len = 0, taken = 0;
     cairn_err err;
 
     cairn_deepspeed_scoped(part, 0, CAIRN_DEEPSPEED_MODEL, carried);
-    cairn_pickle_init(&tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
-    err = cairn_checkpoint_load_opaque(checkpoint, carried, CAIRN_CONVERT_METADATA_BYTES_MAX, &bytes,
-                                       &bytes_len, complaint);
-    if (!err)
-        err = cairn_pickle_read(&tree, carried, bytes, bytes_len, &root, &taken);
-    list = err ? NULL : cairn_pickle_get(root, "buffer_names");
+    err = cairn_opaque_tree_open(checkpoint, carried, &model, complaint);
+    list = err ? NULL : cairn_pickle_get(model.root, "buffer_names");
     for (uint32_t i = 0; list && list->kind == CAIRN_PICKLE_LIST && i < list->count && !err; i++)
         if (cairn_pickle_copy_text(list->items[i], name, sizeof(name)))
             err = add_name(names, name);
-    cairn_pickle_fini(&tree);
-    free(bytes);
+    cairn_opaque_tree_close(&model);
     return err;
 }
 

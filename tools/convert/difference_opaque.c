@@ -5,37 +5,11 @@
 #include <string.h>
 
 #include "tools/convert/dcp.h"
+#include "tools/convert/opaque_tree.h"
 #include "tools/convert/pickle_compare.h"
-#include "tools/convert/pickle_read.h"
 #include "tools/convert/torch_state.h"
 
 enum { PATH_BYTES = 256 };
-
-/* A pickle of one side. */
-struct opaque {
-    struct cairn_pickle tree;
-    struct cairn_pickle_node *root;
-    uint8_t *bytes;
-};
-
-static cairn_err
-open_opaque(const struct cairn_checkpoint *checkpoint, const char *name, struct opaque *out, struct cairn_complaint *complaint)
-{
-    size_t bytes_len = 0, taken = 0;
-    cairn_err err;
-
-    memset(out, 0, sizeof(*out));
-    cairn_pickle_init(&out->tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
-    err = cairn_checkpoint_load_opaque(checkpoint, name, CAIRN_CONVERT_METADATA_BYTES_MAX, &out->bytes, &bytes_len, complaint);
-    return err ? err : cairn_pickle_read(&out->tree, name, out->bytes, bytes_len, &out->root, &taken);
-}
-
-static void
-opaque_fini(struct opaque *opaque)
-{
-    cairn_pickle_fini(&opaque->tree);
-    free(opaque->bytes);
-}
 
 static bool
 ends_with(const char *name, const char *end)
@@ -57,13 +31,13 @@ static cairn_err
 compare(const struct cairn_difference_side sides[2], bool bits, const char *name, struct cairn_difference *difference,
         bool *same, struct cairn_complaint *complaint)
 {
-    struct opaque left, right = {.bytes = NULL};
+    struct cairn_opaque_tree left, right = {.bytes = NULL};
     char path[PATH_BYTES] = "";
-    cairn_err err = open_opaque(sides[0].checkpoint, name, &left, complaint);
+    cairn_err err = cairn_opaque_tree_open(sides[0].checkpoint, name, &left, complaint);
 
     *same = false;
     if (!err)
-        err = open_opaque(sides[1].checkpoint, name, &right, complaint);
+        err = cairn_opaque_tree_open(sides[1].checkpoint, name, &right, complaint);
     if (err == CAIRN_CORRUPT || err == CAIRN_VERSION) {
         err = CAIRN_OK; /* it is called so and is no pickle: its bytes differ, and that is all */
     } else if (!err) {
@@ -74,8 +48,8 @@ compare(const struct cairn_difference_side sides[2], bool bits, const char *name
             err = difference->path ? CAIRN_OK : CAIRN_NOMEM;
         }
     }
-    opaque_fini(&left);
-    opaque_fini(&right);
+    cairn_opaque_tree_close(&left);
+    cairn_opaque_tree_close(&right);
     return err;
 }
 

@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "tools/convert/opaque_tree.h"
 #include "tools/convert/mdist_read.h"
 #include "tools/convert/megatron_plain.h"
 #include "tools/convert/megatron_plan.h"
-#include "tools/convert/pickle_read.h"
 
 static bool
 probe(const struct cairn_place *place)
@@ -39,23 +39,13 @@ read_checkpoint(struct cairn_checkpoint *checkpoint, struct cairn_complaint *com
 static cairn_err
 find_plain(const struct cairn_checkpoint *checkpoint, bool *plain, struct cairn_complaint *complaint)
 {
-    struct cairn_pickle_node *root = NULL;
-    struct cairn_pickle tree;
-    uint8_t *bytes = NULL;
-    size_t bytes_len = 0, taken = 0;
-    cairn_err err = cairn_checkpoint_load_opaque(checkpoint, CAIRN_MEGATRON_COMMON,
-                                                 CAIRN_CONVERT_METADATA_BYTES_MAX, &bytes,
-                                                 &bytes_len, complaint);
+    struct cairn_opaque_tree common;
+    cairn_err err = cairn_opaque_tree_open(checkpoint, CAIRN_MEGATRON_COMMON, &common, complaint);
 
-    *plain = false;
-    if (err)
-        return err == CAIRN_NOT_FOUND ? CAIRN_OK : err;
-    cairn_pickle_init(&tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
-    err = cairn_pickle_read(&tree, CAIRN_MEGATRON_COMMON, bytes, bytes_len, &root, &taken);
-    if (!err)
-        *plain = cairn_megatron_plain(cairn_pickle_get(root, "optimizer"));
-    cairn_pickle_fini(&tree);
-    free(bytes);
+    *plain = !err && cairn_megatron_plain(cairn_pickle_get(common.root, "optimizer"));
+    cairn_opaque_tree_close(&common);
+    if (err == CAIRN_NOT_FOUND)
+        return CAIRN_OK;
     return err ? cairn_complain(complaint, err, "%s: the carried object " CAIRN_MEGATRON_COMMON
                                 " cannot be read: %s", checkpoint->place.path, cairn_err_text(err))
                : CAIRN_OK;
