@@ -162,7 +162,7 @@ def test_refused(tmp_path: pathlib.Path, saved: dict[str, Any]) -> None:
     attempt(65, "frozen parameter of an expert",
             edit(model, lambda s: [s[key].update({expert: torch.ones(2)}) for key in ("frozen_param_shapes", "frozen_param_fragments")]))
     attempt(65, "without ZeRO", lambda f: (f / "global_step3" / "expp_rank_0_mp_rank_00_optim_states.pt").touch())
-    attempt(65, "mp_rank_01_model_states.pt is missing", lambda f: (f / FIRST).rename(f / FIRST.replace("rank_00", "rank_01")))
+    attempt(65, "expert 0 of layer 0 is missing", lambda f: (f / FIRST).rename(f / FIRST.replace("rank_00", "rank_01")))
     attempt(64, "a multiple of --ep", lambda f: None, "deepspeed", "--dp", 3, "--ep", 2)
     attempt(64, "spread evenly", lambda f: None, "deepspeed", "--dp", 8, "--ep", 8)
     attempt(64, "universal form", lambda f: None, "deepspeed-universal")
