@@ -41,7 +41,7 @@
 #include "cairn/client.h"
 
 enum {
-    CAIRN_SESSION_PROTOCOL = 3, /* in HELLO and WELCOME */
+    CAIRN_SESSION_PROTOCOL = 4, /* in HELLO and WELCOME; 4: RESTORE_INFO has manifests of version 2 */
     CAIRN_SESSION_FRAMING = 1,  /* in every header */
     CAIRN_SESSION_HEADER_BYTES = 8,
     CAIRN_SESSION_PAYLOAD_BYTES_MAX = 1 << 20,
