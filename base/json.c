@@ -17,7 +17,8 @@ cairn_utf8_valid(const char *text, size_t bytes_len)
     size_t at = 0;
 
     while (at < bytes_len) {
-        size_t bytes = cairn_utf8_bytes(text + at, bytes_len - at);
+        /* nearly all of what is checked is ASCII */
+        size_t bytes = (uint8_t)text[at] < 0x80 ? 1 : cairn_utf8_bytes(text + at, bytes_len - at);
 
         if (bytes == 0)
             return false;

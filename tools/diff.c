@@ -11,8 +11,8 @@ enum { SHAPE_BYTES = 192 };
 
 static const char about[] =
     "Compares the tensors of the checkpoints A and B by name, element by element, whatever their formats\n"
-    "and parallelism are. Exit status 0 only where none differs. Without --bits numbers are compared: -0\n"
-    "is 0, and any NaN is any other.";
+    "and parallelism are; pickles of opaque state by what they say. Exit status 0 only where none differs.\n"
+    "Without --bits numbers are compared: -0 is 0, and any NaN is any other.";
 static const char examples[] =
     "  cairn diff ckpt/step-1000 converted/\n"
     "  cairn diff ckpt/step-1000 ckpt/step-2000 -o json | jq '.differences[].name'\n";
@@ -22,7 +22,8 @@ static const char *const kinds[] = {[CAIRN_SAME] = "same",
                                     [CAIRN_ONLY_RIGHT] = "only_in_b",
                                     [CAIRN_OTHER_DTYPE] = "dtype",
                                     [CAIRN_OTHER_SHAPE] = "shape",
-                                    [CAIRN_OTHER_ELEMENTS] = "elements"};
+                                    [CAIRN_OTHER_ELEMENTS] = "elements",
+                                    [CAIRN_OTHER_VALUE] = "value"};
 
 struct sides {
     struct cairn_checkpoint checkpoints[2];
@@ -87,6 +88,9 @@ print_difference(const struct sides *sides, const struct cairn_difference *diffe
         printf("%s in A, %s in B\n", cairn_show_shape(a, left, sizeof(left)),
                cairn_show_shape(b, right, sizeof(right)));
         break;
+    case CAIRN_OTHER_VALUE:
+        printf("%s%sdiffers\n", difference->path, difference->path[0] ? " " : "");
+        break;
     default:
         at = *a;
         index_of(a, difference->first, at.shape);
@@ -112,6 +116,10 @@ write_difference(struct cairn_json_writer *writer, const struct sides *sides,
     cairn_json_write_string(writer, a ? a->name : b->name);
     cairn_json_write_key(writer, "kind");
     cairn_json_write_string(writer, kinds[difference->kind]);
+    if (difference->kind == CAIRN_OTHER_VALUE) {
+        cairn_json_write_key(writer, "path");
+        cairn_json_write_string(writer, difference->path);
+    }
     if (difference->kind == CAIRN_OTHER_ELEMENTS) {
         cairn_json_write_key(writer, "count");
         cairn_json_write_u64(writer, difference->count);
@@ -172,7 +180,7 @@ open_side(struct sides *sides, int side, const char *path,
     struct cairn_handles *handles = NULL;
     cairn_err err;
 
-    err = cairn_checkpoint_open(path, NULL, checkpoint, complaint);
+    err = cairn_checkpoint_open_threads(path, NULL, options->thread_count, checkpoint, complaint);
     if (!err)
         err = cairn_whole_init(checkpoint, &sides->wholes[side], complaint);
     if (!err)
@@ -214,7 +222,7 @@ run(const char *const paths[2], const struct cairn_difference_options *options, 
         print_table(&sides, &answer);
         printed = fflush(stdout) == 0;
     }
-    free(answer.differences);
+    cairn_differences_free(answer.differences, answer.count);
     for (int side = 0; side < 2; side++) {
         cairn_whole_fini(&sides.wholes[side]);
         cairn_checkpoint_close(&sides.checkpoints[side]);

@@ -147,7 +147,7 @@ cairn_verb_fingerprint(int argc, char **argv)
     if (!cairn_output_parse(output, &json))
         return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
     cairn_checkpoint_log_setup();
-    err = cairn_checkpoint_open(path, NULL, &checkpoint, &complaint);
+    err = cairn_checkpoint_open_threads(path, NULL, options.thread_count, &checkpoint, &complaint);
     if (!err)
         err = cairn_whole_init(&checkpoint, &whole, &complaint);
     if (!err)

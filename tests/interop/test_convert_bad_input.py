@@ -114,6 +114,11 @@ def with_a_chunk_twice(said) -> None:
     said.storage_data[dataclasses.replace(index, offset=torch.Size([1, 0]))] = said.storage_data.pop(index)
 
 
+def with_another_ranks_item(said) -> None:
+    first, second = [index for index in said.storage_data if index.fqn == "model.rows"][:2]
+    said.storage_data[first] = said.storage_data[second]
+
+
 def header(name: str, change: collections.abc.Callable[[dict], None]) -> Damage:
     """What the header of a safetensors file says, changed; the file stays as long as it is."""
     def damage(folder: pathlib.Path) -> None:
@@ -178,6 +183,7 @@ CASES: dict[tuple[str, str], tuple[Damage, list[str]]] = {
     ("mesh", "path trick"): (edit(".metadata", b"__2_0.distcp", b"../../passwd"), ["outside of the checkpoint"]),
     ("mesh", "missing elements"): (metadata(without_a_chunk), ["rows"]),
     ("mesh", "overlap"): (metadata(with_a_chunk_twice), ["rows"]),
+    ("mesh", "item twice"): (metadata(with_another_ranks_item), [".metadata", "model.rows", "lie over each other"]),
     ("zero2", "truncated"): (truncate(OPTIM2.format(1)), [OPTIM2.format(1)]),
     ("zero2", "missing rank"): (remove(OPTIM2.format(0)), ["rank 0's optim_states file is missing"]),
     ("zero2", "path trick"): (write("latest", b"../../etc"), ["latest"]),
@@ -270,6 +276,34 @@ def test_damaged_elements(name: str, checkpoints: pathlib.Path, tmp_path: pathli
         assert cairn("inspect", target).returncode == REFUSED
         assert cairn("inspect", source).returncode == 0
         path.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", ["mesh", "flat"])
+def test_flipped_metadata(name: str, checkpoints: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """`.metadata` has no checksum: a flipped bit is refused, or what it changed is a name, a kind, or a tensor that is gone or new,
+    all of which are said. Never are other elements taken for a tensor's: names of files are where they might be."""
+    source = tmp_path / name
+    copy(checkpoints / name, source)
+    path = source / ".metadata"
+    data = path.read_bytes()
+    files = [found.start() + 2 for found in re.finditer(rb"__\d+_\d+\.distcp", data)]
+
+    def read() -> dict[str, dict] | None:
+        done = cairn("fingerprint", source, "-o", "json")
+        assert done.returncode in (0, REFUSED) and (done.returncode == 0 or done.stderr.strip()), done.stderr
+        return {tensor["name"]: tensor for tensor in json.loads(done.stdout)["tensors"]} if done.returncode == 0 else None
+
+    sound = read()
+    assert sound and files
+    same = 0
+    for at, bit in [(at, bit) for at in files for bit in range(2)] + [(at, at % 7) for at in range(40, len(data), len(data) // 60)]:
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1:])
+        found = read() or {}
+        for tensor in sound.keys() & found.keys():
+            if not tensor.endswith(".pickle"):
+                assert sound[tensor]["fingerprint"] == found[tensor]["fingerprint"], (tensor, at, bit)
+                same += 1
+    assert same > 0
 
 
 @pytest.mark.parametrize("name", [*FIXED, *SOURCES])

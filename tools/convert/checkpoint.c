@@ -54,7 +54,14 @@ cairn_err
 cairn_checkpoint_open(const char *path, const struct cairn_format *format,
                       struct cairn_checkpoint *out, struct cairn_complaint *complaint)
 {
-    struct cairn_checkpoint checkpoint = {.place.dir_fd = -1};
+    return cairn_checkpoint_open_threads(path, format, 0, out, complaint);
+}
+
+cairn_err
+cairn_checkpoint_open_threads(const char *path, const struct cairn_format *format, uint32_t thread_count,
+                              struct cairn_checkpoint *out, struct cairn_complaint *complaint)
+{
+    struct cairn_checkpoint checkpoint = {.place.dir_fd = -1, .thread_count = thread_count};
     cairn_err err;
 
     err = cairn_place_open(path, &checkpoint.place, complaint);
@@ -155,6 +162,8 @@ cairn_checkpoint_add_file(struct cairn_checkpoint *checkpoint, const char *path,
     added.bytes = (uint64_t)stat_of.st_size;
     added.modified_ns = (uint64_t)stat_of.st_mtim.tv_sec * 1000000000u +
                         (uint64_t)stat_of.st_mtim.tv_nsec;
+    added.changed_ns = (uint64_t)stat_of.st_ctim.tv_sec * 1000000000u + (uint64_t)stat_of.st_ctim.tv_nsec;
+    added.inode = stat_of.st_ino;
     added.path = strdup(path);
     err = added.path ? append_container(checkpoint, &added, container) : CAIRN_NOMEM;
     if (err)

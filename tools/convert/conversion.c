@@ -162,7 +162,7 @@ cairn_conversion_open(const struct cairn_conversion_options *options, struct cai
     cairn_err err;
 
     *out = (struct cairn_conversion){.options = options, .source.place.dir_fd = -1};
-    err = cairn_checkpoint_open(options->source, options->from, &out->source, complaint);
+    err = cairn_checkpoint_open_threads(options->source, options->from, options->thread_count, &out->source, complaint);
     if (!err && (options->output.dtype == CAIRN_F32 || options->output.dtype == CAIRN_F64))
         err = cairn_checkpoint_take_masters(&out->source, &out->report.from_masters, complaint);
     if (!err) /* masters may be left out then */

@@ -63,8 +63,10 @@ CAIRN_MUST_CHECK cairn_err cairn_dcp_want_entry(const struct cairn_checkpoint *c
                                                 uint32_t entry, struct cairn_dcp_wants *wants,
                                                 struct cairn_complaint *complaint);
 
-/* Sorts by file and offset. */
-void cairn_dcp_wants_sort(struct cairn_dcp_wants *wants);
+/* Sorts by file and offset. CAIRN_CORRUPT, complained about, where two items have the same bytes. */
+CAIRN_MUST_CHECK cairn_err cairn_dcp_wants_sort(const struct cairn_checkpoint *checkpoint,
+                                                const struct cairn_dcp_metadata *metadata, struct cairn_dcp_wants *wants,
+                                                struct cairn_complaint *complaint);
 
 /* An open file of the checkpoint. */
 struct cairn_dcp_source {

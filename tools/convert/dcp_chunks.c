@@ -192,7 +192,7 @@ cairn_dcp_chunks_open(const struct cairn_checkpoint *checkpoint,
                       const struct cairn_dcp_wants *wants, struct cairn_dcp_chunks **out)
 {
     struct cairn_dcp_chunks *chunks = calloc(1, sizeof(*chunks));
-    long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    long threads = checkpoint->thread_count > 0 ? (long)checkpoint->thread_count : sysconf(_SC_NPROCESSORS_ONLN);
 
     *out = chunks;
     if (!chunks)
@@ -200,9 +200,7 @@ cairn_dcp_chunks_open(const struct cairn_checkpoint *checkpoint,
     chunks->checkpoint = checkpoint;
     chunks->metadata = metadata;
     chunks->wants = wants;
-    chunks->hands_max = processors < 1           ? 1
-                        : processors > HANDS_MAX ? HANDS_MAX
-                                                 : (uint32_t)processors;
+    chunks->hands_max = threads < 1 ? 1 : threads > HANDS_MAX ? HANDS_MAX : (uint32_t)threads;
     return CAIRN_OK;
 }
 

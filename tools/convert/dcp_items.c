@@ -59,11 +59,27 @@ compare_wanted(const void *left, const void *right)
     return order ? order : a->chunk < b->chunk ? -1 : a->chunk > b->chunk;
 }
 
-void
-cairn_dcp_wants_sort(struct cairn_dcp_wants *wants)
+cairn_err
+cairn_dcp_wants_sort(const struct cairn_checkpoint *checkpoint, const struct cairn_dcp_metadata *metadata,
+                     struct cairn_dcp_wants *wants, struct cairn_complaint *complaint)
 {
     if (wants->count > 0)
         qsort(wants->items, wants->count, sizeof(*wants->items), compare_wanted);
+    for (size_t i = 1; i < wants->count; i++) {
+        const struct cairn_dcp_wanted *a = &wants->items[i - 1], *b = &wants->items[i];
+        char name[CAIRN_NAME_BYTES_MAX] = "";
+
+        if (cairn_dcp_compare_paths(a->item.path, b->item.path) != 0 ||
+            b->item.offset_bytes - a->item.offset_bytes >= a->item.bytes)
+            continue;
+        (void)cairn_pickle_copy_text(b->item.path, name, sizeof(name));
+        return cairn_complain(complaint, CAIRN_CORRUPT,
+                              "%s/.metadata says that items of %s and of %s lie over each other at byte %" PRIu64
+                              " of %s, so one of them is elsewhere; take another copy",
+                              checkpoint->place.path, metadata->entries[a->entry].name, metadata->entries[b->entry].name,
+                              b->item.offset_bytes, name);
+    }
+    return CAIRN_OK;
 }
 
 /* What outlives the tree: the name of a file, once for all items that follow one another. */

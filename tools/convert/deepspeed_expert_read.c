@@ -50,19 +50,23 @@ read_layer(struct cairn_checkpoint *checkpoint, const char *path, uint32_t exper
 
 cairn_err
 cairn_deepspeed_experts_in_files(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_files *files,
-            struct cairn_deepspeed_layers *layers, struct cairn_complaint *complaint)
+                                 uint32_t part, struct cairn_deepspeed_layers *layers,
+                                 struct cairn_complaint *complaint)
 {
+    const struct cairn_deepspeed_expert_file *experts = files->experts;
     cairn_err err = CAIRN_OK;
 
-    if (files->expert_count > 0 && (files->part_count > 1 || files->layer_count > 0 || files->model_by_rank))
-        return cairn_complain(complaint, CAIRN_VERSION,
-                              "%s: %s is of a job with experts and pipeline or tensor parallelism or ZeRO 3, which "
-                              "are not read together",
-                              checkpoint->place.path, files->experts[0]);
+    if (files->expert_count > 0 && files->model_by_rank)
+        return cairn_complain(complaint, CAIRN_CORRUPT,
+                              "%s: %s is of a job with experts, and %s of one with ZeRO 3, with which DeepSpeed does not train "
+                              "its MoE layers: they are of two checkpoints; separate them",
+                              checkpoint->place.path, experts[0].path, files->models[0]);
     for (uint32_t i = 0, next; i < files->expert_count && !err; i = next) {
-        for (next = i + 1; next < files->expert_count && files->expert_layers[next] == files->expert_layers[i];)
+        for (next = i + 1; next < files->expert_count && experts[next].part == experts[i].part &&
+                           experts[next].layer == experts[i].layer;)
             next++;
-        err = read_layer(checkpoint, files->experts[i], next - i, layers, complaint);
+        if (experts[i].part == part)
+            err = read_layer(checkpoint, experts[i].path, next - i, layers, complaint);
     }
     return err;
 }
@@ -110,10 +114,10 @@ cairn_deepspeed_experts_gather(struct cairn_checkpoint *checkpoint, struct cairn
                                struct cairn_pickle *tree, struct cairn_pickle_node *root, const char *where,
                                struct cairn_complaint *complaint)
 {
+    struct cairn_deepspeed_spreading *spreading = state->spreading;
     struct cairn_deepspeed_groups whole = {0};
     const char *why = NULL;
-    char text[16];
-    bool mixed, split = false;
+    bool mixed;
     uint32_t spread = cairn_deepspeed_spread(&state->groups, &mixed);
     cairn_err err;
 
@@ -123,14 +127,26 @@ cairn_deepspeed_experts_gather(struct cairn_checkpoint *checkpoint, struct cairn
         err = cairn_deepspeed_names_spread(tree, root, "buffer_names", &state->layers, 1, &why);
     }
     for (uint32_t i = 0; i < whole.group_count && !err; i++)
-        split = split || (whole.groups[i].count > 0 && whole.parameters[whole.groups[i].first].own_experts > 0 &&
-                          whole.groups[i].elements > CAIRN_DEEPSPEED_EXPERT_GROUP_ELEMENTS_MAX);
-    (void)snprintf(text, sizeof(text), "%" PRIu32, mixed ? 0 : spread);
-    if (!err && (split || mixed))
-        err = cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_EXPERT_RANKS, text, strlen(text),
-                                          complaint);
+        if (whole.groups[i].count > 0 && whole.parameters[whole.groups[i].first].own_experts > 0 &&
+            whole.groups[i].elements > CAIRN_DEEPSPEED_EXPERT_GROUP_ELEMENTS_MAX)
+            spreading->split = true;
+    spreading->mixed = spreading->mixed || mixed || (spreading->ranks > 0 && spreading->ranks != spread);
+    spreading->ranks = spread > spreading->ranks ? spread : spreading->ranks;
     cairn_deepspeed_groups_fini(&whole);
     return err == CAIRN_VERSION ? cairn_complain(complaint, err, "%s/%s: %s",
                                                  checkpoint->place.path, where, why)
                                 : err;
+}
+
+cairn_err
+cairn_deepspeed_experts_end(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_spreading *spreading,
+                            struct cairn_complaint *complaint)
+{
+    char text[16];
+
+    checkpoint->parallelism.ep = spreading->ranks > 0 ? spreading->ranks : 1;
+    if (!spreading->split && !spreading->mixed)
+        return CAIRN_OK;
+    (void)snprintf(text, sizeof(text), "%" PRIu32, spreading->mixed ? 0 : spreading->ranks);
+    return cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_EXPERT_RANKS, text, strlen(text), complaint);
 }

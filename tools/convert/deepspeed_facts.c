@@ -35,6 +35,8 @@ read_cuts(struct cairn_deepspeed_reading *reading, const struct cairn_pickle_nod
     if (!info || info->kind == CAIRN_PICKLE_NONE)
         return refuse_tensor(reading, "does not say how its parameters are cut (it has no "
                                       "universal_checkpoint_info)");
+    if (state->layers.count > 0)
+        return refuse_tensor(reading, "with DeepSpeed's MoE layers too, which are not read together");
     if (tensor != state->part_count || state->has_layers)
         return refuse_tensor(reading, "with pipeline parallelism too, which is not read together");
     state->cut = true;

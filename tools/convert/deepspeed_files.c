@@ -216,8 +216,26 @@ take_ranks(const struct cairn_place *place, const char *folder, const char *what
     return take_paths(folder, ranked, count, paths, path_count);
 }
 
+struct expert {
+    uint32_t part, layer, number;
+    const char *name;
+};
+
+static int
+by_expert(const void *left, const void *right)
+{
+    const struct expert *a = left, *b = right;
+
+    if (a->part != b->part)
+        return a->part < b->part ? -1 : 1;
+    if (a->layer != b->layer)
+        return a->layer < b->layer ? -1 : 1;
+    return a->number < b->number ? -1 : a->number > b->number;
+}
+
 struct sorting {
-    struct ranked *models, *rank_models, *optims, *layers, *experts;
+    struct ranked *models, *rank_models, *optims, *layers;
+    struct expert *experts;
     uint32_t model_count, rank_model_count, optim_count, layer_count, expert_count;
     bool bf16;
 };
@@ -230,19 +248,19 @@ sort_name(const struct cairn_place *place, const char *name, struct sorting *sor
 
     if (parsed.part == PART_NONE)
         return CAIRN_OK;
-    if (parsed.cut || (parsed.part == PART_EXPERT && parsed.mp_rank > 0))
+    if (parsed.cut)
         return cairn_complain(complaint, CAIRN_VERSION,
-                              "%s: %s is of a job with %s parallelism, which is not read; merge it "
+                              "%s: %s is of a job with tensor and pipeline parallelism, which is not read; merge it "
                               "with the framework that wrote it",
-                              place->path, name,
-                              parsed.cut ? "tensor and pipeline" : "expert and tensor or pipeline");
+                              place->path, name);
     if (parsed.part == PART_OTHER_EXPERT)
         return cairn_complain(complaint, CAIRN_VERSION,
                               "%s: %s is of a job with experts and without ZeRO, or of DeepSpeed before 0.5.4, which "
                               "is not read; load it with DeepSpeed and save it with ZeRO 1 or 2",
                               place->path, name);
     if (parsed.part == PART_EXPERT)
-        sorting->experts[sorting->expert_count++] = (struct ranked){parsed.layer, parsed.rank, name};
+        sorting->experts[sorting->expert_count++] =
+            (struct expert){parsed.mp_rank, parsed.layer, parsed.rank, name};
     if (parsed.part == PART_MODEL)
         sorting->models[sorting->model_count++] = (struct ranked){parsed.mp_rank, 0, name};
     if (parsed.part == PART_RANK_MODEL)
@@ -280,35 +298,43 @@ take_layers(const struct cairn_place *place, const char *folder, struct sorting 
                       &out->layer_count);
 }
 
-/* Experts 0, 1, … of layers 0, 1, …, each once. */
+/* Experts 0, 1, … of layers 0, 1, … of each part, each once: a stage of a pipeline counts its own layers. */
 static cairn_err
 take_experts(const struct cairn_place *place, const char *folder, struct sorting *sorting,
              struct cairn_deepspeed_files *out, struct cairn_complaint *complaint)
 {
-    const struct ranked *ranked = sorting->experts;
+    const struct expert *found = sorting->experts;
+    struct expert wanted = {0};
+    char path[CAIRN_FILE_PATH_BYTES_MAX];
 
     if (sorting->expert_count == 0)
         return CAIRN_OK;
-    qsort(sorting->experts, sorting->expert_count, sizeof(*sorting->experts), by_rank);
-    out->expert_layers = calloc(sorting->expert_count, sizeof(*out->expert_layers));
-    if (!out->expert_layers)
+    qsort(sorting->experts, sorting->expert_count, sizeof(*sorting->experts), by_expert);
+    out->experts = calloc(sorting->expert_count, sizeof(*out->experts));
+    if (!out->experts)
         return CAIRN_NOMEM;
-    for (uint32_t i = 0; i < sorting->expert_count; i++) {
-        bool next = i > 0 && ranked[i].part == ranked[i - 1].part;
-        uint32_t layer = i == 0 ? 0 : ranked[i - 1].part + !next, number = next ? ranked[i - 1].rank + 1 : 0;
-
-        out->expert_layers[i] = ranked[i].part;
-        if (next && ranked[i].rank == ranked[i - 1].rank)
+    for (uint32_t i = 0; i < sorting->expert_count; i++, out->expert_count++) {
+        if (i > 0 && by_expert(&found[i], &found[i - 1]) == 0)
             return cairn_complain(complaint, CAIRN_CORRUPT,
                                   "%s: %s and %s are the same expert; remove the one of the other run",
-                                  place->path, ranked[i - 1].name, ranked[i].name);
-        if (ranked[i].part != layer || ranked[i].rank != number)
+                                  place->path, found[i - 1].name, found[i].name);
+        if (i > 0 && found[i].part == wanted.part && found[i].layer == wanted.layer)
+            wanted.number++;
+        else
+            wanted = (struct expert){.part = found[i].part,
+                                     .layer = i > 0 && found[i].part == wanted.part ? wanted.layer + 1 : 0};
+        if (by_expert(&found[i], &wanted) != 0)
             return cairn_complain(complaint, CAIRN_CORRUPT,
                                   "%s: %s is there, but expert %" PRIu32 " of layer %" PRIu32
                                   " is missing; copy it from the node that wrote it",
-                                  place->path, ranked[i].name, number, layer);
+                                  place->path, found[i].name, wanted.number, wanted.layer);
+        if (cairn_deepspeed_path(folder, found[i].name, path, sizeof(path)) != CAIRN_OK)
+            return CAIRN_INVAL;
+        out->experts[i] = (struct cairn_deepspeed_expert_file){strdup(path), found[i].part, found[i].layer};
+        if (!out->experts[i].path)
+            return CAIRN_NOMEM;
     }
-    return take_paths(folder, sorting->experts, sorting->expert_count, &out->experts, &out->expert_count);
+    return CAIRN_OK;
 }
 
 static cairn_err
@@ -353,6 +379,12 @@ sort_names(const struct cairn_place *place, const char *folder, char *const *nam
         out->part_count = sorting.models[i].part + 1;
     for (uint32_t i = 0; !err && i < sorting.rank_model_count; i++)
         out->part_count = sorting.rank_models[i].part + 1;
+    for (uint32_t i = 0; !err && i < out->expert_count; i++)
+        if (out->experts[i].part >= out->part_count)
+            err = cairn_complain(complaint, CAIRN_CORRUPT,
+                                 "%s: %s is there, but mp_rank_%02" PRIu32
+                                 "_model_states.pt is missing; copy it from the node that wrote it",
+                                 place->path, out->experts[i].path, out->experts[i].part);
     free(sorting.layers);
     free(sorting.experts);
     free(sorting.models);
@@ -392,9 +424,8 @@ cairn_deepspeed_files_fini(struct cairn_deepspeed_files *files)
     for (uint32_t i = 0; files->layers && i < files->layer_count; i++)
         free(files->layers[i]);
     for (uint32_t i = 0; files->experts && i < files->expert_count; i++)
-        free(files->experts[i]);
+        free(files->experts[i].path);
     free(files->experts);
-    free(files->expert_layers);
     free(files->models);
     free(files->optims);
     free(files->layers);

@@ -5,7 +5,7 @@
  *     zero_pp_rank_<rank>_mp_rank_<part>_model_states.pt      the module of a rank, ZeRO 3
  *     [bf16_]zero_pp_rank_<rank>_mp_rank_<part>_optim_states.pt   a rank's part of the optimizer
  *     layer_<number>-model_states.pt                          a layer of a pipeline's module
- *     layer_<layer>_expert_<number>_mp_rank_00_model_states.pt   one expert of a layer, ZeRO 1 and 2
+ *     layer_<layer>_expert_<number>_mp_rank_<part>_model_states.pt   one expert of a layer of the part, ZeRO 1 and 2
  *
  * "pp_rank" is the data-parallel rank, a number without leading zeros: names do not sort as ranks do. A
  * part is what model parallelism makes of the module: a stage of a pipeline, or a rank's share of tensor
@@ -15,6 +15,12 @@
 #define CAIRN_TOOLS_CONVERT_DEEPSPEED_FILES_H
 
 #include "tools/convert/format.h"
+
+/* One expert of a part's layer, which the part counts from 0. */
+struct cairn_deepspeed_expert_file {
+    char *path; /* in the place */
+    uint32_t part, layer;
+};
 
 /* All zero is the empty value. */
 struct cairn_deepspeed_files {
@@ -27,8 +33,7 @@ struct cairn_deepspeed_files {
     char **layers; /* by number */
     uint32_t *layer_numbers;
     uint32_t layer_count;
-    char **experts; /* by layer and number, as many as each layer has */
-    uint32_t *expert_layers;
+    struct cairn_deepspeed_expert_file *experts; /* by part, layer and number, as many as each layer has */
     uint32_t expert_count;
     uint32_t part_count; /* >= 1 */
 };

@@ -9,7 +9,27 @@
 
 #define TIED "tied_modules." /* what a pipeline calls parameters of several of its stages */
 
-/* ---- what a word stands for; identities: tensors, fragments of them, flat buffers, empties ---- */
+/* ---- what a word stands for; identities: tensors, fragments of them, flat buffers, empties, scalars of groups ---- */
+
+enum { EMPTIES = 64 }; /* more than there are dtypes */
+
+static uint32_t
+flats_begin(const struct cairn_deepspeed_target *target)
+{
+    return 2 * cairn_layout_tensor_count(target->checkpoint->layout);
+}
+
+static uint32_t
+empties_begin(const struct cairn_deepspeed_target *target)
+{
+    return flats_begin(target) + CAIRN_DEEPSPEED_KEYS_MAX * target->groups.group_count;
+}
+
+static uint32_t
+scalars_begin(const struct cairn_deepspeed_target *target)
+{
+    return empties_begin(target) + EMPTIES;
+}
 
 static cairn_err
 unknown(const struct cairn_deepspeed_target *target, const char *name)
@@ -115,7 +135,7 @@ resolve(void *context, const char *word, const char *name, struct cairn_torch_fi
     if (strcmp(word, "empty") == 0) {
         out->dtype = cairn_torch_dtype_named(name);
         out->dims = 1;
-        out->identity = 2 * tensors + CAIRN_DEEPSPEED_KEYS_MAX * target->groups.group_count;
+        out->identity = empties_begin(target);
         if (out->dtype && out->dtype->dtype)
             out->identity += out->dtype->dtype;
         return out->dtype ? CAIRN_OK : unknown(target, name);
@@ -135,16 +155,21 @@ resolve(void *context, const char *word, const char *name, struct cairn_torch_fi
     err = name_first(target, key, group, first);
     if (!err)
         err = fill_tensor(target, first, out);
-    if (err || strcmp(word, "scalar") == 0)
+    if (err)
         return err;
     key_at = key_index(target, key);
+    if (strcmp(word, "scalar") == 0 && key_at != UINT32_MAX) {
+        /* a group counts its own steps in place, so no two may share the storage of an alias */
+        out->identity = scalars_begin(target) + key_at * target->groups.group_count + group;
+        return CAIRN_OK;
+    }
     if (strcmp(word, "flat") != 0 || key_at == UINT32_MAX)
         return cairn_complain(complaint, CAIRN_CORRUPT, "%s: carried from DeepSpeed: %s %s",
                               target->checkpoint->place.path, word, name);
     out->dims = 1;
     out->shape[0] =
         cairn_deepspeed_target_saved(target, group, strcmp(key, "fp32") == 0, &partition);
-    out->identity = 2 * tensors + key_at * target->groups.group_count + group;
+    out->identity = flats_begin(target) + key_at * target->groups.group_count + group;
     return CAIRN_OK;
 }
 
@@ -287,16 +312,27 @@ add_buffer(struct cairn_deepspeed_target *target, uint32_t key, uint32_t group, 
 }
 
 static cairn_err
-add_storage(struct cairn_deepspeed_target *target, uint32_t identity, uint32_t file, uint64_t at)
+add_storage(void *context, uint32_t identity, uint32_t file, uint64_t at)
 {
+    struct cairn_deepspeed_target *target = context;
     uint32_t tensors = cairn_layout_tensor_count(target->checkpoint->layout), index = 0;
     const struct cairn_tensor *tensor;
     cairn_err err;
 
-    if (identity >= 2 * tensors + CAIRN_DEEPSPEED_KEYS_MAX * target->groups.group_count)
+    if (identity >= scalars_begin(target)) {
+        char first[CAIRN_NAME_BYTES_MAX];
+
+        identity -= scalars_begin(target);
+        err = name_first(target, target->keys[identity / target->groups.group_count],
+                         identity % target->groups.group_count, first);
+        identity = err ? 0 : cairn_deepspeed_target_find(target, first); /* it was found for its shape */
+        if (err)
+            return err;
+    }
+    if (identity >= empties_begin(target))
         return CAIRN_OK;
-    if (identity >= 2 * tensors) {
-        identity -= 2 * tensors;
+    if (identity >= flats_begin(target)) {
+        identity -= flats_begin(target);
         return add_buffer(target, identity / target->groups.group_count,
                           identity % target->groups.group_count, file, at);
     }
@@ -321,23 +357,14 @@ cairn_deepspeed_target_add(struct cairn_deepspeed_target *target, const char *pa
                            struct cairn_pickle *tree, struct cairn_pickle_node *root)
 {
     struct cairn_torch_fill fill = {.tree = tree, .root = root, .resolve = resolve, .context = target};
-    struct cairn_torch_output *added = NULL;
     cairn_err err = cairn_pickle_done(tree);
 
     if (!cairn_place_name_check(path)) /* of what is carried, which any file may say */
         return cairn_complain(target->complaint, CAIRN_INVAL,
                               "%s: \"%.200s\" is no name of a file in a checkpoint; refused",
                               target->checkpoint->place.path, path);
-    fill.identity_count = 2 * cairn_layout_tensor_count(target->checkpoint->layout) +
-                          CAIRN_DEEPSPEED_KEYS_MAX * target->groups.group_count + 64;
-    if (!err)
-        err = cairn_torch_output_next(target->output, &added);
-    if (!err)
-        err = cairn_torch_output_add(target->output, path, &fill, added, target->complaint);
-    for (uint32_t i = 0; !err && i < added->storage_count; i++)
-        err = add_storage(target, added->storages[i].identity, added->file,
-                          cairn_torch_output_at(added, i));
-    return err ? cairn_complain(target->complaint, err, "%s cannot be laid out: %s", path,
-                                cairn_err_text(err))
-               : CAIRN_OK;
+    if (err)
+        return cairn_complain(target->complaint, err, "%s cannot be laid out: %s", path, cairn_err_text(err));
+    fill.identity_count = scalars_begin(target) + CAIRN_DEEPSPEED_KEYS_MAX * target->groups.group_count;
+    return cairn_torch_output_fill(target->output, path, &fill, add_storage, target->complaint);
 }

@@ -13,7 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/convert/pickle_read.h"
+#include "tools/convert/opaque_tree.h"
+#include "tools/convert/deepspeed_files.h"
 
 #define MASTER "fp32."
 #define TIED "tied_modules."
@@ -61,25 +62,17 @@ add_buffer_names(const struct cairn_checkpoint *checkpoint, uint32_t part, struc
                  struct cairn_complaint *complaint)
 {
     const struct cairn_pickle_node *list;
-    struct cairn_pickle_node *root = NULL;
-    struct cairn_pickle tree;
+    struct cairn_opaque_tree model;
     char carried[CAIRN_NAME_BYTES_MAX], name[CAIRN_NAME_BYTES_MAX];
-    uint8_t *bytes = NULL;
-    size_t bytes_len = 0, taken = 0;
     cairn_err err;
 
     cairn_deepspeed_scoped(part, 0, CAIRN_DEEPSPEED_MODEL, carried);
-    cairn_pickle_init(&tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
-    err = cairn_checkpoint_load_opaque(checkpoint, carried, CAIRN_CONVERT_METADATA_BYTES_MAX, &bytes,
-                                       &bytes_len, complaint);
-    if (!err)
-        err = cairn_pickle_read(&tree, carried, bytes, bytes_len, &root, &taken);
-    list = err ? NULL : cairn_pickle_get(root, "buffer_names");
+    err = cairn_opaque_tree_open(checkpoint, carried, &model, complaint);
+    list = err ? NULL : cairn_pickle_get(model.root, "buffer_names");
     for (uint32_t i = 0; list && list->kind == CAIRN_PICKLE_LIST && i < list->count && !err; i++)
         if (cairn_pickle_copy_text(list->items[i], name, sizeof(name)))
             err = add_name(names, name);
-    cairn_pickle_fini(&tree);
-    free(bytes);
+    cairn_opaque_tree_close(&model);
     return err;
 }
 
@@ -201,19 +194,22 @@ check_whole(const struct cairn_checkpoint *checkpoint, const char *path,
 }
 
 cairn_err
-cairn_deepspeed_layers_read(struct cairn_checkpoint *checkpoint, char *const *paths,
-                            const uint32_t *numbers, uint32_t count, uint32_t part_count,
+cairn_deepspeed_layers_read(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_files *files,
                             struct cairn_complaint *complaint)
 {
     struct names buffers = {0};
     cairn_err err = CAIRN_OK;
 
-    for (uint32_t part = 0; part < part_count && count > 0 && !err; part++)
+    if (files->layer_count == 0 && files->expert_count == 0)
+        return CAIRN_OK;
+    for (uint32_t part = 0; part < files->part_count && !err; part++)
         err = add_buffer_names(checkpoint, part, &buffers, complaint);
     if (buffers.count > 1)
         qsort(buffers.names, buffers.count, sizeof(*buffers.names), by_bytes);
-    for (uint32_t i = 0; i < count && !err; i++)
-        err = read_layer(checkpoint, paths[i], numbers ? numbers[i] : EXPERT, &buffers, complaint);
+    for (uint32_t i = 0; i < files->expert_count && !err; i++)
+        err = read_layer(checkpoint, files->experts[i].path, EXPERT, &buffers, complaint);
+    for (uint32_t i = 0; i < files->layer_count && !err; i++)
+        err = read_layer(checkpoint, files->layers[i], files->layer_numbers[i], &buffers, complaint);
     names_fini(&buffers);
-    return err || count == 0 ? err : check_whole(checkpoint, paths[0], complaint);
+    return err ? err : check_whole(checkpoint, files->layer_count ? files->layers[0] : files->experts[0].path, complaint);
 }

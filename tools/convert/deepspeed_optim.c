@@ -253,19 +253,6 @@ read_scalar(struct reading *reading, const char *key, uint32_t group,
 
 /* ---- the groups ---- */
 
-/* The value of an int key of a dict. */
-static const struct cairn_pickle_node *
-at_number(const struct cairn_pickle_node *dict, uint32_t number)
-{
-    uint64_t key;
-
-    dict = cairn_pickle_pairs(dict);
-    for (uint32_t i = 0; dict && i < dict->count; i++)
-        if (cairn_pickle_u64(dict->items[2 * i], &key) && key == number)
-            return dict->items[2 * i + 1];
-    return NULL;
-}
-
 static cairn_err
 read_group_state(struct reading *reading, uint32_t group, const struct cairn_pickle_node *state)
 {
@@ -370,7 +357,7 @@ read_groups(struct reading *reading)
             err = read_group_state(reading, i,
                                    states->kind == CAIRN_PICKLE_LIST
                                        ? (i < states->count ? states->items[i] : NULL)
-                                       : at_number(states, i));
+                                       : cairn_pickle_at(states, i));
     }
     return err;
 }

@@ -138,6 +138,8 @@ cairn_deepspeed_plan_model(struct cairn_deepspeed_target *target, const char *fo
                        target->part);
     if (!err) {
         cairn_deepspeed_set_ranks(&object.tree, object.root, "dp_world_size", target->ranks);
+        if (target->setting_of)
+            cairn_torch_carry_replace(object.root, "param_shapes", cairn_deepspeed_shapes_node(&target->groups, &object.tree));
         err = target->tensor_ranks > 1 ? cairn_deepspeed_tensor_object(target, &object) : set_experts(target, &object);
     }
     if (!err) {
@@ -168,6 +170,7 @@ plan_optim(struct cairn_deepspeed_target *target, const char *folder, const char
         set_counts(target, &object.tree, optimizer);
         if (target->layers.count > 0)
             cairn_deepspeed_optim_spread(&object.tree, optimizer, &target->groups);
+        cairn_deepspeed_subgroups_apply(target, &object.tree, optimizer);
         set_paddings(target, &object.tree, optimizer);
         set_mappings(target, &object.tree, optimizer);
         err = cairn_deepspeed_target_add(target, path, &object.tree, object.root);

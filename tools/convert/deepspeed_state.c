@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/convert/pickle_read.h"
+#include "tools/convert/opaque_tree.h"
 #include "tools/convert/pickle_write.h"
 
 void
@@ -254,34 +254,24 @@ cairn_err
 cairn_deepspeed_state_end(struct cairn_checkpoint *checkpoint, struct cairn_deepspeed_state *state,
                           struct cairn_complaint *complaint)
 {
-    struct cairn_pickle_node *root = NULL;
-    struct cairn_pickle tree;
+    struct cairn_opaque_tree model;
     char name[CAIRN_NAME_BYTES_MAX];
-    uint8_t *bytes = NULL;
-    size_t bytes_len = 0, taken = 0;
-    bool mixed;
     cairn_err err;
 
     if (state->cut && state->first)
         return CAIRN_OK; /* all is said by the first part */
     cairn_deepspeed_scoped(state->part, 0, CAIRN_DEEPSPEED_MODEL, name);
-    cairn_pickle_init(&tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
-    err = cairn_checkpoint_load_opaque(checkpoint, name,
-                                       CAIRN_CONVERT_METADATA_BYTES_MAX, &bytes, &bytes_len,
-                                       complaint);
-    if (!err)
-        err = cairn_pickle_read(&tree, checkpoint->place.path, bytes, bytes_len, &root, &taken);
+    err = cairn_opaque_tree_open(checkpoint, name, &model, complaint);
     if (!err && state->stage3)
         err = add_parameters(checkpoint, state, complaint);
     if (!err)
-        err = add_shared(checkpoint, cairn_pickle_get(root, "shared_params"), complaint);
-    cairn_pickle_fini(&tree);
-    free(bytes);
+        err = add_shared(checkpoint, cairn_pickle_get(model.root, "shared_params"), complaint);
+    cairn_opaque_tree_close(&model);
     checkpoint->parallelism =
         (struct cairn_parallelism){.tp = state->cut ? state->part_count : 1,
                                    .pp = state->cut ? 1 : state->part_count,
                                    .dp = state->ranks,
-                                   .ep = cairn_deepspeed_spread(&state->groups, &mixed)};
+                                   .ep = 1};
     (void)snprintf(checkpoint->framework, sizeof(checkpoint->framework), "DeepSpeed%s%s",
                    state->version[0] ? " " : "", state->version);
     if (state->stage_known) {

@@ -9,7 +9,7 @@
  * Carried, as torch_carry.h has it: deepspeed/model_states.pickle and deepspeed/optim_states.pickle, the
  * objects of rank 0's files, and rank<N>/… of those ranks whose objects differ; with part<N>/ in front those
  * of the later stages of a pipeline, and deepspeed/layer_<number>-model_states.pickle of its layers, or
- * deepspeed/layer_<layer>_expert_<number>_mp_rank_00_model_states.pickle of experts. Words besides "tensor":
+ * deepspeed/layer_<layer>_expert_<number>_mp_rank_<part>_model_states.pickle of experts. Words besides "tensor":
  *   ("flat", "<key>/<group>")    a rank's buffer of a group
  *   ("scalar", "<key>/<group>")  a tensor of one element that all ranks have
  *   ("fragment", parameter)      a rank's part of a frozen parameter, ZeRO 3
@@ -37,6 +37,13 @@
 
 enum { CAIRN_DEEPSPEED_KEY_BYTES_MAX = 64 };
 
+/* Over how many ranks the experts of all parts that were read are spread. All zero where there are none. */
+struct cairn_deepspeed_spreading {
+    uint32_t ranks; /* the most of any */
+    bool mixed;     /* layers have other numbers */
+    bool split;     /* a group is so large that DeepSpeed splits it by this number */
+};
+
 /* What all ranks must agree on; a value of at most 16 bytes. */
 struct cairn_deepspeed_scalar {
     char key[CAIRN_DEEPSPEED_KEY_BYTES_MAX];
@@ -49,7 +56,8 @@ struct cairn_deepspeed_state {
     uint32_t part, part_count; /* which part of the module this is of */
     uint32_t first_tensor;     /* of this part in the layout: tied parameters are in several parts */
     bool has_layers;           /* a pipeline's files */
-    struct cairn_deepspeed_layers layers; /* of experts; borrowed */
+    struct cairn_deepspeed_layers layers; /* of experts of this part; borrowed */
+    struct cairn_deepspeed_spreading *spreading; /* of the experts of all parts; borrowed, NULL where there are none */
     bool cut;                  /* parts are those of tensor parallelism, else stages of a pipeline */
     struct cairn_deepspeed_cuts cuts;
     struct cairn_deepspeed_cut *cut_of; /* [groups.parameter_count] where `cut` */
@@ -73,27 +81,30 @@ void cairn_deepspeed_state_fini(struct cairn_deepspeed_state *state);
 void cairn_deepspeed_scoped(uint32_t part, uint32_t rank, const char *what,
                             char name[CAIRN_NAME_BYTES_MAX]);
 
-/* Reads the layers of a pipeline, or the experts of a module (`numbers` NULL), after all parts: each tensor under the name
- * that it has in the module. */
-CAIRN_MUST_CHECK cairn_err cairn_deepspeed_layers_read(struct cairn_checkpoint *checkpoint,
-                                                       char *const *paths, const uint32_t *numbers,
-                                                       uint32_t count, uint32_t part_count,
-                                                       struct cairn_complaint *complaint);
-
 struct cairn_deepspeed_files;
 
-/* deepspeed_expert_read.c: the layers of which there are files of experts. CAIRN_CORRUPT, CAIRN_VERSION; complained about. The
- * caller ends *layers in any case. */
+/* Reads the layers of a pipeline and the experts of a module, after all parts: each tensor under the name that it has in the
+ * module. CAIRN_CORRUPT also where the optimizer has state of what is in no file. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_layers_read(struct cairn_checkpoint *checkpoint,
+                                                       const struct cairn_deepspeed_files *files,
+                                                       struct cairn_complaint *complaint);
+
+/* deepspeed_expert_read.c: the layers of a part of which there are files of experts. CAIRN_CORRUPT, CAIRN_VERSION; complained
+ * about. The caller ends *layers in any case. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_experts_in_files(struct cairn_checkpoint *checkpoint,
-                                                            const struct cairn_deepspeed_files *files,
+                                                            const struct cairn_deepspeed_files *files, uint32_t part,
                                                             struct cairn_deepspeed_layers *layers,
                                                             struct cairn_complaint *complaint);
+/* After all parts: how experts were spread, which is carried where another number would make other groups. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_experts_end(struct cairn_checkpoint *checkpoint,
+                                                       const struct cairn_deepspeed_spreading *spreading,
+                                                       struct cairn_complaint *complaint);
 /* Which groups of the state are of experts, as a model_states object tells it, which must say as many as there are. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_experts_in_model(const struct cairn_checkpoint *checkpoint,
                                                             struct cairn_deepspeed_state *state,
                                                             const struct cairn_pickle_node *root, const char *where,
                                                             struct cairn_complaint *complaint);
-/* The model_states object becomes that of a job whose experts are not spread. */
+/* The model_states object becomes that of a job whose experts are not spread, and *state->spreading says how they were. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_experts_gather(struct cairn_checkpoint *checkpoint,
                                                           struct cairn_deepspeed_state *state,
                                                           struct cairn_pickle *tree, struct cairn_pickle_node *root,

@@ -1,10 +1,16 @@
 /*
  * tools/convert/deepspeed_subgroups.c - ZeRO 3 splits a group of the optimizer into buffers by what a rank has of it
- * (sub_group_size), so for another number of ranks DeepSpeed has other ones, and does not load these.
+ * (sub_group_size), so another number of ranks has other ones, and the objects that are carried are changed to say these.
  */
 #include "tools/convert/deepspeed_target.h"
 
 #include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/convert/param_groups.h"
+#include "tools/convert/torch_carry.h"
 
 /* What DeepSpeed takes where the job's configuration does not say it. */
 static const uint64_t SIZE_DEFAULT = 1000000000;
@@ -71,28 +77,132 @@ cairn_deepspeed_subgroups_fit(const struct cairn_deepspeed_groups *groups, const
     return alike && *known;
 }
 
+/* Cuts the parameters [first, end), those of one of the optimizer's groups, into buffers behind the `count` that there are. */
+static uint32_t
+cut_setting(struct cairn_deepspeed_target *target, uint32_t setting, uint32_t first, uint32_t end, uint64_t size,
+            struct cairn_deepspeed_group *made, uint32_t count)
+{
+    const struct cairn_deepspeed_parameter *parameters = target->groups.parameters;
+    uint32_t ranks = target->ranks;
+    uint64_t all = 0, held = 0;
+    bool begins = true;
+
+    for (uint32_t i = first; i < end; i++)
+        all += parameters[i].elements / ranks + (parameters[i].elements % ranks != 0);
+    for (uint32_t i = first; i < end; i++) {
+        if (begins) {
+            made[count] = (struct cairn_deepspeed_group){.first = i, .spread = 1};
+            target->setting_of[count++] = setting;
+            held = 0;
+        }
+        made[count - 1].count++;
+        made[count - 1].elements += parameters[i].elements;
+        held += parameters[i].elements / ranks + (parameters[i].elements % ranks != 0);
+        begins = size < all && held >= size;
+    }
+    return count;
+}
+
+/* The buffers that this many ranks have: the parameters stay in their order, and only the ends of groups are others. */
+static cairn_err
+split_anew(struct cairn_deepspeed_target *target, const struct cairn_pickle_node *settings, uint64_t size)
+{
+    struct cairn_deepspeed_groups *groups = &target->groups;
+    struct cairn_deepspeed_group *made = calloc((size_t)groups->parameter_count + 1, sizeof(*made));
+    uint32_t count = 0, buffer = 0;
+
+    target->setting_of = calloc((size_t)groups->parameter_count + 1, sizeof(*target->setting_of));
+    if (!made || !target->setting_of) {
+        free(made);
+        return CAIRN_NOMEM;
+    }
+    for (uint32_t s = 0; s < settings->count; s++) {
+        uint32_t buffers = cairn_pickle_get(settings->items[s], "params")->count;
+        const struct cairn_deepspeed_group *last = &groups->groups[buffer + buffers - (buffers > 0)];
+
+        if (buffers > 0)
+            count = cut_setting(target, s, groups->groups[buffer].first, last->first + last->count, size, made, count);
+        buffer += buffers;
+    }
+    free(groups->groups);
+    groups->groups = made;
+    groups->group_count = count;
+    return CAIRN_OK;
+}
+
 cairn_err
-cairn_deepspeed_subgroups_check(struct cairn_deepspeed_target *target, const struct cairn_pickle_node *model)
+cairn_deepspeed_subgroups_plan(struct cairn_deepspeed_target *target, const struct cairn_pickle_node *model)
 {
     uint32_t had = target->checkpoint->parallelism.dp;
     uint64_t size = find_size(model);
     const struct cairn_pickle_node *optimizer, *settings;
     struct cairn_deepspeed_object object;
-    bool known = false, split = false;
+    bool known = false;
     cairn_err err = cairn_deepspeed_object_load(target, 1, 0, &object);
 
     optimizer = err ? NULL : cairn_pickle_get(object.root, "optimizer_state_dict");
     settings = cairn_pickle_get(cairn_pickle_get(optimizer, "optimizer_state_dict"), "param_groups");
     /* where the source's own ranks do not have these buffers either, the size is not known */
-    if (!cairn_deepspeed_subgroups_fit(&target->groups, settings, size, target->ranks, &known) && known && had > 0)
-        split = cairn_deepspeed_subgroups_fit(&target->groups, settings, size, had, &known);
+    if (!cairn_deepspeed_subgroups_fit(&target->groups, settings, size, target->ranks, &known) && known && had > 0 &&
+        cairn_deepspeed_subgroups_fit(&target->groups, settings, size, had, &known))
+        err = split_anew(target, settings, size);
     cairn_deepspeed_object_fini(&object);
-    if (err || !split)
-        return err;
-    return cairn_complain(target->complaint, CAIRN_INVAL,
-                          "%s: with ZeRO 3 DeepSpeed splits the groups of its optimizer at %" PRIu64
-                          " elements of a rank (sub_group_size), so %" PRIu32 " ranks have other buffers than the %" PRIu32
-                          " that saved it, and would not load these: write deepspeed-universal, or make the files anew: --drop "
-                          "'*deepspeed/*' with --zero 3 and --job",
-                          target->checkpoint->place.path, size, target->ranks, had);
+    return err;
+}
+
+/* What one of the optimizer's groups has for a buffer, for buffer `number`: the words in it name the buffer. */
+static struct cairn_pickle_node *
+copy_state(struct cairn_pickle *tree, const struct cairn_pickle_node *state, uint32_t number)
+{
+    const struct cairn_pickle_node *pairs = cairn_pickle_pairs(state);
+    struct cairn_pickle_node *made = cairn_pickle_dict(tree);
+
+    for (uint32_t i = 0; pairs && i < pairs->count; i++) {
+        struct cairn_pickle_node *value = pairs->items[2 * i + 1];
+        const struct cairn_pickle_node *named = value->kind == CAIRN_PICKLE_PERSISTENT ? value->items[0] : NULL;
+        char word[16], key[CAIRN_DEEPSPEED_KEY_BYTES_MAX], name[CAIRN_DEEPSPEED_KEY_BYTES_MAX + 16];
+
+        if (named && named->kind == CAIRN_PICKLE_TUPLE && named->count == 2 &&
+            cairn_pickle_copy_text(named->items[0], word, sizeof(word)) &&
+            (strcmp(word, "flat") == 0 || strcmp(word, "scalar") == 0) &&
+            cairn_pickle_copy_text(pairs->items[2 * i], key, sizeof(key))) {
+            (void)snprintf(name, sizeof(name), "%s/%" PRIu32, key, number);
+            value = cairn_pickle_named(tree, word, name);
+        }
+        cairn_pickle_put(tree, made, pairs->items[2 * i], value);
+    }
+    return made;
+}
+
+void
+cairn_deepspeed_subgroups_apply(const struct cairn_deepspeed_target *target, struct cairn_pickle *tree,
+                                struct cairn_pickle_node *optimizer)
+{
+    struct cairn_pickle_node *base = cairn_pickle_get(optimizer, "optimizer_state_dict");
+    const struct cairn_pickle_node *settings = cairn_pickle_get(base, "param_groups"), *states = cairn_pickle_get(base, "state");
+    struct cairn_pickle_node *masters = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
+    struct cairn_pickle_node *made = cairn_pickle_dict(tree);
+    uint32_t number = 0;
+    char name[32];
+
+    if (!target->setting_of || !settings || settings->kind != CAIRN_PICKLE_LIST)
+        return;
+    for (uint32_t s = 0; s < settings->count; s++) {
+        const struct cairn_pickle_node *known = cairn_pickle_get(settings->items[s], "params");
+        struct cairn_pickle_node *numbers = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
+        uint64_t first = 0;
+
+        if (!known || known->kind != CAIRN_PICKLE_LIST || known->count == 0 || !cairn_pickle_u64(known->items[0], &first))
+            continue; /* it had no buffer and has none */
+        for (; number < target->groups.group_count && target->setting_of[number] == s; number++) {
+            (void)snprintf(name, sizeof(name), "fp32/%" PRIu32, number);
+            cairn_pickle_append(tree, masters, cairn_pickle_named(tree, "flat", name));
+            cairn_pickle_append(tree, numbers, cairn_pickle_int(tree, number));
+            cairn_pickle_put(tree, made, cairn_pickle_int(tree, number),
+                             copy_state(tree, cairn_pickle_at(states, first), number));
+        }
+        cairn_torch_carry_replace(settings->items[s], "params", numbers);
+    }
+    cairn_torch_carry_replace(optimizer, "fp32_flat_groups", masters);
+    cairn_torch_carry_replace(base, "state", made);
 }

@@ -187,6 +187,19 @@ choose_spread(struct cairn_deepspeed_target *target, uint32_t wanted)
     return cairn_deepspeed_target_carried(target, CAIRN_DEEPSPEED_EXPERT_RANKS);
 }
 
+/* Whether any stage of the pipeline has experts. */
+static bool
+has_experts(const struct cairn_layout *layout)
+{
+    size_t begin, end;
+    uint32_t number;
+
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(layout); i++)
+        if (cairn_deepspeed_expert_in(cairn_layout_tensor(layout, i)->name, &begin, &end, &number))
+            return true;
+    return false;
+}
+
 /* The groups as a rank of the target has them. */
 static cairn_err
 spread_experts(struct cairn_deepspeed_target *target, const struct cairn_pickle_node *model, uint32_t wanted, bool flat)
@@ -199,10 +212,11 @@ spread_experts(struct cairn_deepspeed_target *target, const struct cairn_pickle_
 
     target->spread = 1;
     if (!err && target->layers.count == 0)
-        return wanted <= 1 ? CAIRN_OK
-                           : cairn_complain(target->complaint, CAIRN_INVAL,
-                                            "%s has no layers of experts that DeepSpeed spread over ranks: leave out --ep",
-                                            target->checkpoint->place.path);
+        return wanted <= 1 || has_experts(target->checkpoint->layout)
+                   ? CAIRN_OK
+                   : cairn_complain(target->complaint, CAIRN_INVAL,
+                                    "%s has no layers of experts that DeepSpeed spread over ranks: leave out --ep",
+                                    target->checkpoint->place.path);
     if (!err && !flat)
         return cairn_complain(target->complaint, CAIRN_INVAL,
                               "%s has experts, which DeepSpeed does not load from its universal form; write deepspeed, "
@@ -392,7 +406,7 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
     if (!err && !target->stage3 && flat)
         err = check_order(target, object.root);
     if (!err && target->stage3 && flat)
-        err = cairn_deepspeed_subgroups_check(target, object.root);
+        err = cairn_deepspeed_subgroups_plan(target, object.root);
     cairn_deepspeed_object_fini(&object);
     return err;
 }
@@ -403,6 +417,7 @@ cairn_deepspeed_target_fini(struct cairn_deepspeed_target *target)
     cairn_deepspeed_groups_fini(&target->groups);
     cairn_deepspeed_layers_fini(&target->layers);
     cairn_deepspeed_cuts_fini(&target->cuts);
+    free(target->setting_of);
     free(target->cut_of);
     free(target->cut_at);
     free(target->pieces);

@@ -25,6 +25,7 @@ struct cairn_deepspeed_target {
     struct cairn_deepspeed_groups groups; /* as a rank of the target has them */
     struct cairn_deepspeed_layers layers; /* of experts */
     uint32_t spread; /* ranks that they are spread over */
+    uint32_t *setting_of; /* [groups.group_count]: the optimizer's group of a buffer of ZeRO 3, where they are split anew; else NULL */
     bool has_groups, stage_known, stage3;
     bool elastic; /* the optimizer's state is saved without padding */
     uint32_t ranks, rank; /* of the target; whose file is being made */
@@ -99,9 +100,12 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_tensor_add(struct cairn_deepspeed_tar
  */
 bool cairn_deepspeed_subgroups_fit(const struct cairn_deepspeed_groups *groups, const struct cairn_pickle_node *settings,
                                    uint64_t size, uint32_t ranks, bool *known);
-/* CAIRN_INVAL where the source's ranks had these buffers by its sub_group_size, and the target's would have others. */
-CAIRN_MUST_CHECK cairn_err cairn_deepspeed_subgroups_check(struct cairn_deepspeed_target *target,
-                                                           const struct cairn_pickle_node *model);
+/* Where the source's ranks had these buffers by its sub_group_size, the groups become those that the target's ranks have. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_subgroups_plan(struct cairn_deepspeed_target *target,
+                                                          const struct cairn_pickle_node *model);
+/* An optimizer_state_dict gets these buffers, where they are others than it has. Failures are the tree's. */
+void cairn_deepspeed_subgroups_apply(const struct cairn_deepspeed_target *target, struct cairn_pickle *tree,
+                                     struct cairn_pickle_node *optimizer);
 
 /* Adds a file with a tree (target->rank says whose), and the pieces of the tensors in it. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_add(struct cairn_deepspeed_target *target,

@@ -16,6 +16,7 @@
 #include "tools/convert/memory_limit.h"
 #include "tools/convert/cast.h"
 #include "tools/convert/clip.h"
+#include "tools/convert/difference_opaque.h"
 #include "tools/convert/gather.h"
 
 enum { REPORT_BYTES = 700, BASE_ALIGN_BYTES = 16 };
@@ -480,6 +481,8 @@ cairn_difference_find(const struct cairn_difference_side sides[2],
     for (uint32_t i = 0; !err && i < comparing.count; i++)
         if (comparing.differences[i].kind != CAIRN_SAME)
             differences[found++] = comparing.differences[i];
+    if (!err)
+        err = cairn_difference_opaque(sides, options->bits, differences, &found, complaint);
     if (!err) {
         qsort(differences, found, sizeof(*differences), compare_order);
         *out = differences;
@@ -488,7 +491,7 @@ cairn_difference_find(const struct cairn_difference_side sides[2],
         *bytes = comparing.total_bytes;
         differences = NULL;
     }
-    free(differences);
+    cairn_differences_free(differences, found);
     comparing_fini(&comparing);
     return err ? cairn_complain(complaint, err, "the checkpoints cannot be compared: %s%s%s",
                                 report, report[0] ? "; " : "", cairn_err_text(err))

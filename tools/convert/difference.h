@@ -12,7 +12,8 @@ enum cairn_difference_kind {
     CAIRN_ONLY_RIGHT,
     CAIRN_OTHER_DTYPE,
     CAIRN_OTHER_SHAPE,
-    CAIRN_OTHER_ELEMENTS
+    CAIRN_OTHER_ELEMENTS,
+    CAIRN_OTHER_VALUE /* of a pickle of opaque state */
 };
 
 struct cairn_difference {
@@ -21,6 +22,7 @@ struct cairn_difference {
     uint64_t count;       /* of elements that differ, where elements were compared */
     uint64_t first;       /* the first of them, counted row-major */
     double largest;       /* the largest difference of numbers; infinite where one side is not finite */
+    char *path;           /* owned: of the first value of a pickle that differs; else NULL */
 };
 
 struct cairn_difference_side {
@@ -38,7 +40,8 @@ struct cairn_difference_options {
 
 /*
  * Compares; the differences (kind is never CAIRN_SAME) are in the order of the left side's tensors,
- * then those that only the right side has. The caller frees *out. `compared` gets the tensors whose
+ * then those that only the right side has. Pickles of opaque state are compared by what they say (difference_opaque.h).
+ * The caller ends *out with cairn_differences_free. `compared` gets the tensors whose
  * elements were read, `bytes` theirs. Both sides' own checksums are held against what is read.
  * Complained about: CAIRN_NOMEM, CAIRN_CORRUPT, CAIRN_INVAL (the memory limit), errors of reading.
  */
@@ -47,5 +50,6 @@ CAIRN_MUST_CHECK cairn_err cairn_difference_find(const struct cairn_difference_s
                                                  struct cairn_difference **out, size_t *count,
                                                  uint32_t *compared, uint64_t *bytes,
                                                  struct cairn_complaint *complaint);
+void cairn_differences_free(struct cairn_difference *differences, size_t count); /* NULL is allowed */
 
 #endif

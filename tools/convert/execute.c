@@ -67,7 +67,9 @@ cairn_execute_open(void *context, uint32_t container, int *fd, struct cairn_comp
         return err;
     if (fstat(*fd, &found) == 0 && (uint64_t)found.st_size == expected->bytes &&
         (uint64_t)found.st_mtim.tv_sec * 1000000000u + (uint64_t)found.st_mtim.tv_nsec ==
-            expected->modified_ns)
+            expected->modified_ns &&
+        (uint64_t)found.st_ctim.tv_sec * 1000000000u + (uint64_t)found.st_ctim.tv_nsec == expected->changed_ns &&
+        found.st_ino == expected->inode)
         return CAIRN_OK;
     (void)cairn_file_close(*fd); /* only looked at */
     *fd = -1;

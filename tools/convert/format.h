@@ -138,6 +138,8 @@ struct cairn_container {
     uint8_t *literal;     /* bytes[bytes_len] where path is NULL, else NULL */
     uint64_t bytes;       /* its size; the executor refuses a file that has changed since */
     uint64_t modified_ns; /* of the file, since 1970 */
+    uint64_t changed_ns;  /* its ctime, which nobody sets back */
+    uint64_t inode;       /* a copy with the same times in its place is another file */
 };
 
 /* Checksums that the checkpoint has of its own bytes: where one does not fit what was read, the
@@ -168,6 +170,7 @@ struct cairn_format;
 struct cairn_checkpoint {
     const struct cairn_format *format;
     struct cairn_place place; /* owned */
+    uint32_t thread_count;    /* a reader starts no more than these, itself among them; 0: not said */
     char framework[128];      /* who wrote it, for people: "PyTorch 2.13"; "": it does not say */
     bool step_known;
     uint64_t step;            /* iteration or global step */
@@ -194,6 +197,10 @@ struct cairn_checkpoint {
 CAIRN_MUST_CHECK cairn_err cairn_checkpoint_open(const char *path, const struct cairn_format *format,
                                                  struct cairn_checkpoint *out,
                                                  struct cairn_complaint *complaint);
+/* The same on at most so many threads. */
+CAIRN_MUST_CHECK cairn_err cairn_checkpoint_open_threads(const char *path, const struct cairn_format *format,
+                                                         uint32_t thread_count, struct cairn_checkpoint *out,
+                                                         struct cairn_complaint *complaint);
 void cairn_checkpoint_close(struct cairn_checkpoint *checkpoint);
 
 /*

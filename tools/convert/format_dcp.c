@@ -420,9 +420,10 @@ read_all(struct reading *reading)
         err = name_tensors(reading, true, &model_count);
     if (!err)
         err = note_groups(reading);
+    if (!err)
+        err = cairn_dcp_wants_sort(reading->checkpoint, &reading->metadata, &reading->wants, reading->complaint);
     if (err)
         return err;
-    cairn_dcp_wants_sort(&reading->wants);
     reading->groups_plain = true;
     err = read_items(reading, false);
     if (!err)

@@ -94,22 +94,28 @@ read_part(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_file
 
 static cairn_err
 read_parts(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_files *files,
-           const struct cairn_deepspeed_layers *layers, struct cairn_complaint *complaint)
+           struct cairn_deepspeed_spreading *spreading, struct cairn_complaint *complaint)
 {
     struct cairn_deepspeed_state first = {0};
     cairn_err err = CAIRN_OK;
 
     for (uint32_t part = 0; part < files->part_count && !err; part++) {
         struct cairn_deepspeed_state later = {0}, *state = part == 0 ? &first : &later;
+        struct cairn_deepspeed_layers layers = {0};
 
+        err = cairn_deepspeed_experts_in_files(checkpoint, files, part, &layers, complaint);
         state->part = part;
         state->part_count = files->part_count;
         state->first_tensor = cairn_layout_tensor_count(checkpoint->layout);
         state->has_layers = files->layer_count > 0;
-        state->layers = *layers;
+        state->layers = layers;
+        state->spreading = spreading;
         state->stage3 = files->model_by_rank;
         state->first = part == 0 ? NULL : &first;
-        err = read_part(checkpoint, files, state, complaint);
+        if (!err)
+            err = read_part(checkpoint, files, state, complaint);
+        state->layers = (struct cairn_deepspeed_layers){0};
+        cairn_deepspeed_layers_fini(&layers);
         cairn_deepspeed_state_fini(&later);
     }
     cairn_deepspeed_state_fini(&first);
@@ -120,7 +126,7 @@ static cairn_err
 read_all(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
 {
     struct cairn_deepspeed_files files = {0};
-    struct cairn_deepspeed_layers layers = {0};
+    struct cairn_deepspeed_spreading spreading = {0};
     char folder[CAIRN_NAME_BYTES_MAX];
     cairn_err err;
 
@@ -128,18 +134,13 @@ read_all(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
     if (!err)
         err = cairn_deepspeed_files_list(&checkpoint->place, folder, &files, complaint);
     if (!err)
-        err = cairn_deepspeed_experts_in_files(checkpoint, &files, &layers, complaint);
+        err = read_parts(checkpoint, &files, &spreading, complaint);
     if (!err)
-        err = read_parts(checkpoint, &files, &layers, complaint);
+        err = cairn_deepspeed_experts_end(checkpoint, &spreading, complaint);
     if (!err)
-        err = cairn_deepspeed_layers_read(checkpoint, files.experts, NULL, files.expert_count, files.part_count,
-                                          complaint);
-    if (!err)
-        err = cairn_deepspeed_layers_read(checkpoint, files.layers, files.layer_numbers,
-                                          files.layer_count, files.part_count, complaint);
+        err = cairn_deepspeed_layers_read(checkpoint, &files, complaint);
     if (!err && files.bf16) /* what the loader looks for first, where the job trains in bf16 */
         err = cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_PREFIX, "bf16_", 5, complaint);
-    cairn_deepspeed_layers_fini(&layers);
     cairn_deepspeed_files_fini(&files);
     return err;
 }

@@ -20,10 +20,10 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "tools/convert/opaque_tree.h"
 #include "tools/convert/deepspeed_files.h"
 #include "tools/convert/deepspeed_make.h"
 #include "tools/convert/deepspeed_plan.h"
-#include "tools/convert/pickle_read.h"
 
 static bool
 probe(const struct cairn_place *place)
@@ -253,27 +253,17 @@ warn_of_others(struct cairn_ds_universal_reading *reading)
 static cairn_err
 note_prefix(struct cairn_ds_universal_reading *reading)
 {
-    uint8_t *bytes = NULL;
-    size_t bytes_len = 0, taken = 0;
-    struct cairn_pickle_node *root = NULL;
     const struct cairn_pickle_node *config, *bf16, *enabled;
-    struct cairn_pickle tree;
-    cairn_err err;
+    struct cairn_opaque_tree model;
+    cairn_err err = cairn_opaque_tree_open(reading->checkpoint, CAIRN_DEEPSPEED_MODEL, &model, reading->complaint);
 
-    cairn_pickle_init(&tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
-    err = cairn_checkpoint_load_opaque(reading->checkpoint, CAIRN_DEEPSPEED_MODEL,
-                                       CAIRN_CONVERT_METADATA_BYTES_MAX, &bytes, &bytes_len,
-                                       reading->complaint);
-    if (!err)
-        err = cairn_pickle_read(&tree, CAIRN_DEEPSPEED_MODEL, bytes, bytes_len, &root, &taken);
-    config = err ? NULL : cairn_pickle_get(root, "ds_config");
+    config = err ? NULL : cairn_pickle_get(model.root, "ds_config");
     bf16 = cairn_pickle_get(config, "bf16");
     enabled = cairn_pickle_get(bf16 ? bf16 : cairn_pickle_get(config, "bfloat16"), "enabled");
     if (enabled && enabled->kind == CAIRN_PICKLE_BOOL && enabled->truth)
         err = cairn_checkpoint_add_opaque(reading->checkpoint, CAIRN_DEEPSPEED_PREFIX, "bf16_", 5,
                                           reading->complaint);
-    cairn_pickle_fini(&tree);
-    free(bytes);
+    cairn_opaque_tree_close(&model);
     return err;
 }
 

@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "tools/convert/opaque_tree.h"
 #include "tools/convert/mdist_read.h"
 #include "tools/convert/megatron_plain.h"
 #include "tools/convert/megatron_plan.h"
-#include "tools/convert/pickle_read.h"
 
 static bool
 probe(const struct cairn_place *place)
@@ -39,26 +39,26 @@ read_checkpoint(struct cairn_checkpoint *checkpoint, struct cairn_complaint *com
 static cairn_err
 find_plain(const struct cairn_checkpoint *checkpoint, bool *plain, struct cairn_complaint *complaint)
 {
-    struct cairn_pickle_node *root = NULL;
-    struct cairn_pickle tree;
-    uint8_t *bytes = NULL;
-    size_t bytes_len = 0, taken = 0;
-    cairn_err err = cairn_checkpoint_load_opaque(checkpoint, CAIRN_MEGATRON_COMMON,
-                                                 CAIRN_CONVERT_METADATA_BYTES_MAX, &bytes,
-                                                 &bytes_len, complaint);
+    struct cairn_opaque_tree common;
+    cairn_err err = cairn_opaque_tree_open(checkpoint, CAIRN_MEGATRON_COMMON, &common, complaint);
 
-    *plain = false;
-    if (err)
-        return err == CAIRN_NOT_FOUND ? CAIRN_OK : err;
-    cairn_pickle_init(&tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
-    err = cairn_pickle_read(&tree, CAIRN_MEGATRON_COMMON, bytes, bytes_len, &root, &taken);
-    if (!err)
-        *plain = cairn_megatron_plain(cairn_pickle_get(root, "optimizer"));
-    cairn_pickle_fini(&tree);
-    free(bytes);
+    *plain = !err && cairn_megatron_plain(cairn_pickle_get(common.root, "optimizer"));
+    cairn_opaque_tree_close(&common);
+    if (err == CAIRN_NOT_FOUND)
+        return CAIRN_OK;
     return err ? cairn_complain(complaint, err, "%s: the carried object " CAIRN_MEGATRON_COMMON
                                 " cannot be read: %s", checkpoint->place.path, cairn_err_text(err))
                : CAIRN_OK;
+}
+
+/* Whether any parameter has state of the optimizer, which may have been left out. */
+static bool
+has_moments(const struct cairn_layout *layout)
+{
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(layout); i++)
+        if (cairn_layout_tensor(layout, i)->kind == CAIRN_OPTIMIZER)
+            return true;
+    return false;
 }
 
 static cairn_err
@@ -70,12 +70,13 @@ prepare(struct cairn_checkpoint *checkpoint, const struct cairn_output_options *
 
     if (!err)
         err = find_plain(checkpoint, &plain, complaint);
-    if (!err && plain)
-        err = cairn_checkpoint_warn(
-            checkpoint,
-            "its optimizer is not the distributed one: its state comes back from here, but Megatron-Core "
-            "loads the weights alone; to load it into a distributed one, make its settings anew: --drop "
-            "'megatron/*,rank*/megatron/*' with --job FILE");
+    if (!err && plain && has_moments(checkpoint->layout))
+        return cairn_complain(complaint, CAIRN_INVAL,
+                              "%s has an optimizer that is not the distributed one, whose state Megatron-Core does not load from "
+                              "this format as it is: to load it into a distributed one, make its settings anew: --drop "
+                              "'megatron/*,rank*/megatron/*' with --job FILE; or take the weights alone: --drop "
+                              "'fp32.*,exp_avg*,step.*'",
+                              checkpoint->place.path);
     return err;
 }
 

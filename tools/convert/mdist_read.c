@@ -366,11 +366,11 @@ read_items(struct cairn_mdist_reading *reading)
     for (uint32_t i = 0; i < reading->metadata.entry_count && !err; i++)
         err = cairn_dcp_want_entry(reading->checkpoint, &reading->metadata, i, &reading->wants,
                                    reading->complaint);
-    if (!err) {
-        cairn_dcp_wants_sort(&reading->wants);
+    if (!err)
+        err = cairn_dcp_wants_sort(reading->checkpoint, &reading->metadata, &reading->wants, reading->complaint);
+    if (!err)
         err = cairn_dcp_chunks_open(reading->checkpoint, &reading->metadata, &reading->wants,
                                     &chunks);
-    }
     for (size_t i = 0; i < reading->wants.count && !err; i++) {
         const struct cairn_dcp_wanted *wanted = &reading->wants.items[i];
         const struct cairn_dcp_entry *entry = &reading->metadata.entries[wanted->entry];

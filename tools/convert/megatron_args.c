@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/convert/pickle_read.h"
+#include "tools/convert/opaque_tree.h"
 #include "tools/convert/torch_carry.h"
 
 enum { VOCABULARY_MULTIPLE = 128 }; /* Megatron-LM's default */
@@ -80,23 +80,13 @@ cairn_err
 cairn_megatron_args_spec(const struct cairn_checkpoint *checkpoint, bool *local,
                          struct cairn_complaint *complaint)
 {
-    struct cairn_pickle_node *args = NULL;
-    struct cairn_pickle tree;
-    uint8_t *bytes = NULL;
-    size_t bytes_len = 0, taken = 0;
-    cairn_err err;
+    struct cairn_opaque_tree args;
+    cairn_err err = cairn_opaque_tree_open(checkpoint, "args.pickle", &args, complaint);
 
-    *local = false;
-    err = cairn_checkpoint_load_opaque(checkpoint, "args.pickle", CAIRN_CONVERT_METADATA_BYTES_MAX,
-                                       &bytes, &bytes_len, complaint);
-    if (err)
-        return err == CAIRN_NOT_FOUND ? CAIRN_OK : err;
-    cairn_pickle_init(&tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
-    if (cairn_pickle_read(&tree, "args.pickle", bytes, bytes_len, &args, &taken) == CAIRN_OK)
-        *local = cairn_pickle_is_text(cairn_pickle_attribute(args, "transformer_impl"), "local");
-    cairn_pickle_fini(&tree);
-    free(bytes);
-    return CAIRN_OK;
+    *local = !err && cairn_pickle_is_text(cairn_pickle_attribute(args.root, "transformer_impl"), "local");
+    cairn_opaque_tree_close(&args);
+    /* what is no pickle says nothing */
+    return err == CAIRN_NOT_FOUND || err == CAIRN_CORRUPT || err == CAIRN_VERSION ? CAIRN_OK : err;
 }
 
 uint64_t

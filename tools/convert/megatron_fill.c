@@ -130,8 +130,9 @@ add_flat(struct cairn_megatron_target *target, const struct cairn_megatron_flat 
 }
 
 static cairn_err
-add_storage(struct cairn_megatron_fill *fill, uint32_t identity, uint32_t file, uint64_t at)
+add_storage(void *context, uint32_t identity, uint32_t file, uint64_t at)
 {
+    struct cairn_megatron_fill *fill = context;
     struct cairn_megatron_target *target = fill->target;
     uint32_t index = 0;
     cairn_err err;
@@ -157,17 +158,8 @@ cairn_megatron_fill_add(struct cairn_megatron_fill *fill, const char *path,
     struct cairn_megatron_target *target = fill->target;
     struct cairn_torch_fill carry = {
         .tree = tree, .root = root, .resolve = resolve, .context = fill};
-    struct cairn_torch_output *added = NULL;
-    cairn_err err = cairn_torch_output_next(target->output, &added);
 
     carry.identity_count =
         tensors_begin(fill) + cairn_layout_tensor_count(target->checkpoint->layout);
-    if (!err)
-        err = cairn_torch_output_add(target->output, path, &carry, added, target->complaint);
-    for (uint32_t i = 0; !err && i < added->storage_count; i++)
-        err = add_storage(fill, added->storages[i].identity, added->file,
-                          cairn_torch_output_at(added, i));
-    return err ? cairn_complain(target->complaint, err, "%s cannot be laid out: %s", path,
-                                cairn_err_text(err))
-               : CAIRN_OK;
+    return cairn_torch_output_fill(target->output, path, &carry, add_storage, target->complaint);
 }

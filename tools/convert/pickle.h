@@ -178,6 +178,8 @@ bool cairn_pickle_copy_text(const struct cairn_pickle_node *node, char *out, siz
 const struct cairn_pickle_node *cairn_pickle_pairs(const struct cairn_pickle_node *node);
 /* The value of a text key of cairn_pickle_pairs, the last of equal ones, as Python has it; NULL. */
 struct cairn_pickle_node *cairn_pickle_get(const struct cairn_pickle_node *node, const char *key);
+/* The value of an int key of cairn_pickle_pairs, the first of equal ones; NULL. */
+struct cairn_pickle_node *cairn_pickle_at(const struct cairn_pickle_node *node, uint64_t number);
 /* The attribute that an OBJECT's state sets: state["name"], or its part for slots; NULL. */
 struct cairn_pickle_node *cairn_pickle_attribute(const struct cairn_pickle_node *node,
                                                  const char *name);

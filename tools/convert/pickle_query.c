@@ -84,6 +84,18 @@ cairn_pickle_get(const struct cairn_pickle_node *node, const char *key)
 }
 
 struct cairn_pickle_node *
+cairn_pickle_at(const struct cairn_pickle_node *node, uint64_t number)
+{
+    const struct cairn_pickle_node *pairs = cairn_pickle_pairs(node);
+    uint64_t key;
+
+    for (uint32_t i = 0; pairs && i < pairs->count; i++)
+        if (cairn_pickle_u64(pairs->items[2 * i], &key) && key == number)
+            return pairs->items[2 * i + 1];
+    return NULL;
+}
+
+struct cairn_pickle_node *
 cairn_pickle_attribute(const struct cairn_pickle_node *node, const char *name)
 {
     const struct cairn_pickle_node *state;

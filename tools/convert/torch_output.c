@@ -226,6 +226,21 @@ cairn_torch_output_next(struct cairn_output *output, struct cairn_torch_output *
 }
 
 cairn_err
+cairn_torch_output_fill(struct cairn_output *output, const char *path, const struct cairn_torch_fill *fill,
+                        cairn_err (*place)(void *context, uint32_t identity, uint32_t file, uint64_t at),
+                        struct cairn_complaint *complaint)
+{
+    struct cairn_torch_output *added = NULL;
+    cairn_err err = cairn_torch_output_next(output, &added);
+
+    if (!err)
+        err = cairn_torch_output_add(output, path, fill, added, complaint);
+    for (uint32_t i = 0; !err && i < added->storage_count; i++)
+        err = place(fill->context, added->storages[i].identity, added->file, cairn_torch_output_at(added, i));
+    return err ? cairn_complain(complaint, err, "%s cannot be laid out: %s", path, cairn_err_text(err)) : CAIRN_OK;
+}
+
+cairn_err
 cairn_torch_outputs_finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output,
                            struct cairn_complaint *complaint)
 {

@@ -41,6 +41,14 @@ void cairn_torch_output_fini(struct cairn_torch_output *added); /* zeroes are al
 CAIRN_MUST_CHECK cairn_err cairn_torch_output_next(struct cairn_output *output,
                                                    struct cairn_torch_output **next);
 
+/*
+ * Adds one more such file: `fill`'s tree at `path`, and for each of its storages what `place` says of its identity. Complained about.
+ */
+CAIRN_MUST_CHECK cairn_err
+cairn_torch_output_fill(struct cairn_output *output, const char *path, const struct cairn_torch_fill *fill,
+                        cairn_err (*place)(void *context, uint32_t identity, uint32_t file, uint64_t at),
+                        struct cairn_complaint *complaint);
+
 /* A format's `finish` and `release` for such an output: what lies behind the first storage of each file; the end. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_outputs_finish(const struct cairn_checkpoint *checkpoint,
                                                       struct cairn_output *output,

@@ -311,10 +311,13 @@ read_locals(struct archive *archive)
     const struct cairn_zip *zip = archive->zip;
     struct extent *extents = calloc((size_t)zip->entry_count + 1, sizeof(*extents));
     cairn_err err = extents ? CAIRN_OK : CAIRN_NOMEM;
+    bool ordered = true;
 
-    for (uint32_t i = 0; i < zip->entry_count && err == CAIRN_OK; i++)
+    for (uint32_t i = 0; i < zip->entry_count && err == CAIRN_OK; i++) {
         err = read_local(archive, i, &extents[i]);
-    if (err == CAIRN_OK)
+        ordered = ordered && (i == 0 || extents[i].begin >= extents[i - 1].begin);
+    }
+    if (err == CAIRN_OK && !ordered) /* PyTorch writes them in the order of its directory */
         qsort(extents, zip->entry_count, sizeof(*extents), compare_extents);
     for (uint32_t i = 1; i < zip->entry_count && err == CAIRN_OK; i++)
         if (extents[i].begin < extents[i - 1].end)

@@ -172,6 +172,47 @@ another_source_does_not_go_on(void **state)
     assert_false(is_there("DONE"));
 }
 
+static char changed_path[400];
+
+/* A write of the target, before which a file of the source is changed in place and its times are set back. */
+static ssize_t
+write_behind_a_change(int fd, const void *bytes, size_t bytes_len, off_t at)
+{
+    if (__atomic_sub_fetch(&writes_left, 1, __ATOMIC_RELAXED) == 0) {
+        struct stat before;
+        int changed = open(changed_path, O_RDWR);
+
+        if (fstat(changed, &before) != 0 || pwrite(changed, "x", 1, before.st_size - 1) != 1 ||
+            futimens(changed, (struct timespec[2]){before.st_atim, before.st_mtim}) != 0)
+            abort(); /* on a thread that cannot fail the test in another way */
+        (void)close(changed);
+    }
+    return pwrite(fd, bytes, bytes_len, at);
+}
+
+static void
+a_source_that_changes_is_refused(void **state)
+{
+    static struct marker marker;
+    static struct cairn_file_ops ops;
+    struct cairn_complaint complaint = {""};
+    char name[32];
+
+    (void)state;
+    start(&marker, 17, 60, false);
+    marker_name(marker.source.pieces[0].container, name);
+    (void)snprintf(changed_path, sizeof(changed_path), "%s/%s", source, name);
+    ops = cairn_file_ops_os;
+    ops.write = write_behind_a_change;
+    writes_left = 8;
+    cairn_file_setup(&ops);
+    assert_int_equal(convert(NULL, &complaint), CAIRN_CORRUPT);
+    cairn_file_setup(NULL);
+    assert_non_null(strstr(complaint.text, "has changed since"));
+    assert_non_null(strstr(complaint.text, name));
+    assert_false(is_there("DONE"));
+}
+
 static void
 a_full_target_is_left_alone(void **state)
 {
@@ -370,6 +411,7 @@ main(void)
         cmocka_unit_test(a_killed_run_goes_on),
         cmocka_unit_test(a_changed_part_is_made_again),
         cmocka_unit_test(another_source_does_not_go_on),
+        cmocka_unit_test(a_source_that_changes_is_refused),
         cmocka_unit_test(a_full_target_is_left_alone),
         cmocka_unit_test(unequal_replicas_are_found),
         cmocka_unit_test(missing_elements_are_named),
