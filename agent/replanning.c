@@ -165,16 +165,14 @@ say_change(struct cairn_agent *agent, enum cairn_advice_change change)
 }
 
 static void
-take_round(struct cairn_agent *agent)
+take_round(struct cairn_agent *agent, const struct cairn_live_view *view)
 {
     struct replanning_state *state = agent->replanning;
-    struct cairn_live_view view;
     uint64_t steps;
     uint32_t unknown;
 
-    cairn_live_look(agent->timing->live, agent_now_ns(agent), &view);
-    steps = state->was_analysing && view.steps > state->steps_before ? view.steps - state->steps_before : 0;
-    state->steps_before = view.steps;
+    steps = state->was_analysing && view->steps > state->steps_before ? view->steps - state->steps_before : 0;
+    state->steps_before = view->steps;
     state->was_analysing = true;
     if (steps == 0)
         return; /* the job stands, or begins: nothing is measured */
@@ -193,9 +191,10 @@ on_timer(void *context)
 {
     struct cairn_agent *agent = context;
     struct replanning_state *state = agent->replanning;
+    struct cairn_live_view view;
 
-    if (agent->timing && agent->timing->live)
-        take_round(agent);
+    if (agent->timing && timing_analysis_look(agent, &view))
+        take_round(agent, &view);
     else
         state->was_analysing = false;
     if (!agent->stopping)
@@ -207,8 +206,9 @@ replanning_fill(const struct cairn_agent *agent, struct operator_node *out)
 {
     const struct replanning_state *state = agent->replanning;
     const struct cairn_advice *advice;
+    struct cairn_live_view view;
 
-    if (!state || !agent->timing || !agent->timing->live)
+    if (!state || !agent->timing || !timing_analysis_look(agent, &view))
         return;
     advice = &state->advice;
     out->plans_made = state->plans_made;
