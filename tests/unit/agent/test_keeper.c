@@ -26,7 +26,7 @@
 
 #include <cmocka.h>
 
-enum { TIMEOUT_MS = 20000, ITEMS = 150, ITEM_BYTES = 70001, OTHER_USER = 65534 };
+enum { TIMEOUT_MS = 60000, ITEMS = 150, ITEM_BYTES = 70001, OTHER_USER = 65534 };
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { SANITIZED = 1 };
