@@ -206,7 +206,8 @@ is_excluded(const struct choice *choice, struct cairn_generation generation)
 
 /*
  * True when the generation certainly never was committed: each of its missing parts belongs to an agent that answered and still holds
- * its part of an older generation of the same epoch, so it never said yes to this one (a yes needs the part, and the part stays).
+ * its part of an older generation of the same epoch, so it never said yes to this one: a yes needs the part, and the part stays,
+ * unless its record was damaged, and then the agent knows up to which step it may have forgotten.
  */
 static bool
 never_committed(const struct inventory *inventories, uint32_t agent_count,
@@ -226,7 +227,8 @@ never_committed(const struct inventory *inventories, uint32_t agent_count,
             older |= holding->generation.step < generation.step;
             damaged |= holding->generation.step == generation.step;
         }
-        if (!older || damaged)
+        if (!older || damaged || inventories[agent].active != generation.epoch ||
+            generation.step < inventories[agent].forgotten_before)
             return false;
     }
     return !known_committed(inventories, agent_count, generation);

@@ -231,6 +231,9 @@ dispatch_message(struct cairn_core *core, const struct cairn_event *event)
     case CAIRN_MSG_FACTS:
         facts_message(core, message);
         break;
+    case CAIRN_MSG_OPENED:
+        again_message(core, message);
+        break;
     case CAIRN_MSG_LAYOUT_ASK:
     case CAIRN_MSG_LAYOUT:
     case CAIRN_MSG_TILED:
@@ -320,6 +323,9 @@ cairn_core_step(struct cairn_core *core, const struct cairn_event *event,
         break;
     case CAIRN_EVENT_PIN:
         take_pin(core, event);
+        break;
+    case CAIRN_EVENT_CONNECTED:
+        again_connected(core, event->agent);
         break;
     case CAIRN_EVENT_SPILLED:
         if (cairn_generation_compare(event->generation, core->spilled) > 0)

@@ -88,7 +88,8 @@ enum cairn_event_type {
     CAIRN_EVENT_OPENED,   /* holding, err: answer to OPEN of memory for a hosted holding */
     CAIRN_EVENT_OPERATOR, /* operation, request, generation, flags */
     CAIRN_EVENT_PIN,      /* generation, count: 1 keep it until 0 (a spill reads it) */
-    CAIRN_EVENT_SPILLED   /* generation: the newest one that is whole on durable storage */
+    CAIRN_EVENT_SPILLED,  /* generation: the newest one that is whole on durable storage */
+    CAIRN_EVENT_CONNECTED /* agent: what was sent to it before may be lost, and what is sent now arrives */
 };
 
 enum cairn_operation {
@@ -107,6 +108,7 @@ struct cairn_event {
     bool payload_ok; /* the payload's checksums are those in the message */
     bool record_damaged;
     uint32_t rank;
+    uint32_t agent;
     uint32_t world;
     uint64_t step;
     struct cairn_generation generation;

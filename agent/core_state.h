@@ -244,6 +244,7 @@ struct inventory {
     bool known;
     uint64_t promised;
     uint64_t active;
+    uint64_t forgotten_before; /* to steps of `active` below it this agent may have said yes and not know it */
     struct cairn_generation spilled;
     struct cairn_generation ready;
     uint32_t ranks;  /* attached trainers */
@@ -337,6 +338,7 @@ struct cairn_core {
     uint32_t own_world; /* ranks of the whole job, as the local trainers say; 0: unknown */
     uint64_t last_step;
     struct pending_begin pending[CAIRN_RANKS_PER_NODE_MAX];
+    struct cairn_generation turned_away; /* step 0: none; the newest whose blocks or seals came when no slot was free */
     uint64_t passed_step; /* trainers that are gone had begun up to here */
     bool heard;           /* some other agent, since the start */
     uint64_t epoch_heard; /* the newest epoch that another agent was in */
@@ -437,6 +439,12 @@ void save_cancel(struct cairn_core *core, const struct cairn_event *event);
 void save_sealed(struct cairn_core *core, const struct cairn_event *event);
 void save_data_ack(struct cairn_core *core, const struct cairn_message *message);
 void save_tick(struct cairn_core *core);
+/* Sends what the windows of an own part allow. */
+void save_pump(struct cairn_core *core, struct holding *holding);
+/* False for what is settled, of another epoch, or not ours to vote about. */
+bool save_may_vote(const struct cairn_core *core, struct cairn_generation generation);
+/* An own part whose blocks and seal go to the group. */
+bool save_sends(const struct cairn_core *core, const struct holding *holding);
 /* Opens a generation of the active epoch in a free slot, NULL if it may not or cannot be. */
 struct holding *save_open(struct cairn_core *core, struct cairn_generation generation);
 /* Lets an adopted holding be sent again to those of its group that have not got all of it. */
@@ -448,6 +456,16 @@ bool save_passed(const struct cairn_core *core, struct cairn_generation generati
 void save_pump_seals(struct cairn_core *core, struct holding *holding, bool resend);
 void save_grant_pending(struct cairn_core *core);
 void save_give_up(struct cairn_core *core, struct cairn_generation generation, const char *why);
+
+/* again.c */
+/* A member's blocks or seal came, and no part of that generation can be opened now. */
+void again_turned_away(struct cairn_core *core, struct cairn_generation generation);
+/* Opens what was turned away, when there is a slot for it. */
+void again_open(struct cairn_core *core);
+/* After a part was opened: tells the group what it turned away. */
+void again_opened(struct cairn_core *core, const struct holding *holding);
+void again_message(struct cairn_core *core, const struct cairn_message *message);
+void again_connected(struct cairn_core *core, uint32_t agent);
 
 /* ---- due.c ---- */
 /* Asks all agents for a generation; the step that it is asked for at. */

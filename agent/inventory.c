@@ -1,7 +1,7 @@
 /*
  * agent/inventory.c - what an agent holds, packed for a coordinator.
  *
- * Packed (little-endian): u64 promised, u64 active, the spilled and the ready generation, u32 ranks
+ * Packed (little-endian): u64 promised, u64 active, u64 forgotten before (of the active epoch), the spilled and the ready generation, u32 ranks
  * that are attached, u32 ranks of the job as they say, u64 blocks of their shard, u32 count of combinations of layouts that are known
  * not to fit together and the u64 name of each, u32 count of complete holdings, and per holding: generation, u32 member, u8 committed,
  * u64 bad blocks, u32 ranks of its group, u32 ranks of the job, u64 sum of its group's tiling, u64 its group's layouts (0: it is known
@@ -68,6 +68,7 @@ write_inventory(const struct cairn_core *core, struct cairn_writer *writer)
         count += core->holdings[i].state == CAIRN_HOLDING_COMPLETE;
     cairn_write_u64(writer, core->promised);
     cairn_write_u64(writer, core->active);
+    cairn_write_u64(writer, core->forgotten_before);
     cairn_write_u64(writer, core->spilled.epoch);
     cairn_write_u64(writer, core->spilled.step);
     cairn_write_u64(writer, core->ready.epoch);
@@ -153,6 +154,7 @@ inventory_read(struct cairn_reader *reader, struct inventory *out)
 
     inventory.promised = cairn_read_u64(reader);
     inventory.active = cairn_read_u64(reader);
+    inventory.forgotten_before = cairn_read_u64(reader);
     inventory.spilled.epoch = cairn_read_u64(reader);
     inventory.spilled.step = cairn_read_u64(reader);
     inventory.ready.epoch = cairn_read_u64(reader);

@@ -325,6 +325,8 @@ on_peer(void *context, uint32_t node, bool up, uint64_t incarnation)
     CAIRN_LOG_AT(INFO, "peer: %s node=%u incarnation=%llu", up ? "up" : "down", node,
                  (unsigned long long)incarnation);
     flush_mailbox(agent, node);
+    if (up)
+        agent_step(agent, &(struct cairn_event){.type = CAIRN_EVENT_CONNECTED, .agent = node}, NULL);
 }
 
 void

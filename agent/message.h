@@ -45,7 +45,8 @@
                                                     keys received, total: the combination that it is part of */ \
     X(CAIRN_MSG_LAYOUT, 30, "layout")            /* the same, but total: keys there are; bytes: 64 sums (u64) and keys (u64) from \
                                                     offset on; after all divisions pieces (snapshot/tiling_pieces.c) */ \
-    X(CAIRN_MSG_TILED, 31, "tiled")              /* request: a combination of layouts; err: 0 good, AGAIN tell me, else bytes: what is wrong */
+    X(CAIRN_MSG_TILED, 31, "tiled")              /* request: a combination of layouts; err: 0 good, AGAIN tell me, else bytes: what is wrong */ \
+    X(CAIRN_MSG_OPENED, 32, "opened")            /* member's part is open now: what came before was turned away, send it again */
 
 enum cairn_message_type {
 #define CAIRN_MESSAGE_ENUM(symbol, value, name) symbol = value,
@@ -53,12 +54,12 @@ enum cairn_message_type {
 #undef CAIRN_MESSAGE_ENUM
 };
 
-#define CAIRN_MESSAGE_TYPE_LAST CAIRN_MSG_TILED
+#define CAIRN_MESSAGE_TYPE_LAST CAIRN_MSG_OPENED
 
 /*
  * Of the messages, with all that their bytes hold, told in every handshake: agents of different versions refuse each other and
  * say so. Raised with every change of what a message or a packed value on the wire looks like. 2: an inventory says who trains.
- * 3: votes name layouts, seals and inventories the sums of their tiling.
+ * 3: votes name layouts, seals and inventories the sums of their tiling; OPENED.
  */
 enum { CAIRN_MESSAGE_VERSION = 3 };
 

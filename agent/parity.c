@@ -231,6 +231,7 @@ parity_data(struct cairn_core *core, const struct cairn_message *message, bool p
     if (!holding)
         holding = save_open(core, message->generation);
     if (!holding) {
+        again_turned_away(core, message->generation);
         facts_answer(core, message->generation, message->from);
         return;
     }

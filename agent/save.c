@@ -42,9 +42,15 @@ own_part(const struct cairn_core *core, const struct holding *holding)
            holding->generation.epoch == core->active;
 }
 
-/* False for what is settled, of another epoch, or not ours to vote about. */
-static bool
-may_vote(const struct cairn_core *core, struct cairn_generation generation)
+bool
+save_sends(const struct cairn_core *core, const struct holding *holding)
+{
+    return own_part(core, holding) && holding->state != CAIRN_HOLDING_REBUILDING && holding->captured &&
+           cairn_generation_compare(holding->generation, core->committed) > 0;
+}
+
+bool
+save_may_vote(const struct cairn_core *core, struct cairn_generation generation)
 {
     return !core->frozen && core->self_member != UINT32_MAX && generation.epoch == core->active &&
            generation.step != 0 && cairn_generation_compare(generation, core->committed) > 0 &&
@@ -132,7 +138,7 @@ save_open(struct cairn_core *core, struct cairn_generation generation)
 {
     struct holding *holding;
 
-    if (!may_vote(core, generation))
+    if (!save_may_vote(core, generation))
         return NULL;
     if (save_passed(core, generation)) {
         facts_vote(core, generation, false);
@@ -151,6 +157,7 @@ save_open(struct cairn_core *core, struct cairn_generation generation)
         holding_drop(core, holding, false);
         return NULL;
     }
+    again_opened(core, holding);
     return holding;
 }
 
@@ -276,14 +283,19 @@ save_pump_seals(struct cairn_core *core, struct holding *holding, bool resend)
 }
 
 void
+save_pump(struct cairn_core *core, struct holding *holding)
+{
+    pump_data(core, holding);
+    save_pump_seals(core, holding, false);
+}
+
+void
 save_tick(struct cairn_core *core)
 {
     for (uint32_t i = 0; i < CAIRN_HOLDINGS_MAX; i++) {
         struct holding *holding = &core->holdings[i];
 
-        if (!own_part(core, holding) || holding->state == CAIRN_HOLDING_REBUILDING ||
-            !holding->captured ||
-            cairn_generation_compare(holding->generation, core->committed) <= 0)
+        if (!save_sends(core, holding))
             continue;
         for (uint32_t f = 0; f < holding->geometry.k * holding->geometry.m; f++) {
             struct flow *flow = &holding->data_flows[f];
@@ -346,7 +358,7 @@ try_begin(struct cairn_core *core, uint32_t rank, uint64_t step)
     struct holding *holding = holding_find(core, generation, core->self_member);
 
     core->pending[rank] = (struct pending_begin){true, step};
-    if (!holding && (!may_vote(core, generation) || save_passed(core, generation))) {
+    if (!holding && (!save_may_vote(core, generation) || save_passed(core, generation))) {
         core->pending[rank].waiting = false;
         reply_skip(core, rank, step, CAIRN_SKIP_BUSY);
         return;
@@ -368,6 +380,7 @@ save_grant_pending(struct cairn_core *core)
     for (uint32_t r = 0; r < core->own_ranks; r++)
         if (core->pending[r].waiting && !core->frozen)
             try_begin(core, r, core->pending[r].step);
+    again_open(core);
 }
 
 void

@@ -166,8 +166,10 @@ seal_holding(struct cairn_core *core, const struct cairn_message *message)
         return NULL;
     if (!holding && message->request == 0 && message->row == core->self_member) {
         holding = save_open(core, message->generation);
-        if (!holding)
+        if (!holding) {
+            again_turned_away(core, message->generation);
             facts_answer(core, message->generation, message->from);
+        }
     }
     if (!holding || message->member >= holding->table->member_count ||
         holding->table->members[message->member].group !=

@@ -230,7 +230,8 @@ fault_heal(struct world *world)
         struct node *node = &world->nodes[i];
 
         node->disk_full = false;
-        node->paused_until_ns = 0;
+        if (node->paused_until_ns > world->now_ns)
+            node->paused_until_ns = world->now_ns;
         node->up = true;
         if (!node->running)
             start_later(world, node, random_below(&world->random, 5 * SECOND_NS));

@@ -177,6 +177,16 @@ check(struct world *world)
         judge_fail(world, VERDICT_OTHER, "restores follow one another and nothing is committed");
 }
 
+/* Connections break and are made again at any time, between any two agents, with or without loss. */
+static void
+connect_one(struct world *world, struct node *node)
+{
+    struct cairn_event event = {.type = CAIRN_EVENT_CONNECTED,
+                                .agent = (uint32_t)random_below(&world->random, world->setup.agent_count)};
+
+    node_event(world, node, &event, NULL);
+}
+
 static void
 tick(struct world *world, struct node *node)
 {
@@ -185,6 +195,8 @@ tick(struct world *world, struct node *node)
     uint64_t deadline, now;
 
     node_event(world, node, &event, NULL);
+    if (node->running && random_chance(&world->random, 20))
+        connect_one(world, node);
     if (!node->running)
         return;
     deadline = cairn_core_deadline(node->core);

@@ -61,8 +61,10 @@ fresh(void **unused)
     (void)unused;
     memset(inventories, 0, sizeof inventories);
     memset(&choice, 0, sizeof choice);
-    for (uint32_t a = 0; a < AGENTS; a++)
+    for (uint32_t a = 0; a < AGENTS; a++) {
         inventories[a].known = true;
+        inventories[a].active = epoch_1;
+    }
     return cairn_roster_build(agents, NULL, 6, 1, 3, &table) != CAIRN_OK;
 }
 
@@ -99,6 +101,17 @@ rebuilt_or_passed_over(void **unused)
     choose();
     assert_taken(20, 1); /* agent 3 knows that it is committed */
     inventories[3].holdings[1].committed = false;
+    inventories[1].forgotten_before = 21;
+    choose();
+    assert_taken(20, 1); /* agent 1 had it perhaps: a record of its was damaged */
+    inventories[1].forgotten_before = 20;
+    choose();
+    assert_taken(10, 0); /* its memory is whole again since step 20 */
+    inventories[1].forgotten_before = 0;
+    inventories[1].active = epoch_1 + 1;
+    choose();
+    assert_taken(20, 1); /* what it says of another epoch does not count for this one */
+    inventories[1].active = epoch_1;
     inventories[1].holdings[0].generation.epoch = epoch_1 - 1;
     choose();
     assert_taken(20, 1); /* agent 1 had it perhaps: what it holds is of another epoch */
