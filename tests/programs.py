@@ -85,7 +85,7 @@ def text_of(path):
 
 
 def what_they_do(session):
-    """A session's processes, one per line: what each is, what it waits in, and where in the kernel, as far as that may be seen."""
+    """A session's processes, one per line: what each is, and what it waits in in the kernel, as far as that may be seen."""
     lines = []
     for pid in sorted(members_of(session))[:SHOWN_PROCESSES_MAX]:
         words = text_of(f"/proc/{pid}/cmdline").replace("\0", " ").strip()[:160]
@@ -93,7 +93,8 @@ def what_they_do(session):
         threads = text_of(f"/proc/{pid}/status").partition("Threads:\t")[2].partition("\n")[0]
         waits = text_of(f"/proc/{pid}/wchan").strip("0\n")
         frames = [frame.split("] ")[-1].split("+")[0] for frame in text_of(f"/proc/{pid}/stack").splitlines()[:SHOWN_FRAMES_MAX]]
-        lines.append(f"  {pid} {state.group(1) if state else 'gone'}, {threads} threads, in {' < '.join(frames) or waits or '?'}: {words}")
+        where = " < ".join(frames) or waits or "?"
+        lines.append(f"  {pid} {state.group(1) if state else 'gone'}, {threads} threads, in {where}: {words}")
     return "\n".join(lines)
 
 

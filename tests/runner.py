@@ -6,7 +6,9 @@
 A suite is a list of programs. A cmocka program counts its own tests, a Python program those of unittest or pytest, any other
 counts as one: exit 0 passed, 77 skipped (its last line is the reason), else failed. A program that runs longer than its
 limit has failed, and is shown with what its processes were doing (programs.py); so has everything that has not ended, or not
-begun, when `all` has taken TEST_MINUTES (38). A program of real processes or real time (unit, asan, tsan, cluster, interop) that fails is run once more, alone: machines
+begun, when `all` has taken TEST_MINUTES (38).
+
+A program of real processes or real time (unit, asan, tsan, cluster, interop) that fails is run once more, alone: machines
 that run tests are often busy, and their deadlines are short. If it passes then it counts as passed, and is listed as unsteady with
 what it said the first time, so that nothing is hidden. What a sanitizer has reported is never taken back: a data race that is not
 seen again is there all the same. What has failed is shown once more at the end, where it is found. Fuzzers run in the
@@ -315,7 +317,8 @@ def suite_interop():
     (python, missing), no_oldest = interop_environments().result()
     if not python and budget_left_s() != 0:  # else it is the time that was missing, and its programs have failed
         return [Result("interop", skipped=1, reasons=[missing])]
-    commands = {f"interop: {' '.join(map(os.path.basename, group))}": [python or sys.executable, "-m", "pytest", "-q", "-rs", "--durations=5", *group]
+    pytest = [python or sys.executable, "-m", "pytest", "-q", "-rs", "--durations=5"]
+    commands = {f"interop: {' '.join(map(os.path.basename, group))}": [*pytest, *group]
                 for group in together(programs_of("interop"))}
     alone = "interop: test_measures.py"  # it measures
     with concurrent.futures.ThreadPoolExecutor(min(JOBS + 1, INTEROP_JOBS_MAX)) as pool:

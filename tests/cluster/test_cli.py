@@ -11,8 +11,8 @@ import tempfile
 import time
 import unittest
 
-from harness import (AGAIN, CAIRN, CONFIG, CRITICAL, Cluster, DENIED, IO, LOST, OK, PATIENCE, PEER, ROOT, TRAINER, USAGE, WARN, build, cairn,
-                     free_ports, spawn, text_of, wait_for)
+from harness import (AGAIN, CAIRN, CONFIG, CRITICAL, Cluster, DENIED, IO, LOST, OK, PATIENCE, PEER, ROOT, TRAINER, USAGE, WARN,
+                     build, cairn, free_ports, spawn, text_of, wait_for)
 
 
 def run(*words, seconds=60 * PATIENCE, env=None):

@@ -77,7 +77,8 @@ class Detection(unittest.TestCase):
 
         def told():  # any agent knows it
             code, answer, _ = self.status(cluster, 3)
-            return code == WARN and [each for each in answer["checks"] if each["code"] == "slow-rank" and "rank 2 " in each["what"]]
+            return code == WARN and [
+                each for each in answer["checks"] if each["code"] == "slow-rank" and "rank 2 " in each["what"]]
         self.assertEqual(len(wait_for("another agent tells it", told)), 1)
         self.assertIn("rank 2 computes", self.shown(cluster))
         self.assertRegex(self.shown(cluster, "-o", "metrics"), r'cairn_verdicts_open{job="cluster",kind="slow_compute"} [1-4]\n')

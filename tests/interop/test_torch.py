@@ -58,8 +58,8 @@ def lead_a_group():
 
 class Run:
     """A job of `world` ranks in a process group of its own; `wrapper` goes before the shell that starts them. `start`: "warm", which
-    is quicker (warm_start.py); "cold", each rank a new process of `python`; "forked", the ranks forks of one (forking.py). Before the step
-    `hold_at` all ranks stand still: a job that is to be killed does not end before a test that looks late."""
+    is quicker (warm_start.py); "cold", each rank a new process of `python`; "forked", the ranks forks of one (forking.py). Before
+    the step `hold_at` all ranks stand still: a job that is to be killed does not end before a test that looks late."""
 
     started: List["Run"] = []
 
