@@ -200,7 +200,7 @@ class Cluster:
         return re.search(r"^State:\s+[Tt]", text_of(f"/proc/{self.agents[node].pid}/status"), re.M) is None
 
     def wait_met(self, node):
-        """Until an agent hears all others that run: on a busy machine a new one may be met late, and a restore takes it for lost."""
+        """Until an agent hears all others that run: one that is met late, as on a busy machine, is lost to a restore."""
         def met():
             _, answer, _ = cairn("status", "--agent", self.socket(node))
             return answer and answer.get("nodes_answering", 0) >= sum(map(self.runs, range(self.nodes)))

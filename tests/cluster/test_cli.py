@@ -423,8 +423,9 @@ class Spill(unittest.TestCase):
                 """Two looks of all agents at all that there is, with a second between them, find the same."""
                 time.sleep(1)
                 found.append((*cairn("verify", *agent)[:2], sorted(os.listdir(folder))))
-                return len(found) > 1 and found[-1][0] == OK and all(
-                    f[1]["files"]["generation"] == found[-1][1]["files"]["generation"] and f[2] == found[-1][2] for f in found[-2:])
+                return len(found) > 1 and all(code == OK for code, _, _ in found[-2:]) and all(
+                    answer["files"]["generation"] == found[-1][1]["files"]["generation"] and names == found[-1][2]
+                    for _, answer, names in found[-2:])
             wait_for("the last spill ends", settled)
             answer = found[-1][1]
             self.assertTrue(answer["files"]["checked"], answer)
