@@ -112,7 +112,7 @@ class Demo(unittest.TestCase):
 
     def test_agent_only(self):
         with tempfile.TemporaryDirectory(prefix="cairn-test-") as directory:
-            answer, talk = self.demo("--quick", "--steps", "1000", "--kill", "agent:2@20", "--no-reference", "--dir",
+            answer, talk = self.demo("--quick", "--steps", "600", "--kill", "agent:2@20", "--no-reference", "--dir",
                                      os.path.join(directory, "demo"))
             log = text_of(os.path.join(directory, "demo", "node2.log"))
         self.assertEqual(answer["restores"], [], "a dead agent costs nothing")
