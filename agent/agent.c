@@ -372,6 +372,8 @@ open_all(struct cairn_agent *agent)
     if (!err)
         err = timing_open(agent);
     if (!err)
+        err = replanning_open(agent);
+    if (!err)
         err = sessions_open(agent);
     return err;
 }
@@ -382,6 +384,7 @@ close_all(struct cairn_agent *agent)
     agent->stopping = true;
     sessions_close(agent);
     operator_close(agent);
+    replanning_close(agent);
     timing_close(agent);
     spill_close(agent);
     fetch_close(agent);

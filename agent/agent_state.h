@@ -11,6 +11,7 @@
  *   operator.c  the Unix socket: operators' requests, answered in JSON
  *   fetch.c     blocks and manifests of a generation for trainers, spill and export, wherever they lie
  *   spill.c     writing a generation to durable storage
+ *   replanning.c  what to do about the plan while ranks are slow
  *
  * Everything is owned by the loop's thread. Words: `holding` is an index of the core's holdings.
  *
@@ -107,6 +108,7 @@ struct session {
     bool ending;       /* to be ended by sessions_reap */
     bool trainer;
     bool stale; /* of an older epoch: it is refused everything */
+    bool leaves; /* its trainer has said so */
 
     /* a registered trainer */
     bool registered;
@@ -203,6 +205,7 @@ struct cairn_agent {
 
     struct fetch_table *fetches;
     struct timing_state *timing;
+    struct replanning_state *replanning; /* NULL: nothing is planned */
     struct spill_state *spill;
     struct operator_table *operators;
 };
@@ -335,12 +338,21 @@ CAIRN_MUST_CHECK cairn_err timing_open(struct cairn_agent *agent);
 void timing_close(struct cairn_agent *agent);
 /* A trainer hands over a ring of timing records; the descriptor is taken over in every case. */
 void timing_take_ring(struct cairn_agent *agent, const struct session *session, int ring_fd);
+/* A trainer's session ends. */
+void timing_session_ended(struct cairn_agent *agent, const struct session *session);
 /* A TIMING, TIMING_ACK or VERDICTS. */
 void timing_message(struct cairn_agent *agent, const struct cairn_message *message);
 /* This node's numbers, for operators. */
 void timing_fill(const struct cairn_agent *agent, struct operator_node *out);
 /* The verdicts as this agent knows them; NULL before it has opened. Borrowed until the next event. */
 const struct cairn_ledger *timing_ledger(const struct cairn_agent *agent);
+
+/* ---- replanning.c ---- */
+/* Reads the configuration's problem, if there is one; CAIRN_CONFIG, said, where it is wrong. */
+CAIRN_MUST_CHECK cairn_err replanning_open(struct cairn_agent *agent);
+void replanning_close(struct cairn_agent *agent);
+/* What is advised, for operators. */
+void replanning_fill(const struct cairn_agent *agent, struct operator_node *out);
 
 /* ---- spill.c ---- */
 CAIRN_MUST_CHECK cairn_err spill_open(struct cairn_agent *agent);

@@ -70,6 +70,7 @@ struct cairn_config {
     uint32_t workers;
     uint32_t verdict_policy; /* enum cairn_config_policy */
     uint32_t exchanges_per_day; /* that may be proposed */
+    char problem[CAIRN_CONFIG_PATH_BYTES_MAX]; /* what plans are made for; empty: none are */
     uint32_t log_level; /* enum cairn_log_level */
 
     char source[CAIRN_CONFIG_PATH_BYTES_MAX]; /* name of the file; empty: built in */

@@ -211,13 +211,6 @@ check_rest(const struct cairn_config *config, uint32_t *line, char *why)
                  config->spill_every_generations);
         return CAIRN_CONFIG;
     }
-    *line = cairn_config_line(config, "verdict_policy");
-    if (config->verdict_policy == CAIRN_CONFIG_ENFORCE) {
-        snprintf(why, WHY_BYTES,
-                 "verdict_policy is enforce, but nothing here can take a rank out of a running job yet: set advise, which "
-                 "says what to do, or observe");
-        return CAIRN_CONFIG;
-    }
     *line = cairn_config_line(config, "nodes");
     if (!config->key_file[0] && !cairn_config_on_loopback(config)) {
         snprintf(why, WHY_BYTES,

@@ -70,10 +70,13 @@ const struct cairn_option cairn_options[] = {
     {"workers", CAIRN_OPTION_U32, 1, 256, "1", FIELD(workers), NULL,
      NULL, "threads of the agent for coding, checksums and disk"},
     {"verdict_policy", CAIRN_OPTION_CHOICE, 0, 0, "observe", FIELD(verdict_policy), policy_choices,
-     NULL, "what follows from a verdict on a slow or hanging rank: observe says it, advise says what to do as well; enforce is "
-     "not there yet"},
+     NULL, "what follows from a verdict on a slow or hanging rank: observe says it, advise says what to do as well; enforce "
+     "does no more than advise yet"},
     {"exchanges_per_day", CAIRN_OPTION_U32, 0, 100000, "2", FIELD(exchanges_per_day), NULL,
      NULL, "ranks and nodes that verdict_policy advise proposes to exchange within a day; beyond that something else is wrong"},
+    {"problem", CAIRN_OPTION_PATH, 0, CAIRN_CONFIG_PATH_BYTES_MAX - 1, "", FIELD(problem), NULL,
+     NULL, "problem file of cairn plan, with the plan that runs as current and ranks as ids of devices: verdict_policy advise then "
+     "says what to do about the plan where ranks are slow; empty: nothing"},
     {"log_level", CAIRN_OPTION_CHOICE, 0, 0, "info", FIELD(log_level), log_level_choices,
      NULL, "the most talkative level that is logged"},
 };

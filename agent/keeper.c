@@ -343,8 +343,11 @@ take_lock(struct keeper *keeper)
             return errno == EWOULDBLOCK ? CAIRN_AGAIN : CAIRN_IO;
         /* A keeper that ends removes the name before it lets go of the lock: is it still ours? */
         if (fstat(keeper->lock_fd, &ours) == 0 && stat(keeper->lock_path, &named) == 0 &&
-            ours.st_dev == named.st_dev && ours.st_ino == named.st_ino)
+            ours.st_dev == named.st_dev && ours.st_ino == named.st_ino) {
+            (void)!ftruncate(keeper->lock_fd, 0);
+            (void)!dprintf(keeper->lock_fd, "pid %ld\n", (long)getpid()); /* for who wants to end it */
             return CAIRN_OK;
+        }
         close(keeper->lock_fd);
         keeper->lock_fd = -1;
     }

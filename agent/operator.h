@@ -7,6 +7,7 @@
  *   operator_node.c    one node's view of itself, and its JSON between agents
  *   operator_coverage.c what its ranks cover of the job and what not, there and for the whole job
  *   operator_verdicts.c the verdicts of detection, and who analyses. Pure
+ *   operator_replan.c  what is advised about the plan. Pure
  *   operator_health.c  what all nodes' views say together: protected against what, what is wrong.
  * Pure operator_report.c  the answers' JSON. Pure operator_files.c   reading the directory of
  * spilled generations, in a worker
@@ -86,7 +87,14 @@ struct operator_holding {
     X(analysis_steps) /* analysed since it began */                                                \
     X(analysis_last_step)                                                                          \
     X(analysis_step_ns) /* median time of the last steps, 0 unknown */                             \
-    X(analysis_calibrated) /* each rank's normal is known */
+    X(analysis_calibrated) /* each rank's normal is known */                                       \
+    X(plans_made)          /* for changes of rates; by the analyst, as the next */                 \
+    X(advice_action)       /* enum cairn_replan_action and 1; 0: none is given */                  \
+    X(advice_current_ns)   /* a step of the plan that runs; OPERATOR_UNKNOWN: it cannot go on */   \
+    X(advice_step_ns)      /* a step after it */                                                   \
+    X(advice_cost_ns)      /* training stands still for that long */                               \
+    X(advice_payback_steps)                                                                        \
+    X(advice_given_wall_ns)
 
 enum {
     OPERATOR_KINDS = CAIRN_OPAQUE + 1, /* by enum cairn_kind */
@@ -274,6 +282,10 @@ void operator_coverage_report(struct cairn_json_writer *writer, const struct ope
 const struct operator_node *operator_analyst(const struct operator_job *job, uint32_t *index);
 /* The status' "detection". */
 void operator_verdicts_report(struct cairn_json_writer *writer, const struct operator_job *job);
+
+/* ---- operator_replan.c ---- */
+/* The status' "replan". */
+void operator_replan_report(struct cairn_json_writer *writer, const struct operator_job *job);
 
 /* ---- operator_health.c ---- */
 /* The newest generation that any node knows committed or ready. */

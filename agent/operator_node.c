@@ -125,6 +125,7 @@ operator_node_fill(struct cairn_agent *agent, struct operator_node *out)
     fill_trainers(agent, out);
     operator_coverage_fill(agent, out);
     timing_fill(agent, out);
+    replanning_fill(agent, out);
     fill_holdings(agent, out);
 }
 

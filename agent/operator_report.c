@@ -239,6 +239,8 @@ operator_write_status(struct cairn_json_writer *writer, const struct operator_jo
     operator_coverage_report(writer, job, health);
     cairn_json_write_key(writer, "detection");
     operator_verdicts_report(writer, job);
+    cairn_json_write_key(writer, "replan");
+    operator_replan_report(writer, job);
     put_checks(writer, health);
     cairn_json_write_key(writer, "nodes");
     cairn_json_write_array_begin(writer);

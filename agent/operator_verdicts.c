@@ -88,7 +88,7 @@ put_verdict(struct cairn_json_writer *writer, const struct operator_job *job, co
     cairn_json_write_bool(writer, is_open);
     cairn_ledger_describe(entry, text, sizeof text);
     put_text(writer, "what", text);
-    if (is_open && job->config->verdict_policy == CAIRN_CONFIG_ADVISE) {
+    if (is_open && job->config->verdict_policy != CAIRN_CONFIG_OBSERVE) {
         cairn_ledger_advise(job->ledger, entry, job->config->exchanges_per_day, text, sizeof text);
         put_text(writer, "advice", text);
     }

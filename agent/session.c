@@ -4,6 +4,7 @@
  * The socket is 0600 and every peer's user is checked. A trainer says hello, registers, and then begins a snapshot after
  * every step; the core decides. Sessions end between events only (sessions_reap).
  */
+#include "agent/served.h"
 #include "agent/session_state.h"
 
 #include "base/crc.h"
@@ -49,6 +50,8 @@ session_end(struct cairn_agent *agent, struct session *session)
     if (!session->used)
         return;
     session->ending = false; /* what strip sets off may reap */
+    if (trainer)
+        timing_session_ended(agent, session);
     strip(agent, session);
     cairn_loop_fd_remove(agent->loop, session->fd);
     cairn_loop_fd_remove(agent->loop, session->pid_fd);
@@ -440,22 +443,9 @@ sessions_tick(struct cairn_agent *agent)
 cairn_err
 sessions_lock(struct cairn_agent *agent)
 {
-    char path[CAIRN_CONFIG_SOCKET_BYTES_MAX + 8];
-
     for (uint32_t i = 0; i < SESSIONS_MAX; i++)
         agent->sessions[i].fd = agent->sessions[i].pid_fd = -1;
-    snprintf(path, sizeof path, "%s.lock", agent->config.socket);
-    agent->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (agent->lock_fd < 0) {
-        CAIRN_LOG_AT(ERROR, "session: cannot make %s: %s: check that its folder exists and is ours", path,
-                     strerror(errno));
-        return CAIRN_IO;
-    }
-    if (flock(agent->lock_fd, LOCK_EX | LOCK_NB) == 0)
-        return CAIRN_OK;
-    CAIRN_LOG_AT(ERROR, "session: another agent serves %s: stop it, or set `socket` to another path",
-                 agent->config.socket);
-    return CAIRN_AGAIN;
+    return cairn_served_claim(&agent->config, &agent->lock_fd);
 }
 
 cairn_err

@@ -398,6 +398,12 @@ take_frame(struct cairn_agent *agent, struct session *session, struct cairn_sess
     case CAIRN_SESSION_TIMING:
         take_timing(agent, session, frame);
         break;
+    case CAIRN_SESSION_LEAVE:
+        if (session->trainer && cairn_session_take_leave(frame) == CAIRN_OK)
+            session->leaves = true;
+        else
+            session->state = SESSION_CLOSING;
+        break;
     case CAIRN_SESSION_OPERATOR:
         if (!session->trainer && cairn_session_take_operator(frame, &request) == CAIRN_OK)
             operator_request(agent, session, request.text, request.text_bytes);

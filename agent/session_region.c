@@ -120,7 +120,8 @@ pack_manifest(const struct cairn_agent *agent, struct cairn_manifest *manifest, 
         for (uint32_t e = 0; e < session->slices.count; e++) {
             struct cairn_manifest_entry *entry = &manifest->entries[manifest->entry_count];
 
-            if (cairn_capture_bytes(&session->entries[e]) == 0)
+            /* A replica whose share is nothing is told of all the same: tiling.h needs its number. */
+            if (cairn_slice_elements(&session->slices.slices[e]) == 0)
                 continue;
             *entry = session->entries[e];
             entry->slice.address = NULL;

@@ -1,5 +1,5 @@
 /*
- * agent/timing.c - detection in the agent: the timer, the analysis where this agent does it, and the verdicts.
+ * agent/timing.c - detection in the agent: the timer, and the verdicts.
  *
  * The ledger of verdicts is the same on all agents but for moments: the analyst changes it, tells it with each change, and
  * again every ten seconds while something lasts; a newer version replaces an older one. Each agent stores what it has, at most
@@ -22,12 +22,11 @@ static const uint64_t store_every_ns = CAIRN_NS_PER_S;
 
 /* ---- verdicts ---- */
 
-static void
-say(void *context, const struct cairn_ledger_entry *entry, enum cairn_ledger_change change)
+void
+timing_say_change(const struct cairn_agent *agent, const struct cairn_ledger_entry *entry, enum cairn_ledger_change change)
 {
     static const char *const changes[] = {
         [CAIRN_LEDGER_OPENED] = "opened", [CAIRN_LEDGER_RETURNED] = "is back", [CAIRN_LEDGER_CLOSED] = "closed"};
-    const struct cairn_agent *agent = context;
     char text[512], advice[256] = "";
 
     cairn_ledger_describe(entry, text, sizeof text);
@@ -36,7 +35,7 @@ say(void *context, const struct cairn_ledger_entry *entry, enum cairn_ledger_cha
                      text);
         return;
     }
-    if (agent->config.verdict_policy == CAIRN_CONFIG_ADVISE)
+    if (agent->config.verdict_policy != CAIRN_CONFIG_OBSERVE)
         cairn_ledger_advise(&agent->timing->ledger, entry, agent->config.exchanges_per_day, advice, sizeof advice);
     CAIRN_LOG_AT(WARN, "detect: verdict=%" PRIu64 " %s: %s; confidence=%.2f; %s%s%s", entry->number, changes[change], text,
                  entry->confidence, entry->evidence, advice[0] ? "; do: " : "", advice);
@@ -71,6 +70,13 @@ tell_ledger(struct cairn_agent *agent, uint64_t now_ns)
         if (node != agent->config.node && cairn_core_alive(agent->core, node))
             mail_send(agent, &message, NULL, 0, UINT32_MAX, NULL);
     }
+}
+
+void
+timing_tell_changes(struct cairn_agent *agent)
+{
+    if (agent->timing->ledger.version != agent->timing->told_version)
+        tell_ledger(agent, agent_now_ns(agent));
 }
 
 static void
@@ -134,16 +140,8 @@ static void
 on_begin(void *context)
 {
     struct cairn_agent *agent = context;
-    struct timing_state *timing = agent->timing;
-    struct cairn_live_options options = {.ledger = &timing->ledger,
-                                         .first_run = agent->incarnation + timing->lives++ * RUNS_PER_LIFE,
-                                         .said = say,
-                                         .context = agent};
 
-    if (cairn_live_create(&options, &timing->live) != CAIRN_OK)
-        CAIRN_LOG_AT(WARN, "detect: out of memory: nobody analyses the timing of collectives");
-    else
-        CAIRN_LOG_AT(DEBUG, "detect: this agent analyses the job from here on");
+    timing_analysis_begin(agent, agent->incarnation + agent->timing->lives++ * RUNS_PER_LIFE);
 }
 
 static void
@@ -151,45 +149,17 @@ on_end(void *context)
 {
     struct cairn_agent *agent = context;
 
-    cairn_live_destroy(agent->timing->live);
-    agent->timing->live = NULL;
+    timing_analysis_end(agent);
     tell_ledger(agent, agent_now_ns(agent)); /* whoever follows may have been away */
-}
-
-static void
-say_no_memory(struct timing_state *timing)
-{
-    if (!timing->said_no_memory)
-        CAIRN_LOG_AT(WARN, "detect: out of memory: steps are left out of the analysis");
-    timing->said_no_memory = true;
 }
 
 static void
 on_deliver(void *context, uint32_t from, const uint8_t *bytes, size_t bytes_len)
 {
     struct cairn_agent *agent = context;
-    struct timing_state *timing = agent->timing;
-    struct cairn_reader reader;
 
-    timing->has_reports = true;
-    cairn_reader_init(&reader, bytes, bytes_len);
-    while (timing->live && cairn_reader_left(&reader) > 0) {
-        cairn_report_unpack(&reader, &timing->report);
-        if (reader.failed) {
-            if (!timing->said_malformed)
-                CAIRN_LOG_AT(WARN, "detect: node %u sends reports that are malformed, or of another version", from);
-            timing->said_malformed = true;
-            return;
-        }
-        if (timing->report.world > CAIRN_LIVE_WORLD_MAX && !timing->said_large) {
-            CAIRN_LOG_AT(WARN, "detect: the job has %u ranks, and at most %d are analysed: nobody is called slow", timing->report.world,
-                         CAIRN_LIVE_WORLD_MAX);
-            timing->said_large = true;
-        }
-        if (cairn_live_take(timing->live, from, &timing->report, agent_now_ns(agent), cairn_clock_wall_ns(&agent->clock)) !=
-            CAIRN_OK)
-            say_no_memory(timing); /* the report is lost, as it may be on its way */
-    }
+    agent->timing->has_reports = true;
+    timing_analysis_take(agent, from, bytes, bytes_len);
 }
 
 void
@@ -228,23 +198,18 @@ on_timer(void *context)
     struct cairn_agent *agent = context;
     struct timing_state *timing = agent->timing;
     uint64_t now_ns = agent_now_ns(agent);
+    struct cairn_live_view view;
     bool is_busy;
 
     timing_rings_read(agent, now_ns);
     find_eligible(agent);
     cairn_watch_tick(timing->watch, timing->eligible, now_ns);
-    if (timing->live) {
-        if (cairn_live_check(timing->live, now_ns, cairn_clock_wall_ns(&agent->clock)) != CAIRN_OK)
-            say_no_memory(timing); /* again with the next turn */
-        if (cairn_live_wants_announcements(timing->live))
-            cairn_watch_ask_anew(timing->watch);
-        if (timing->ledger.version != timing->told_version ||
-            (cairn_ledger_open_count(&timing->ledger) > 0 && now_ns > timing->told_ns + tell_again_ns))
-            tell_ledger(agent, now_ns);
-    }
+    if (timing_analysis_look(agent, &view) && cairn_ledger_open_count(&timing->ledger) > 0 && now_ns > timing->told_ns + tell_again_ns)
+        tell_ledger(agent, now_ns);
+    timing_analysis_turn(agent, now_ns);
     if (timing->ledger.version != timing->stored_version && now_ns > timing->stored_ns + store_every_ns)
         store_ledger(agent, now_ns);
-    is_busy = timing->ring_count > 0 || (timing->live && timing->has_reports);
+    is_busy = timing->ring_count > 0 || (timing_analysis_look(agent, &view) && timing->has_reports);
     if (!agent->stopping)
         cairn_timer_start(agent->loop, &timing->timer,
                           now_ns + (is_busy ? TIMING_PERIOD_MS : IDLE_PERIOD_MS) * CAIRN_NS_PER_MS);
@@ -280,9 +245,8 @@ timing_fill(const struct cairn_agent *agent, struct operator_node *out)
         out->timing_lost += counts.lost;
         out->timing_refused += counts.refused;
     }
-    if (!timing->live)
+    if (!timing_analysis_look(agent, &view))
         return;
-    cairn_live_look(timing->live, agent_now_ns(agent), &view);
     out->analyses = 1;
     out->analysis_world = view.world;
     out->analysis_ranks = view.ranks_reporting;
@@ -317,7 +281,9 @@ timing_open(struct cairn_agent *agent)
     if (!timing->eligible)
         return CAIRN_NOMEM;
     load_ledger(agent);
-    err = cairn_watch_create(&options, &timing->watch);
+    err = timing_analysis_open(agent);
+    if (!err)
+        err = cairn_watch_create(&options, &timing->watch);
     if (err)
         return err;
     cairn_timer_init(&timing->timer, on_timer, agent);
@@ -333,11 +299,11 @@ timing_close(struct cairn_agent *agent)
     if (!timing)
         return;
     cairn_timer_stop(agent->loop, &timing->timer);
+    timing_analysis_close(agent);
     if (timing->watch && timing->ledger.version != timing->stored_version)
         store_ledger(agent, 0);
     timing_rings_close(agent);
     cairn_watch_destroy(timing->watch);
-    cairn_live_destroy(timing->live);
     free(timing->eligible);
     free(timing);
     agent->timing = NULL;

@@ -88,6 +88,7 @@ rank_of(struct cairn_agent *agent, const struct session *session)
             continue;
         if (same_process(&timing->ranks[i], &process, session->serial)) {
             timing->ranks[i].serial = session->serial;
+            timing->ranks[i].is_cut = false;
             return &timing->ranks[i];
         }
         rank_release(timing, &timing->ranks[i]);
@@ -257,6 +258,20 @@ has_session(const struct cairn_agent *agent, uint64_t serial)
     return false;
 }
 
+/* What this agent ends itself says nothing of how the trainer ends, nor does a trainer that says that it leaves. */
+void
+timing_session_ended(struct cairn_agent *agent, const struct session *session)
+{
+    struct timing_state *timing = agent->timing;
+
+    for (uint32_t i = 0; timing && i < TIMING_RANKS_MAX; i++)
+        if (timing->ranks[i].used && timing->ranks[i].serial == session->serial) {
+            timing->ranks[i].is_cut = session->state == SESSION_WELCOME && !session->leaves && !session->stale && !agent->stopping;
+            if (timing->ranks[i].is_cut && timing->ranks[i].presence == CAIRN_PRESENCE_GONE)
+                cairn_reduce_die(timing->ranks[i].reduce);
+        }
+}
+
 static void
 look_at_rank(struct cairn_agent *agent, struct timing_rank *rank, uint64_t now_ns)
 {
@@ -275,6 +290,8 @@ look_at_rank(struct cairn_agent *agent, struct timing_rank *rank, uint64_t now_n
                                                         : CAIRN_PRESENCE_GONE;
     if (rank->presence == CAIRN_PRESENCE_GONE) {
         rank->gone_ns = now_ns;
+        if (rank->is_cut)
+            cairn_reduce_die(rank->reduce);
         for (uint32_t i = 0; i < TIMING_RINGS_MAX; i++)
             if (timing->rings[i].memory && timing->rings[i].rank == index) {
                 read_to_the_end(agent, &timing->rings[i]);

@@ -1,12 +1,13 @@
 /*
  * agent/timing_state.h - detection in the agent: what its files share.
  *
- *   timing.c          the analysis, where this agent does it; verdicts: kept, told to the others, said
+ *   timing.c          the timer; verdicts: kept, told to the others, said
+ *   timing_analysis.c the analysis, where this agent does it: in a thread of its own
  *   timing_rings.c    rings that trainers handed over, and what is read of them
  *   timing_process.c  how a trainer's process fares
  *   watch.c           who analyses, and the reports' way there (pure)
  *
- * Everything runs in the loop, from one timer. A trainer's process is what counts here, not its session: a trainer that has lost its
+ * All else runs in the loop, from one timer. A trainer's process is what counts here, not its session: a trainer that has lost its
  * agent and comes back is the same, and its ring is read all the while.
  */
 #ifndef CAIRN_AGENT_TIMING_STATE_H
@@ -40,6 +41,7 @@ struct timing_rank {
     struct timing_process process;
     enum cairn_presence presence;
     uint64_t gone_ns; /* when it was found gone, 0: it was not */
+    bool is_cut; /* its session ended, and nobody had said that it would */
     struct cairn_reduce *reduce;
 };
 
@@ -52,6 +54,8 @@ struct timing_ring {
     uint32_t rank;    /* index in ranks */
 };
 
+struct timing_analysis;
+
 struct timing_state {
     struct cairn_timer timer;
     struct cairn_watch *watch;
@@ -62,20 +66,38 @@ struct timing_state {
     uint64_t looked_ns; /* when processes were last looked at */
     uint64_t lost_before, refused_before, records_before; /* of ranks that are forgotten */
 
-    struct cairn_live *live; /* NULL: another agent analyses */
-    uint64_t lives;          /* begun */
+    struct timing_analysis *analysis;
+    uint64_t lives;          /* of analyses, begun */
     bool has_reports;        /* some have come at some time: the job is timed */
-    bool said_malformed, said_no_memory, said_large;
     struct cairn_ledger ledger;
     uint64_t told_version, told_ns;    /* to the other agents */
     uint64_t stored_version, stored_ns; /* in the catalog */
 
-    struct cairn_report report; /* room to unpack one */
     uint8_t packed[CAIRN_WATCH_REPORT_BYTES_MAX];
     uint8_t ledger_bytes[CAIRN_LEDGER_BYTES_MAX];
 };
 
 _Static_assert((int)CAIRN_REPORT_BYTES_MAX <= (int)CAIRN_WATCH_REPORT_BYTES_MAX, "every report fits on its way");
+
+/* ---- timing.c ---- */
+/* Tells the other agents of the ledger, where it has changed since they were told last. */
+void timing_tell_changes(struct cairn_agent *agent);
+/* Says in the log what has become of a verdict. */
+void timing_say_change(const struct cairn_agent *agent, const struct cairn_ledger_entry *entry, enum cairn_ledger_change change);
+
+/* ---- timing_analysis.c ---- */
+/* CAIRN_NOMEM, CAIRN_AGAIN: no thread. timing_analysis_close is called in both cases. */
+CAIRN_MUST_CHECK cairn_err timing_analysis_open(struct cairn_agent *agent);
+void timing_analysis_close(struct cairn_agent *agent);
+/* This agent analyses from here on, or no longer. */
+void timing_analysis_begin(struct cairn_agent *agent, uint64_t first_run);
+void timing_analysis_end(struct cairn_agent *agent);
+/* Packed reports of an agent; copied. Beyond 64 MiB that no turn has taken all agents are asked to begin anew. */
+void timing_analysis_take(struct cairn_agent *agent, uint32_t from, const uint8_t *bytes, size_t bytes_len);
+/* Hands what has come to the worker, unless it still has the turn before. */
+void timing_analysis_turn(struct cairn_agent *agent, uint64_t now_ns);
+/* What the last turn saw. False: this agent does not analyse. */
+bool timing_analysis_look(const struct cairn_agent *agent, struct cairn_live_view *out);
 
 /* ---- timing_rings.c ---- */
 /* Reads what is waiting, and twice a second looks at the processes. */

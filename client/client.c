@@ -305,8 +305,8 @@ done:
     return err;
 }
 
-void
-cairn_client_close(struct cairn_client *client)
+static void
+end(struct cairn_client *client, bool leaves)
 {
     if (!client_usable(client))
         return;
@@ -316,9 +316,23 @@ cairn_client_close(struct cairn_client *client)
         client_give_up(client, CAIRN_AGAIN, CAIRN_REASON_CLOSING);
     if (!client_wait_idle(client, client_now_ns() + client->fence_timeout_ns))
         client_give_up(client, CAIRN_TIMEOUT, CAIRN_REASON_CLOSING);
+    if (leaves && client->link == CLIENT_LINK_ATTACHED && cairn_session_put_leave(&client->writer) != CAIRN_OK)
+        client->broken = true; /* the agent will take it for a death, which is said where others wait for this rank */
     pthread_mutex_unlock(&client->lock);
     cairn_capture_give_up(client->capture, CLOSE_DEVICES_NS); /* a process that ends does not wait for a hung device */
     destroy(client, true, client->path[0] != '\0');
+}
+
+void
+cairn_client_close(struct cairn_client *client)
+{
+    end(client, true);
+}
+
+void
+cairn_client_abandon(struct cairn_client *client)
+{
+    end(client, false);
 }
 
 static int

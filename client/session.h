@@ -41,7 +41,7 @@
 #include "cairn/client.h"
 
 enum {
-    CAIRN_SESSION_PROTOCOL = 3, /* in HELLO and WELCOME */
+    CAIRN_SESSION_PROTOCOL = 4, /* in HELLO and WELCOME; 4: RESTORE_INFO has manifests of version 2; LEAVE */
     CAIRN_SESSION_FRAMING = 1,  /* in every header */
     CAIRN_SESSION_HEADER_BYTES = 8,
     CAIRN_SESSION_PAYLOAD_BYTES_MAX = 1 << 20,
@@ -69,6 +69,7 @@ enum cairn_session_type {
     CAIRN_SESSION_OPERATOR = 11,
     CAIRN_SESSION_COVERAGE = 12,
     CAIRN_SESSION_TIMING = 13,
+    CAIRN_SESSION_LEAVE = 14,
     /* agent to client */
     CAIRN_SESSION_WELCOME = 64,
     CAIRN_SESSION_REFUSED = 65,
@@ -190,7 +191,8 @@ struct cairn_session_timing {
     uint32_t index; /* of the rings of this connection, from 0; below CAIRN_SESSION_RINGS_MAX */
 };
 
-/* STATS carries a struct cairn_client_stats. OPERATOR carries text: */
+/* LEAVE carries nothing: the trainer is about to end the connection, and goes on or ends as it should. A process that ends without it has
+ * died. STATS carries a struct cairn_client_stats. OPERATOR carries text: */
 
 struct cairn_session_operator {
     const char *text; /* JSON; unpacked: borrowed from the frame, not ended by NUL */
@@ -408,6 +410,7 @@ CAIRN_SESSION_PUT(fetched, struct cairn_session_fetched);
 CAIRN_SESSION_PUT(operator_reply, struct cairn_session_operator_reply);
 CAIRN_MUST_CHECK cairn_err cairn_session_put_timing(struct cairn_session_writer *writer,
                                                     const struct cairn_session_timing *value, int ring_fd);
+CAIRN_MUST_CHECK cairn_err cairn_session_put_leave(struct cairn_session_writer *writer);
 /* slot_fds[value->slot_count] */
 CAIRN_MUST_CHECK cairn_err
 cairn_session_put_registered(struct cairn_session_writer *writer,
@@ -438,6 +441,7 @@ CAIRN_SESSION_TAKE(stats, struct cairn_client_stats);
 CAIRN_SESSION_TAKE(coverage, struct cairn_session_coverage);
 CAIRN_SESSION_TAKE(operator, struct cairn_session_operator);
 CAIRN_SESSION_TAKE(timing, struct cairn_session_timing);
+CAIRN_MUST_CHECK cairn_err cairn_session_take_leave(const struct cairn_session_frame *frame);
 CAIRN_SESSION_TAKE(welcome, struct cairn_session_welcome);
 CAIRN_SESSION_TAKE(refused, struct cairn_session_refused);
 CAIRN_SESSION_TAKE(registered, struct cairn_session_registered);

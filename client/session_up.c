@@ -406,3 +406,25 @@ DEFINE_PUT(coverage, CAIRN_SESSION_COVERAGE, struct cairn_session_coverage)
 DEFINE_TAKE(coverage, CAIRN_SESSION_COVERAGE, struct cairn_session_coverage)
 DEFINE_PUT(operator, CAIRN_SESSION_OPERATOR, struct cairn_session_operator)
 DEFINE_TAKE(operator, CAIRN_SESSION_OPERATOR, struct cairn_session_operator)
+
+static void
+pack_nothing(struct cairn_writer *writer, const void *value)
+{
+    (void)writer;
+    (void)value;
+}
+
+cairn_err
+cairn_session_put_leave(struct cairn_session_writer *writer)
+{
+    return put(writer, CAIRN_SESSION_LEAVE, pack_nothing, NULL, NULL, 0);
+}
+
+cairn_err
+cairn_session_take_leave(const struct cairn_session_frame *frame)
+{
+    struct cairn_reader reader;
+    cairn_err err = open_payload(frame, CAIRN_SESSION_LEAVE, &reader);
+
+    return err ? err : cairn_reader_done(&reader);
+}

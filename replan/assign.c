@@ -8,7 +8,7 @@
 
 enum {
     PACKINGS = 6,
-    SEARCH_BUDGET = 800000, /* steps of all searches for places of the longest: some eight milliseconds */
+    SEARCH_BUDGET = 300000, /* steps of all searches for places of the longest: some three milliseconds */
     SEARCH_WORK = 100000,   /* of one at first, */
     SEARCH_GROWS = 3,       /* and so many times as many in each later round */
     PACKING_WORK = 20000    /* what filling up costs, in such steps */
@@ -133,22 +133,23 @@ take(const struct assigner *assigner, struct cairn_assignment *out)
 }
 
 /* The least time that a rule keeps, between the bound and where each sequence in turn goes to the pipeline that then ends
- * first. False where a sequence has no place. */
-static bool
+ * first. CAIRN_NOMEM. */
+static cairn_err
 find_packing(struct assigner *assigner, struct cairn_assignment *out)
 {
+    cairn_err err = CAIRN_OK;
     double low;
 
     if (!cairn_fill(assigner->filling, 0, 0, CAIRN_FILL_EARLY, assigner->chosen))
-        return false;
+        return CAIRN_INTERNAL; /* every sequence has a pipeline that takes it */
     take(assigner, out);
     /* Near the bound first: mostly that is enough, and where it is not the bound is raised, and the rest halved. */
     if (!is_near(out) && pack(assigner, out->bound_ms * (1 + VERY_NEAR)))
         take(assigner, out);
     if (!is_near(out))
-        cairn_assign_raise_bound(assigner->problem, assigner->sequences, out->step_ms / (1 + NEAR_ENOUGH), &out->bound_ms);
+        err = cairn_assign_raise_bound(assigner->problem, assigner->sequences, out->step_ms / (1 + NEAR_ENOUGH), &out->bound_ms);
     low = out->bound_ms;
-    for (uint32_t i = 0; i < PACKINGS && out->step_ms - low > NEAR_ENOUGH * low; i++) {
+    for (uint32_t i = 0; !err && i < PACKINGS && out->step_ms - low > NEAR_ENOUGH * low; i++) {
         double step_ms = i == 0 ? low * (1 + VERY_NEAR) : low + (out->step_ms - low) / 2;
 
         if (pack(assigner, step_ms))
@@ -156,7 +157,7 @@ find_packing(struct assigner *assigner, struct cairn_assignment *out)
         else
             low = step_ms;
     }
-    return true;
+    return err;
 }
 
 /* ---- the longest sequences ---- */
@@ -286,8 +287,8 @@ cairn_assign(const struct cairn_assign_problem *problem, struct cairn_assignment
     err = cairn_filling_create(problem, assigner.sequences, &assigner.filling);
     if (!err && problem->sequence_count > 0) {
         err = cairn_assign_bound_ms(problem, assigner.sequences, &made.bound_ms);
-        if (!err && !find_packing(&assigner, &made))
-            err = CAIRN_INTERNAL; /* every sequence has a pipeline that takes it */
+        if (!err)
+            err = find_packing(&assigner, &made);
         if (!err)
             err = settle_longest(&assigner, &made);
     }

@@ -21,8 +21,8 @@ CAIRN_MUST_CHECK cairn_err cairn_assign_bound_ms(const struct cairn_assign_probl
                                                  const struct cairn_sequence *sequences,
                                                  double *bound_ms);
 
-/* Raises a bound by the numbers of long sequences that there is room for, until it is enough. */
-void cairn_assign_raise_bound(const struct cairn_assign_problem *problem, const struct cairn_sequence *sequences, double enough_ms,
+/* Raises a bound by the numbers of long sequences that there is room for, until it is enough. CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_assign_raise_bound(const struct cairn_assign_problem *problem, const struct cairn_sequence *sequences, double enough_ms,
                               double *bound_ms);
 
 /* How a place is chosen among the pipelines with room, for one sequence after the other. */

@@ -24,7 +24,7 @@
 #define PRECISION 1e-6
 #define TIGHTENED_FIRST 0.01 /* by what (E) tries to raise the bound at first */
 #define TIGHTENED_TO 5e-4
-enum { DOUBLINGS_MAX = 400, STAGES_MAX = 512, PART_WAYS = 8 };
+enum { DOUBLINGS_MAX = 400, STAGES_MAX = 512, PART_WAYS = 12 };
 
 /* Pipelines of s equal, fastest groups of one size. */
 struct uniform {
@@ -364,7 +364,8 @@ out_of_reach_in_parts(const struct cairn_fleet *fleet, struct cairn_parts *parts
 static cairn_err
 tighten(const struct cairn_fleet *fleet, const struct cairn_stop *stop, double *step_ms)
 {
-    struct part_ways ways = {{{1, 2, 0}, {1, 2, 0.5}, {2, 2, 0.5}, {2, 2, 0}, {1, 1, 0.5}, {1, 3, 0}, {2, 3, 0}, {1, 3, 0.5}},
+    struct part_ways ways = {{{1, 2, 0}, {1, 2, 1}, {1, 2, 0.8125}, {1, 2, 0.5}, {1, 2, 0.1875}, {2, 2, 0.5}, {2, 2, 0}, {1, 1, 0.5}, {1, 3, 0},
+                               {2, 3, 0}, {1, 3, 0.5}, {1, 4, 0.375}},
                              {0}};
     struct cairn_parts *parts = NULL;
     double step = TIGHTENED_FIRST;

@@ -32,13 +32,6 @@ struct level {
     uint32_t price;  /* in units */
 };
 
-/* What some groups that fit a price add at most. */
-struct entry {
-    double adds; /* below 0: there are none */
-    uint32_t size_index;
-    uint32_t level; /* of the group that was added last; the others are those of the entry before */
-};
-
 /* A kind of group that may form. */
 struct kind {
     double layer_ms;
@@ -61,7 +54,7 @@ struct cairn_parts {
     double beyond_most; /* what owners may do beyond their price: more, and they cost half a part more */
     double beyond[2 * CAIRN_PARTS_MAX]; /* by the half parts of a micro-batch in their price: the most; below 0: there are none */
     struct level levels[CAIRN_PROBLEM_SIZES_MAX][LEVELS];
-    struct entry table[UNITS_MAX + 1][COVER + 1];
+    double table[UNITS_MAX + 1][COVER + 1]; /* what groups of a price that hold a part of the layers add at most; below 0: there are none */
 };
 
 /* Units are half parts, so that prices can be raised by less than a part. */
@@ -243,6 +236,24 @@ set_levels(struct cairn_parts *parts)
     return true;
 }
 
+/* One more group of a level than at a lower price. */
+static void
+add_level(const struct level *level, const double *from, double *to)
+{
+    const double adds = level->adds;
+    const uint32_t cover = level->cover < COVER ? level->cover : COVER;
+    double most = to[COVER];
+
+    for (uint32_t c = 0; c < COVER - cover; c++) {
+        double own = from[c] + adds;
+
+        to[c + cover] = own > to[c + cover] ? own : to[c + cover];
+    }
+    for (uint32_t c = COVER - cover; c <= COVER; c++)
+        most = from[c] + adds > most ? from[c] + adds : most;
+    to[COVER] = most;
+}
+
 /* For every sum of prices, and every part of the layers that is held, the most that dependents add. */
 static void
 fill_table(struct cairn_parts *parts)
@@ -251,7 +262,7 @@ fill_table(struct cairn_parts *parts)
 
     for (uint32_t i = 0; i <= units; i++)
         for (uint32_t c = 0; c <= COVER; c++)
-            parts->table[i][c] = (struct entry){i + c == 0 ? 0 : -1, 0, 0};
+            parts->table[i][c] = i + c == 0 ? 0 : -INFINITY;
     for (uint32_t size = 0; size < sizes; size++)
         for (uint32_t l = 1; l < LEVELS; l++) {
             const struct level *level = &parts->levels[size][l];
@@ -260,13 +271,7 @@ fill_table(struct cairn_parts *parts)
                 continue;
             parts->work_left -= (double)units * COVER;
             for (uint32_t i = level->price; i <= units; i++)
-                for (uint32_t c = 0; c <= COVER; c++) {
-                    const struct entry *from = &parts->table[i - level->price][c];
-                    struct entry *to = &parts->table[i][c + level->cover < COVER ? c + level->cover : COVER];
-
-                    if (from->adds >= 0 && from->adds + level->adds > to->adds)
-                        *to = (struct entry){from->adds + level->adds, size, l};
-                }
+                add_level(level, parts->table[i - level->price], parts->table[i]);
         }
 }
 
@@ -293,7 +298,7 @@ find_too_cheap(const struct cairn_parts *parts, uint32_t *price, uint32_t *cover
 
     for (uint32_t i = 1; i <= units * MICROBATCHES; i++)
         for (uint32_t c = 1; c <= COVER; c++) {
-            double adds = parts->table[i][c].adds;
+            double adds = parts->table[i][c];
 
             if (adds < 0)
                 continue;
@@ -307,27 +312,48 @@ find_too_cheap(const struct cairn_parts *parts, uint32_t *price, uint32_t *cover
     return false;
 }
 
-/* Raises the price of the group of an entry that adds most. */
-static void
+/* The level of one of the groups that an entry of the table is of, and in *before what the others hold. The same sum was made when the
+ * table was filled, so that it is found again to the bit; NULL: the entry is of no groups. */
+static struct level *
+find_level(struct cairn_parts *parts, uint32_t price, uint32_t cover, uint32_t *before)
+{
+    double adds = parts->table[price][cover];
+
+    for (uint32_t size = 0; size < parts->fleet->problem->size_count; size++)
+        for (uint32_t l = 1; l < LEVELS; l++) {
+            struct level *level = &parts->levels[size][l];
+            uint32_t first = cover > level->cover ? cover - level->cover : 0;
+            uint32_t last = cover == COVER ? COVER : first; /* all layers are held: perhaps they were before */
+
+            if (level->cover == 0 || level->price > price || (cover < level->cover && cover < COVER))
+                continue;
+            for (uint32_t c = first; c <= last; c++)
+                if (parts->table[price - level->price][c] + level->adds >= adds) {
+                    *before = c;
+                    return level;
+                }
+        }
+    return NULL;
+}
+
+/* Raises the price of the group of an entry that adds most. False where nothing is to be raised. */
+static bool
 raise_one(struct cairn_parts *parts, uint32_t price, uint32_t cover)
 {
     struct level *chosen = NULL;
 
-    while (price > 0 && parts->table[price][cover].adds >= 0) {
-        const struct entry *entry = &parts->table[price][cover];
-        struct level *level = &parts->levels[entry->size_index][entry->level];
-        uint32_t before = cover > level->cover ? cover - level->cover : 0;
-        uint32_t last = cover == COVER ? COVER : before; /* all layers are held: perhaps they were before */
+    while (price > 0) {
+        struct level *level = find_level(parts, price, cover, &cover);
 
+        if (!level)
+            break;
         if (!chosen || level->adds > chosen->adds)
             chosen = level;
         price -= level->price;
-        cover = before;
-        for (uint32_t c = before; c <= last; c++)
-            if (parts->table[price][c].adds > parts->table[price][cover].adds)
-                cover = c;
     }
-    chosen->price++;
+    if (chosen)
+        chosen->price++;
+    return chosen != NULL;
 }
 
 /* Faster groups of a size never cost less than slower ones: what the best grouping rests on. */
@@ -360,7 +386,8 @@ cairn_parts_set_prices(struct cairn_parts *parts, double step_ms, const struct c
             make_monotone(parts);
             return true;
         }
-        raise_one(parts, price, cover);
+        if (!raise_one(parts, price, cover))
+            return false;
     }
     return false;
 }

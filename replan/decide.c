@@ -10,7 +10,6 @@ enum {
     PATIENCE_MAX = 64
 };
 #define CHANGED 0.1      /* of a rate: below that it is noise. Five rounds in a row that scatter by 3 % leave it once in 10^17 */
-#define WORTH_WHILE 0.01 /* of a step: what gains less is nothing to act for */
 #define NEARLY 1.02      /* actions that lead to steps this near to the best are as good */
 
 struct device {
@@ -168,7 +167,7 @@ cairn_decider_weigh(struct cairn_decider *decider, uint32_t steps, double curren
 
         if (!(offers[i].step_ms < INFINITY) || !(offers[i].cost_ms < INFINITY))
             continue;
-        if (!(gained_ms > WORTH_WHILE * offers[i].step_ms)) {
+        if (!(gained_ms > CAIRN_DECIDER_WORTH_WHILE * offers[i].step_ms)) {
             decider->lost_ms[i] = 0; /* what was lost before is over */
             continue;
         }

@@ -34,6 +34,9 @@ struct cairn_offer {
     double cost_ms; /* training stands still for that long */
 };
 
+/* Of a step: what gains less is nothing to act for. */
+#define CAIRN_DECIDER_WORTH_WHILE 0.01
+
 struct cairn_decider;
 
 /* For devices by index, all of them healthy so far. CAIRN_NOMEM. The caller ends *out. */

@@ -31,12 +31,13 @@ cairn_detector_create(const struct cairn_topology *topology, uint32_t steps_in_f
     detector->calibrate = calloc((size_t)world * CAIRN_CALIBRATE_STEPS * CAIRN_KEPT, sizeof *detector->calibrate);
     detector->scratch = calloc((size_t)world * (CAIRN_CALIBRATE_STEPS + 1), sizeof *detector->scratch);
     detector->value = calloc(world, sizeof *detector->value);
+    detector->value_aside = calloc(world, sizeof *detector->value_aside);
     detector->pauses = calloc(world, sizeof *detector->pauses);
     detector->pauses_now = calloc((size_t)world * 2, sizeof *detector->pauses_now);
     detector->pipeline_common = calloc(topology->pipeline_count, sizeof *detector->pipeline_common);
     if (!detector->intakes || !detector->rank_step || !detector->seen || !detector->left_out || !detector->ranks ||
         !detector->now.compute_ns || !detector->now.aside_ns || !detector->now.work || !detector->now.wait_ns ||
-        !detector->calibrate || !detector->scratch || !detector->value || !detector->pauses || !detector->pauses_now ||
+        !detector->calibrate || !detector->scratch || !detector->value || !detector->value_aside || !detector->pauses || !detector->pauses_now ||
         !detector->pipeline_common) {
         cairn_detector_destroy(detector);
         return CAIRN_NOMEM;
@@ -98,6 +99,7 @@ cairn_detector_destroy(struct cairn_detector *detector)
     free(detector->calibrate);
     free(detector->scratch);
     free(detector->value);
+    free(detector->value_aside);
     free(detector->pauses);
     free(detector->pauses_now);
     free(detector->pipeline_common);

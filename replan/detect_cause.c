@@ -277,7 +277,7 @@ say(struct cairn_detector *detector, bool *open, const struct cause *cause)
 {
     struct cairn_verdict *verdict;
     uint32_t index, count = 0, rings = 0;
-    double size = 0, score = 0;
+    double score = 0;
     cairn_err err = cairn_verdicts_add(&detector->verdicts, CAIRN_SLOW_LINK, &index);
 
     if (err)
@@ -299,7 +299,6 @@ say(struct cairn_detector *detector, bool *open, const struct cause *cause)
             channel->said_step = detector->now.step;
         if (channel->said_step < verdict->detected_step)
             verdict->detected_step = channel->said_step;
-        size += channel->found.size;
         score = fmax(score, channel->found.score);
         count++;
         rings += channel->members > 2;
@@ -309,7 +308,7 @@ say(struct cairn_detector *detector, bool *open, const struct cause *cause)
     }
     cairn_list_sort(&verdict->links, 2);
     cairn_list_sort(&verdict->ranks, 1);
-    verdict->rate = exp(size / (count ? count : 1));
+    verdict->rate = cairn_detect_link_rate(detector, index);
     verdict->confidence = 1 - exp(-score / 2);
     if (cause->node != CAIRN_NODE_UNKNOWN) {
         if (!err)

@@ -13,8 +13,10 @@
 
 static const double score_min = 7, sigma_floor = 0.02;
 static const double warm_score_min = 4.5, together_score_min = 8; /* of one among several, and of those */
+static const double jump_of_noise = 0.954;  /* the median distance of two values, in their standard deviation */
+static const double end_sure_min = 12;     /* of an end, as the logarithm of how much likelier it is */
 static const double excess_min = 0.35;     /* over the class, from the first step on: ln(1.42) */
-enum { STEPS_MIN = 4, QUIET_STEPS = 8, ONSET_STEPS = 8, GATHER_STEPS = 3, CLASS_MIN = 4, NORMAL_STEPS_MAX = 256, CLASSES = 2 + 16 * 2 * 64 };
+enum { FEW_VALUES = 100, JUMPS_MIN = 12, STEPS_MIN = 4, QUIET_STEPS = 8, ONSET_STEPS = 8, GATHER_STEPS = 3, CLASS_MIN = 4, NORMAL_STEPS_MAX = 256, CLASSES = 2 + 16 * 2 * 64 };
 
 /* The least shift that counts: ln(1.3). */
 static const double size_min = 0.2624;
@@ -87,6 +89,7 @@ find_class(struct cairn_detector *detector, uint32_t class_index)
     for (uint32_t i = 0; i < detector->channel_count; i++)
         if (detector->channels[i].class_index == class_index && !isnan(detector->channels[i].normal))
             count += detector->channels[i].first_count;
+    detector->classes[class_index].values = count;
     detector->classes[class_index].sigma =
         isnan(spread) ? 1 : fmax(1.6 * (1 + 2 / sqrt(count)) * spread, sigma_floor);
     detector->classes[class_index].middle = class_quantile(detector, class_index, false, 0.35, CLASS_MIN);
@@ -121,29 +124,76 @@ refine(const struct cairn_detector *detector, struct cairn_channel *channel)
     channel->base += fmax(fmin(oldest, clip), -clip) / channel->normal_steps;
 }
 
+/*
+ * The noise of one step of a channel. Of a class of one or two channels the first steps may show too little of it by chance, and a job
+ * without anything wrong would be told of slow links again and again: there the channel's own later steps have a say. From one step to
+ * the next a slow channel stays what it is, so that a shift adds nothing.
+ */
+static double
+noise_of(const struct cairn_detector *detector, const struct cairn_channel *channel)
+{
+    const struct cairn_class *class = &detector->classes[channel->class_index];
+    uint32_t jumps = channel->shift.used > 0 ? channel->shift.used - 1 : 0;
+    float values[CAIRN_SHIFT_WINDOW];
+
+    if (class->values >= FEW_VALUES || jumps < JUMPS_MIN)
+        return class->sigma;
+    for (uint32_t i = 0; i < jumps; i++)
+        values[i] = (float)fabs(cairn_shift_value(&channel->shift, i) - cairn_shift_value(&channel->shift, i + 1));
+    return fmax(class->sigma, (double)cairn_quantile(values, jumps, 0.5) / jump_of_noise);
+}
+
+/* How much slower a hot channel is, as well as can be told: by all of its steps since the onset but the last `tail`, over all of
+ * those before it. */
+static void
+measure(const struct cairn_detector *detector, struct cairn_channel *channel, uint32_t tail)
+{
+    double sigma = noise_of(detector, channel);
+
+    if (tail < channel->found.steps)
+        channel->found.size = cairn_shift_height(&channel->shift, tail, channel->found.steps - tail, sigma) - channel->found.base;
+}
+
+double
+cairn_detect_link_rate(const struct cairn_detector *detector, uint32_t verdict)
+{
+    double sum = 0, weights = 0;
+
+    for (uint32_t i = 0; i < detector->channel_count; i++) {
+        const struct cairn_channel *channel = &detector->channels[i];
+        double sigma = detector->classes[channel->class_index].sigma, weight;
+        uint32_t steps = channel->found.steps < CAIRN_SHIFT_WINDOW ? channel->found.steps : CAIRN_SHIFT_WINDOW;
+
+        if (!channel->hot || channel->verdict != verdict)
+            continue;
+        weight = 1 / (sigma * sigma * (1.0 / steps + 1 / channel->found.base_values));
+        sum += weight * channel->found.size;
+        weights += weight;
+    }
+    return weights > 0 ? exp(sum / weights) : 1;
+}
+
 static void
 follow(struct cairn_detector *detector, struct cairn_channel *channel)
 {
-    double value = cairn_shift_value(&channel->shift, 0) - channel->base;
     bool others = false;
+    double sure;
+    uint32_t tail;
 
-    if (value >= channel->found.size / 3) {
-        channel->found.steps += 1 + channel->quiet_steps;
-        channel->found.size = cairn_shift_median(&channel->shift, channel->found.steps) - channel->base;
-        channel->quiet_steps = 0;
+    channel->found.steps++;
+    tail = cairn_shift_tail(&channel->shift, channel->found.base, channel->found.size, noise_of(detector, channel),
+                            channel->found.steps, &sure);
+    if (tail < QUIET_STEPS || sure < end_sure_min) {
+        measure(detector, channel, tail);
         return;
     }
-    if (++channel->quiet_steps < QUIET_STEPS)
-        return;
     channel->hot = false;
     for (uint32_t i = 0; i < detector->channel_count; i++)
         others |= detector->channels[i].hot && detector->channels[i].verdict == channel->verdict;
-    if (channel->verdict != UINT32_MAX && !others && channel->shift.used > QUIET_STEPS)
-        detector->verdicts.items[channel->verdict].until_step =
-            cairn_shift_step(&channel->shift, QUIET_STEPS);
+    if (channel->verdict != UINT32_MAX && !others && channel->shift.used > tail)
+        detector->verdicts.items[channel->verdict].until_step = cairn_shift_step(&channel->shift, tail);
     channel->verdict = UINT32_MAX;
     channel->excess = 0;
-    channel->quiet_steps = 0;
     cairn_shift_clear(&channel->shift);
 }
 
@@ -153,18 +203,13 @@ follow_rates(struct cairn_detector *detector)
 {
     for (uint32_t v = 0; v < detector->verdicts.count; v++) {
         struct cairn_verdict *verdict = &detector->verdicts.items[v];
-        double size = 0;
-        uint32_t count = 0;
+        double rate;
 
         if (verdict->kind != CAIRN_SLOW_LINK || verdict->until_step != CAIRN_STEP_NONE)
             continue;
-        for (uint32_t i = 0; i < detector->channel_count; i++)
-            if (detector->channels[i].hot && detector->channels[i].verdict == v) {
-                size += detector->channels[i].found.size;
-                count++;
-            }
-        if (count > 0)
-            verdict->rate = exp(size / count);
+        rate = cairn_detect_link_rate(detector, v);
+        if (rate > 1)
+            verdict->rate = rate;
     }
 }
 
@@ -172,6 +217,7 @@ static void
 heat(struct cairn_detector *detector, struct cairn_channel *channel)
 {
     channel->hot = true;
+    measure(detector, channel, 0);
     channel->said_step = CAIRN_STEP_NONE;
     channel->vague = false;
     if (!detector->links_pending) {
@@ -183,7 +229,7 @@ heat(struct cairn_detector *detector, struct cairn_channel *channel)
 static void
 judge(struct cairn_detector *detector, struct cairn_channel *channel)
 {
-    struct cairn_shift_limits limits = {.sigma = detector->classes[channel->class_index].sigma,
+    struct cairn_shift_limits limits = {.sigma = noise_of(detector, channel),
                                         .base = channel->base,
                                         .base_values = channel->normal_steps,
                                         .first_values = CAIRN_CALIBRATE_STEPS,

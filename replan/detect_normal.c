@@ -10,26 +10,54 @@
 #include <math.h>
 
 static const double common_share = 0.35, common_bias = 0.385;
+static const double pair_bias = 0.564;  /* sigmas by which the smaller of two values lies below their mean */
+static const double pair_spread = 1.43; /* sigmas in what is seen of them: half of the values over the smaller one are 0 */
+static const double few_spread = 0.6, few_deviation = 0.3; /* what is common of few is one of their values, or nearly: of k ranks that
+                                                              * vary for themselves the middle of the deviations is narrower by 1 + 0.6 / k
+                                                              * than their standard deviation, which is 1 - 0.3 / k */
 static const double sigma_floor = 0.005;
 static const double first_steps_gain = 1.08;
 static const double sends_gain = 0.95; /* of the noise at most is left where sends are read rightly */
-static const double pipeline_gain = 0.6;  /* of the noise must be left for it to be taken out */
+static const double pipeline_gain = 0.8;  /* of the noise at most is left where what pipelines vary by is taken out … */
+static const double pair_gain = 0.6;      /* … of pairs, of whose noise less is known */
 static const double spread_floor = 0.006; /* of healthy devices of one kind */
 static const double excess_min = 0.06;    /* over the peers, from the first step on */
-enum { STEPS_MIN = 4, PEERS_MIN = 3, PIPELINE_RANKS_MIN = 4 };
+enum { STEPS_MIN = 4, PEERS_MIN = 3, PIPELINE_RANKS_MIN = 4 /* else they are pairs, or nearly so */ };
 
-/* The quantile of value[] over ranks[count] that have one; 0 for too few. */
+/* True where pipelines have so few ranks that what is common of one can only be the smaller of two values. */
+static bool
+are_pairs(const struct cairn_topology *topology)
+{
+    return topology->pipeline_count * PIPELINE_RANKS_MIN > topology->world;
+}
+
+static double
+ranks_of_pipeline(const struct cairn_topology *topology)
+{
+    return (double)topology->world / topology->pipeline_count;
+}
+
+/* The share of the noise that may be left at most where what pipelines have in common is taken out. */
+static double
+gain_of(const struct cairn_topology *topology)
+{
+    return are_pairs(topology) ? pair_gain : pipeline_gain * (1 - few_deviation / ranks_of_pipeline(topology));
+}
+
+/* The quantile of value[] over ranks[count] that have one; NaN for too few. */
 static double
 common_of(struct cairn_detector *detector, const double *value, const uint32_t *ranks, uint32_t count,
-          double sigma)
+          double sigma, bool by_pipeline)
 {
     uint32_t known = 0;
 
     for (uint32_t i = 0; i < count; i++)
         if (!isnan(value[ranks[i]]))
             detector->scratch[known++] = (float)value[ranks[i]];
+    if (by_pipeline && known == 2)
+        return (double)fminf(detector->scratch[0], detector->scratch[1]) + pair_bias * sigma;
     if (known < PEERS_MIN)
-        return 0;
+        return (double)NAN;
     return (double)cairn_quantile(detector->scratch, known, common_share) + common_bias * sigma;
 }
 
@@ -44,12 +72,12 @@ cairn_detect_remove_common(struct cairn_detector *detector, double *value, bool 
         uint32_t begin = by_pipeline ? topology->pipeline_begin[group] : 0;
         uint32_t end = by_pipeline ? topology->pipeline_begin[group + 1] : topology->world;
         const uint32_t *ranks = topology->ranks_of_pipeline + begin;
-        double common = common_of(detector, value, ranks, end - begin, sigma);
+        double common = common_of(detector, value, ranks, end - begin, sigma, by_pipeline);
 
-        for (uint32_t i = 0; i < end - begin; i++)
-            value[ranks[i]] -= common;
+        for (uint32_t i = 0; i < end - begin && (by_pipeline || !isnan(common)); i++)
+            value[ranks[i]] -= common; /* of a pipeline without others to compare with nothing is known */
         if (by_pipeline)
-            detector->pipeline_common[group] = common;
+            detector->pipeline_common[group] = isnan(common) ? 0 : common;
     }
 }
 
@@ -78,24 +106,37 @@ cairn_detect_kept(const struct cairn_detector *detector, uint32_t block, uint32_
            ((size_t)block * CAIRN_CALIBRATE_STEPS + index) * detector->topology->world + rank;
 }
 
-double
-cairn_detect_deviation(const struct cairn_detector *detector, uint32_t rank, double compute, double aside)
+void
+cairn_detect_deviations(struct cairn_detector *detector, bool by_pipeline, double sigma)
 {
-    const struct cairn_rank_state *state = &detector->ranks[rank];
-    double value = compute - state->normal, other = aside - state->normal_aside;
+    uint32_t world = detector->topology->world;
+    double *value = detector->value, *other = detector->value_aside;
+    bool by_reading = detector->sends_unsure && by_pipeline && are_pairs(detector->topology);
 
-    return detector->sends_unsure && !isnan(value) ? fmin(value, other) : value; /* NaN is passed over */
+    for (uint32_t rank = 0; rank < world; rank++) {
+        value[rank] -= detector->ranks[rank].normal;
+        other[rank] -= detector->ranks[rank].normal_aside;
+        if (detector->sends_unsure && !by_reading && !isnan(value[rank])) /* NaN of the other is passed over */
+            value[rank] = fmin(value[rank], other[rank]);
+    }
+    cairn_detect_remove_common(detector, value, by_pipeline, sigma);
+    if (!by_reading)
+        return;
+    /* a rank of a pair whose wrong reading is low would make the other late */
+    cairn_detect_remove_common(detector, other, by_pipeline, sigma);
+    for (uint32_t rank = 0; rank < world; rank++)
+        value[rank] = isnan(value[rank]) ? value[rank] : fmin(value[rank], other[rank]);
 }
 
 void
 cairn_detect_first_values(struct cairn_detector *detector, uint32_t index, bool by_pipeline,
                           double sigma)
 {
-    for (uint32_t rank = 0; rank < detector->topology->world; rank++)
-        detector->value[rank] = cairn_detect_deviation(
-            detector, rank, (double)*cairn_detect_kept(detector, CAIRN_KEPT_COMPUTE, index, rank),
-            (double)*cairn_detect_kept(detector, CAIRN_KEPT_ASIDE, index, rank));
-    cairn_detect_remove_common(detector, detector->value, by_pipeline, sigma);
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
+        detector->value[rank] = (double)*cairn_detect_kept(detector, CAIRN_KEPT_COMPUTE, index, rank);
+        detector->value_aside[rank] = (double)*cairn_detect_kept(detector, CAIRN_KEPT_ASIDE, index, rank);
+    }
+    cairn_detect_deviations(detector, by_pipeline, sigma);
 }
 
 /* Robust standard deviation of all deviations of the first steps. */
@@ -121,6 +162,8 @@ first_sigma(struct cairn_detector *detector, bool by_pipeline)
     for (uint32_t i = 0; i < count; i++)
         all[i] = fabsf(all[i] - (float)middle);
     sigma = fmax(sigma, 1.4826 * (double)cairn_quantile(all, count, 0.5));
+    if (by_pipeline)
+        sigma *= are_pairs(detector->topology) ? pair_spread : 1 + few_spread / ranks_of_pipeline(detector->topology);
     /* the normals come from the same few steps, hence a little more */
     return fmax(first_steps_gain * (1 + 1 / sqrt(count)) * sigma, sigma_floor);
 }
@@ -143,14 +186,32 @@ own_sigma(struct cairn_detector *detector, uint32_t rank)
                : 0;
 }
 
-/* What the pipelines have in common does not tell their ranks' normals apart. */
+/* What the pipelines have in common does not tell their ranks' normals apart. Of pairs it is the mean: where one rank's normal is by
+ * chance too low, both ranks' deviations are wrong by half of that, each in its direction. */
 static void
 level_normals(struct cairn_detector *detector, double *normal)
 {
-    for (uint32_t rank = 0; rank < detector->topology->world; rank++)
+    const struct cairn_topology *topology = detector->topology;
+
+    for (uint32_t rank = 0; rank < topology->world; rank++)
         normal[rank] = detector->ranks[rank].normal;
-    if (detector->by_pipeline)
+    if (!detector->by_pipeline)
+        return;
+    if (!detector->by_pairs) {
         cairn_detect_remove_common(detector, normal, true, 0);
+        return;
+    }
+    for (uint32_t pipeline = 0; pipeline < topology->pipeline_count; pipeline++) {
+        const uint32_t *ranks = topology->ranks_of_pipeline + topology->pipeline_begin[pipeline];
+        uint32_t count = topology->pipeline_begin[pipeline + 1] - topology->pipeline_begin[pipeline];
+        double sum = 0;
+
+        for (uint32_t i = 0; i < count; i++)
+            sum += normal[ranks[i]];
+        for (uint32_t i = 0; i < count; i++)
+            normal[ranks[i]] -= sum / count;
+        detector->pipeline_common[pipeline] = isnan(sum) ? 0 : sum / count;
+    }
 }
 
 /*
@@ -183,7 +244,7 @@ join_peers(struct cairn_detector *detector, const double *normal, uint32_t stage
         if (topology->stage[rank] != stage || isnan(above))
             continue;
         if (above > fmax(excess_min, 5 * chance)) {
-            state->excess = above;
+            state->excess = detector->by_pairs ? 2 * above : above; /* half of it has gone into the pair's mean */
             continue;
         }
         state->base = (weight - 1) * above; /* values are relative to the rank's own median */
@@ -248,9 +309,10 @@ cairn_detect_learn_normals(struct cairn_detector *detector)
     detector->sigma = first_sigma(detector, false);
     sigma = first_sigma(detector, true);
     if (topology->pipeline_count > 1 &&
-        topology->pipeline_count * PIPELINE_RANKS_MIN <= topology->world &&
-        sigma < pipeline_gain * detector->sigma) {
+        topology->pipeline_count * 2 <= topology->world &&
+        sigma < gain_of(topology) * detector->sigma) {
         detector->by_pipeline = true;
+        detector->by_pairs = are_pairs(topology);
         detector->sigma = sigma;
     }
     for (uint32_t rank = 0; rank < topology->world; rank++) {

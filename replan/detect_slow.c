@@ -16,9 +16,12 @@
 static const double score_min = 7;
 static const double share_of_wait = 0.25;  /* of the culprit's delay that a victim waits longer */
 static const double jump_of_noise = 0.954; /* the median distance of two values, in their standard deviation */
+static const double jump_of_pairs = 0.554;  /* the same of what is over the smaller of two ranks' values, which often is 0 */
+static const double noise_of_pairs = 1.42; /* of the slow one over the other: both vary */
+static const double end_sure_min = 12;  /* of an end, as the logarithm of how much likelier it is */
 static const double growth_min = 1.5;   /* less may be chance */
 static const double growth_kept = 0.95; /* of it, from step to step, while old values are judged */
-enum { NOISE_RANKS_MIN = 3, NOISY_STEPS = 8, STEPS_MIN = 4, QUIET_STEPS = 6, WINDOW = CAIRN_SHIFT_WINDOW, NORMAL_STEPS_MAX = 256, LOAD_STEPS = 16 };
+enum { NOISE_RANKS_MIN = 3, STEPS_MIN = 4, QUIET_STEPS = 6, WINDOW = CAIRN_SHIFT_WINDOW, NORMAL_STEPS_MAX = 256, LOAD_STEPS = 16 };
 
 /* The least shift that counts: ln(1.06). */
 static const double size_min = 0.0583;
@@ -94,8 +97,8 @@ open_verdict(struct cairn_detector *detector, uint32_t rank, const struct cairn_
     verdict->rate = exp(found->size);
     verdict->confidence = confidence_of(found->score);
     state->verdict = index;
-    state->quiet_steps = 0;
     state->slow_steps = found->steps;
+    state->slow_base = found->base;
     err = cairn_list_add(&verdict->ranks, rank);
     return err ? err : find_victims(detector, rank, found->steps, verdict);
 }
@@ -105,25 +108,22 @@ static void
 follow(struct cairn_detector *detector, struct cairn_rank_state *state)
 {
     struct cairn_verdict *verdict = &detector->verdicts.items[state->verdict];
-    uint32_t steps = detector->noise_growth > growth_min ? NOISY_STEPS : 1; /* of single values nothing can be said there */
-    double value = cairn_shift_recent(&state->shift, steps) - state->base, size = log(verdict->rate);
+    double sigma = state->sigma * detector->noise_growth * (detector->by_pairs ? noise_of_pairs : 1), sure;
+    uint32_t tail;
 
-    if (value < size / 3) {
-        if (++state->quiet_steps < QUIET_STEPS)
-            return;
-        if (verdict->ranks.count == 1 || verdict->until_step == CAIRN_STEP_NONE)
-            verdict->until_step = state->shift.used > QUIET_STEPS
-                                      ? cairn_shift_step(&state->shift, QUIET_STEPS)
-                                      : verdict->since_step;
-        state->verdict = UINT32_MAX;
-        state->excess = 0;
-        cairn_shift_clear(&state->shift);
+    state->slow_steps++;
+    tail = cairn_shift_tail(&state->shift, state->slow_base, log(verdict->rate), sigma, state->slow_steps, &sure);
+    if (tail < QUIET_STEPS || sure < end_sure_min) {
+        if (verdict->ranks.count == 1 && tail < state->slow_steps)
+            verdict->rate = exp(cairn_shift_height(&state->shift, tail, state->slow_steps - tail, sigma) - state->slow_base);
         return;
     }
-    state->slow_steps += 1 + state->quiet_steps;
-    state->quiet_steps = 0;
-    if (verdict->ranks.count == 1)
-        verdict->rate = exp(cairn_shift_median(&state->shift, state->slow_steps) - state->base);
+    if (verdict->ranks.count == 1 || verdict->until_step == CAIRN_STEP_NONE)
+        verdict->until_step =
+            state->shift.used > tail ? cairn_shift_step(&state->shift, tail) : verdict->since_step;
+    state->verdict = UINT32_MAX;
+    state->excess = 0;
+    cairn_shift_clear(&state->shift);
 }
 
 static cairn_err
@@ -189,7 +189,8 @@ note_noise(struct cairn_detector *detector)
     if (detector->jump_count < CAIRN_JUMPS)
         return;
     memcpy(detector->scratch, detector->jumps, sizeof detector->jumps);
-    growth = (double)cairn_quantile(detector->scratch, CAIRN_JUMPS, 0.5) / (jump_of_noise * detector->sigma);
+    growth = (double)cairn_quantile(detector->scratch, CAIRN_JUMPS, 0.5) /
+             ((detector->by_pairs ? jump_of_pairs : jump_of_noise) * detector->sigma);
     if (growth > growth_min)
         detector->noise_growth = fmax(detector->noise_growth, growth);
 }
@@ -302,10 +303,11 @@ cairn_detect_ranks(struct cairn_detector *detector)
 
     if (!detector->calibrated)
         return keep_first(detector);
-    for (uint32_t rank = 0; rank < detector->topology->world; rank++)
-        detector->value[rank] = cairn_detect_deviation(
-            detector, rank, log_of(now, now->compute_ns, rank), log_of(now, now->aside_ns, rank));
-    cairn_detect_remove_common(detector, detector->value, detector->by_pipeline, detector->sigma);
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
+        detector->value[rank] = log_of(now, now->compute_ns, rank);
+        detector->value_aside[rank] = log_of(now, now->aside_ns, rank);
+    }
+    cairn_detect_deviations(detector, detector->by_pipeline, detector->sigma);
     note_noise(detector);
     push_values(detector, now->step);
     cairn_detect_count_pauses(detector);

@@ -50,8 +50,8 @@ struct cairn_rank_state {
     double excess;  /* how much the normal is above the peers' */
     double sigma;
     uint32_t verdict; /* index of its open verdict, UINT32_MAX */
-    uint32_t quiet_steps;
-    uint32_t slow_steps; /* of the open verdict */
+    uint32_t slow_steps; /* of the open verdict, */
+    double slow_base;    /* … and what is normal by all that stands before it */
 };
 
 /* A node of which every rank's pipeline lies on it. */
@@ -93,7 +93,6 @@ struct cairn_channel {
     uint32_t said_step; /* when it first was part of a verdict */
     bool vague;         /* a ring in a verdict that does not say which of its links is slow */
     uint32_t verdict;   /* UINT32_MAX */
-    uint32_t quiet_steps;
 };
 
 /* What is kept of a run of steps that were watched for uneven data and for pauses. */
@@ -109,6 +108,7 @@ struct cairn_watched {
 struct cairn_class {
     double sigma;  /* noise of one step; 0: to be found */
     double middle; /* of their normals; NaN where they are too few */
+    uint32_t values; /* that the noise is known from */
 };
 
 struct cairn_detector {
@@ -139,6 +139,7 @@ struct cairn_detector {
     bool sends_aside;  /* sends go on while their ranks compute */
     bool sends_unsure; /* that may or may not be: the computation is read both ways */
     bool by_pipeline; /* each pipeline's own common variation is taken out … */
+    bool by_pairs;    /* … and that is the smaller of two ranks' */
     double *pipeline_common;         /* [pipeline_count] … and was this in the last step */
     struct cairn_whole_node *wholes; /* [node_count] where by_pipeline, else NULL */
     double whole_sigma;
@@ -148,6 +149,7 @@ struct cairn_detector {
     double noise_growth; /* how much noisier all ranks are, or were a while ago, than in the first steps; 1 or more */
     float *scratch; /* [world] */
     double *value;  /* [world] */
+    double *value_aside; /* [world] the same by the other reading of sends */
 
     /* channels */
     struct cairn_channel *channels;
@@ -182,9 +184,9 @@ void cairn_detect_remove_common(struct cairn_detector *detector, double *value, 
 /* What a block keeps of a rank in the first step `index`. */
 float *cairn_detect_kept(const struct cairn_detector *detector, uint32_t block, uint32_t index,
                          uint32_t rank);
-/* How far a rank is from its normal, of logarithms of its computation; NaN where it is not known. */
-double cairn_detect_deviation(const struct cairn_detector *detector, uint32_t rank, double compute,
-                              double aside);
+/* From ln(computation / work) by both readings of sends, in detector->value and ->value_aside, to the deviations from the ranks' normals and
+ * from what is common, in detector->value; NaN where it is not known. */
+void cairn_detect_deviations(struct cairn_detector *detector, bool by_pipeline, double sigma);
 /* The deviations of the kept first step `index`, in detector->value. */
 void cairn_detect_first_values(struct cairn_detector *detector, uint32_t index, bool by_pipeline,
                                double sigma);
@@ -202,6 +204,8 @@ CAIRN_MUST_CHECK cairn_err cairn_detect_nodes(struct cairn_detector *detector, b
 /* detect_link.c */
 CAIRN_MUST_CHECK cairn_err cairn_detect_links(struct cairn_detector *detector);
 CAIRN_MUST_CHECK cairn_err cairn_detect_links_finish(struct cairn_detector *detector);
+/* How much longer the hot channels of a verdict take than normal, each weighted by how well that is known; 1 without any. */
+double cairn_detect_link_rate(const struct cairn_detector *detector, uint32_t verdict);
 /* detect_cause.c: says what makes the hot channels slow that no verdict explains yet. */
 CAIRN_MUST_CHECK cairn_err cairn_detect_link_causes(struct cairn_detector *detector);
 /* detect_structure.c */

@@ -1,6 +1,7 @@
 /* replan/ledger.c - the verdicts on a running job; see ledger.h. */
 #include "replan/ledger.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -193,11 +194,30 @@ merge_lasting(struct cairn_ledger *ledger, const struct cairn_verdict *verdict, 
         said(context, entry, change);
 }
 
+/* How a verdict ended. While one rank is waited for nobody can tell a pause from a hang, so that what was said is taken back here. */
+static void
+tell_end(const struct cairn_ledger_entry *entry, uint64_t wall_ns, char *out, size_t out_bytes)
+{
+    bool is_hang = entry->kind == CAIRN_HANG_COMPUTE || entry->kind == CAIRN_HANG_LINK;
+    uint64_t lasted_s = wall_ns > entry->opened_wall_ns ? (wall_ns - entry->opened_wall_ns) / 1000000000 : 0;
+
+    if (!is_hang)
+        snprintf(out, out_bytes, "it is over");
+    else if (entry->evidence_kinds & CAIRN_EVIDENCE_PROCESS)
+        snprintf(out, out_bytes, "its process goes on");
+    else if (entry->returns > 0)
+        snprintf(out, out_bytes, "it went on by itself: a pause, no hang");
+    else
+        snprintf(out, out_bytes, "it went on by itself %" PRIu64 " s after this was said: a pause, no hang", lasted_s);
+}
+
 /* A verdict that the detector has ended. One that was never seen to last is not worth an entry. */
 static void
 merge_ended(struct cairn_ledger *ledger, const struct cairn_verdict *verdict, uint64_t run, uint64_t wall_ns, bool *touched,
             cairn_ledger_change_fn *said, void *context)
 {
+    char why[CAIRN_LEDGER_WHY_BYTES];
+
     for (uint32_t i = 0; i < ledger->count; i++) {
         struct cairn_ledger_entry *entry = &ledger->entries[i];
 
@@ -205,7 +225,8 @@ merge_ended(struct cairn_ledger *ledger, const struct cairn_verdict *verdict, ui
             entry->run_since_step != verdict->since_step || !same_cause(entry, verdict))
             continue;
         touched[i] = true;
-        close_entry(ledger, entry, verdict->until_step, wall_ns, "it is over", said, context);
+        tell_end(entry, wall_ns, why, sizeof why);
+        close_entry(ledger, entry, verdict->until_step, wall_ns, why, said, context);
     }
 }
 

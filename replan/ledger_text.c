@@ -170,6 +170,12 @@ cairn_ledger_advise(const struct cairn_ledger *ledger, const struct cairn_ledger
         say(&text, "look at the counters of errors and the speed of the links' ports, and at what else uses them");
         return;
     case CAIRN_HANG_COMPUTE:
+        if (!(entry->evidence_kinds & CAIRN_EVIDENCE_PROCESS))
+            say(&text, "a rank that saves or evaluates while the others wait looks the same until it goes on; ");
+        say(&text, "look at what these processes do (py-spy dump, a debugger, the kernel's log)");
+        if (proposed)
+            say(&text, "; end the job, exchange the rank, and resume");
+        break;
     case CAIRN_CRASH:
         say(&text, "look at what these processes do (py-spy dump, a debugger, the kernel's log)");
         if (proposed)

@@ -1,4 +1,4 @@
-/* replan/live.c - the analysis of a job while it trains; see live.h. */
+/* replan/live.c - the analysis of a job while it trains: reports in, and when a detector begins anew; see live.h. */
 #include "replan/live_state.h"
 
 #include <stdlib.h>
@@ -7,16 +7,9 @@
 enum {
     USED_STEPS_MIN = 4,      /* of a communicator before it counts */
     PARTIAL_STEPS_MIN = 20,  /* … where not all of its ranks report, and nothing else has begun */
-    STEPS_IN_FLIGHT_MAX = 256, /* by which reports of different nodes may be apart */
-    CONFIRM_STEPS = 24,      /* within which a new run must say what an older one has said */
-    VERDICTS_MAX = 256       /* of one run, those that ended included */
+    STEPS_IN_FLIGHT_MAX = 256 /* by which reports of different nodes may be apart */
 };
 static const uint64_t silent_ns = 10000000000; /* after which a rank is not waited for */
-static const uint64_t confirm_ns = 150000000000; /* the same of a job without steps: above all waits that are no hang */
-static const uint64_t away_ns = 5000000000;  /* whoever has not looked for longer was stopped himself */
-static const uint64_t absent_ns = 30000000000; /* after which verdicts on a job that nobody reports of are closed */
-
-#define RUN_NONE 0 /* no detector's */
 
 cairn_err
 cairn_live_create(const struct cairn_live_options *options, struct cairn_live **out)
@@ -31,8 +24,8 @@ cairn_live_create(const struct cairn_live_options *options, struct cairn_live **
     return CAIRN_OK;
 }
 
-static void
-end_run(struct cairn_live *live)
+void
+live_end_run(struct cairn_live *live)
 {
     cairn_detector_destroy(live->detector);
     cairn_topology_destroy(live->topology);
@@ -53,7 +46,7 @@ cairn_live_destroy(struct cairn_live *live)
 {
     if (!live)
         return;
-    end_run(live);
+    live_end_run(live);
     live_hang_forget(live);
     live_comms_fini(&live->comms);
     free_ranks(live);
@@ -65,7 +58,7 @@ begin_run(struct cairn_live *live)
 {
     cairn_err err;
 
-    end_run(live);
+    live_end_run(live);
     live->is_due = false;
     live->run++;
     live->runs++;
@@ -73,7 +66,7 @@ begin_run(struct cairn_live *live)
     if (!err)
         err = cairn_detector_create(live->topology, STEPS_IN_FLIGHT_MAX, &live->detector);
     if (err) {
-        end_run(live);
+        live_end_run(live);
         live->is_due = true; /* tried again with the next step */
         return err;
     }
@@ -106,7 +99,7 @@ adopt_world(struct cairn_live *live, uint32_t world, uint64_t wall_ns)
     if (live->world != 0)
         cairn_ledger_close_others(live->options.ledger, ++live->run, wall_ns, "a job of another size has taken its place",
                                   live->options.said, live->options.context);
-    end_run(live);
+    live_end_run(live);
     live_hang_forget(live);
     live_comms_fini(&live->comms);
     free_ranks(live);
@@ -132,7 +125,7 @@ adopt_rank(struct cairn_live *live, uint32_t node, const struct cairn_report *re
     if (!replaces)
         return;
     live_comms_leave(&live->comms, report->rank);
-    end_run(live);
+    live_end_run(live);
     live_hang_forget(live);
     live->run++;
     live->newest_step = 0;
@@ -271,6 +264,7 @@ take_standing(struct cairn_live *live, const struct cairn_report *report)
 
     live->ranks[report->rank].presence = report->presence;
     live->ranks[report->rank].is_idle = says_little(report);
+    live->ranks[report->rank].has_died = report->has_died;
     live_take_quiet(&live->ranks[report->rank], report);
     if (!live->detector || says_little(report))
         return; /* of no operations that a detector has seen */
@@ -340,153 +334,6 @@ cairn_live_take(struct cairn_live *live, uint32_t node, const struct cairn_repor
         err = live_take_counts(rank, report);
         break;
     }
-    return err;
-}
-
-/* ---- verdicts ---- */
-
-static bool
-process_seen(const struct cairn_live *live, const struct cairn_verdict *verdict)
-{
-    for (uint32_t i = 0; i < verdict->ranks.count; i++)
-        if (live->ranks[verdict->ranks.items[i]].presence != CAIRN_PRESENCE_RUNS)
-            return true;
-    return false;
-}
-
-static uint32_t
-evidence_of(const struct cairn_live *live, const struct cairn_verdict *verdict)
-{
-    uint32_t waiting = verdict->victims.count > 0 ? CAIRN_EVIDENCE_WAITING : 0;
-
-    switch (verdict->kind) {
-    case CAIRN_SLOW_COMPUTE:
-    case CAIRN_SLOW_NODE:
-        return CAIRN_EVIDENCE_COMPUTE | waiting;
-    case CAIRN_SLOW_LINK:
-        return CAIRN_EVIDENCE_TRANSFER | waiting;
-    case CAIRN_HANG_COMPUTE:
-    case CAIRN_HANG_LINK:
-    case CAIRN_CRASH:
-        return CAIRN_EVIDENCE_PROGRESS | (process_seen(live, verdict) ? CAIRN_EVIDENCE_PROCESS : 0);
-    case CAIRN_STRUCTURAL:
-        break;
-    }
-    return CAIRN_EVIDENCE_COMPUTE;
-}
-
-/* True while the detector says that something hangs: it sees more than counts do. */
-static bool
-detector_says_hang(const struct cairn_verdicts *verdicts)
-{
-    for (uint32_t i = 0; i < verdicts->count; i++)
-        if (verdicts->items[i].kind >= CAIRN_HANG_COMPUTE && verdicts->items[i].kind <= CAIRN_CRASH &&
-            verdicts->items[i].until_step == CAIRN_STEP_NONE)
-            return true;
-    return false;
-}
-
-/* What the detector says, and what counts show. */
-static cairn_err
-merge(struct cairn_live *live, uint64_t wall_ns)
-{
-    static const struct cairn_verdicts none;
-    const struct cairn_verdicts *verdicts = live->detector ? cairn_detector_verdicts(live->detector) : &none;
-    struct cairn_verdicts all = {.items = malloc((verdicts->count + 1) * sizeof *all.items), .count = verdicts->count};
-    uint32_t *kinds = malloc((verdicts->count + 1) * sizeof *kinds);
-    bool is_merged = all.items && kinds;
-
-    if (is_merged) {
-        if (all.count > 0)
-            memcpy(all.items, verdicts->items, all.count * sizeof *all.items);
-        if (live->hang.is_said && !detector_says_hang(verdicts))
-            all.items[all.count++] = live->hang.verdict; /* borrowed, as the others are */
-        for (uint32_t i = 0; i < all.count; i++)
-            kinds[i] = evidence_of(live, &all.items[i]);
-        cairn_ledger_merge(live->options.ledger, &all, kinds, live->run, wall_ns, live->options.said, live->options.context);
-    }
-    free(kinds);
-    free(all.items);
-    return is_merged ? CAIRN_OK : CAIRN_NOMEM;
-}
-
-/* Time in which nobody looked is nobody's silence: reports of it may still be waiting. */
-static void
-forgive_absence(struct cairn_live *live, uint64_t now_ns)
-{
-    uint64_t since_ns = live->checked_ns > 0 && now_ns > live->checked_ns + away_ns ? now_ns - live->checked_ns : 0;
-
-    live->checked_ns = now_ns;
-    for (uint32_t rank = 0; since_ns > 0 && rank < live->world; rank++) {
-        uint64_t heard_ns = live->ranks[rank].heard_ns + since_ns;
-
-        live->ranks[rank].heard_ns = heard_ns < now_ns ? heard_ns : now_ns;
-    }
-}
-
-/* Closes the verdicts on a job that is no more. False: it goes on. */
-static bool
-has_ended(struct cairn_live *live, uint64_t now_ns, uint64_t wall_ns)
-{
-    bool gone = false;
-
-    if (live->present_ns == 0)
-        live->present_ns = now_ns;
-    for (uint32_t i = 0; i < live->world; i++) {
-        const struct live_rank *rank = &live->ranks[i];
-
-        gone |= rank->known && rank->presence == CAIRN_PRESENCE_GONE;
-        if (rank->known && rank->presence != CAIRN_PRESENCE_GONE && now_ns <= rank->heard_ns + silent_ns) {
-            live->present_ns = now_ns;
-            return false;
-        }
-    }
-    if (!gone && now_ns <= live->present_ns + absent_ns)
-        return false;
-    if (live->detector)
-        end_run(live); /* a further report of use begins another */
-    live_hang_forget(live);
-    cairn_ledger_close_others(live->options.ledger, RUN_NONE, wall_ns, "its trainers have ended, or are not seen any more",
-                              live->options.said, live->options.context);
-    return true;
-}
-
-/* True once the present analysis has seen enough to say what an earlier one said. */
-static bool
-may_confirm(struct cairn_live *live, uint64_t now_ns)
-{
-    struct cairn_detector_summary summary;
-
-    if (live->begun_ns == 0)
-        live->begun_ns = now_ns;
-    if (!live->detector) /* in a job that names no steps */
-        return now_ns > live->begun_ns + confirm_ns && live->newest_step == 0 && !live->hang.is_said;
-    cairn_detector_summarize(live->detector, &summary);
-    return summary.steps >= CONFIRM_STEPS;
-}
-
-cairn_err
-cairn_live_check(struct cairn_live *live, uint64_t now_ns, uint64_t wall_ns)
-{
-    cairn_err err;
-
-    forgive_absence(live, now_ns);
-    if (has_ended(live, now_ns, wall_ns))
-        return CAIRN_OK;
-    for (uint32_t rank = 0; live->detector && rank < live->world; rank++)
-        if (live_is_silent(&live->ranks[rank], now_ns) || (live->ranks[rank].is_idle && !live->ranks[rank].has_steps))
-            cairn_detector_leave_out(live->detector, rank);
-    err = live_hang_check(live, now_ns);
-    if (!err && live->detector)
-        err = cairn_detector_check_hangs(live->detector);
-    if (!err && (live->detector || live->hang.is_said))
-        err = merge(live, wall_ns);
-    if (may_confirm(live, now_ns))
-        cairn_ledger_close_others(live->options.ledger, live->run, wall_ns,
-                                  "the analysis that began since does not confirm it", live->options.said,
-                                  live->options.context);
-    if (live->detector && cairn_detector_verdicts(live->detector)->count > VERDICTS_MAX)
-        live->is_due = true;
     return err;
 }
 

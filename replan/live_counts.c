@@ -139,13 +139,14 @@ has_entered(const struct live_look *look, uint32_t rank, const struct cairn_repo
 
 /* ---- one communicator ---- */
 
-/* True where a process that is gone has entered all that somebody else has: it may have finished, while the other saves. */
+/* True where a process that is gone has entered all that somebody else has: it may have finished, while the other saves. One that
+ * has not said that it leaves has not. */
 static bool
 may_have_finished(const struct live_look *look, uint32_t rank, const struct cairn_report_count *count, uint64_t needed)
 {
     const struct live_rank *gone = rank_of(look, rank);
 
-    return gone->presence == CAIRN_PRESENCE_GONE && count && count->is_known && count->count >= needed &&
+    return gone->presence == CAIRN_PRESENCE_GONE && !gone->has_died && count && count->is_known && count->count >= needed &&
            gone->progress->entered == gone->progress->counted;
 }
 

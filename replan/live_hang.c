@@ -6,12 +6,13 @@
  * wait for those with less, whatever they do. Who is waited for and waits for nobody is the cause; who is waited for and waits
  * himself is a victim. Where the causes are all members of a communicator, and have entered the same operation of it last, it is that
  * which does not end. Otherwise a transfer that has stopped with everybody in it is only seen where the device was looked at: equal
- * counts are what a job looks like, too, that loads data, or saves.
+ * counts are what a job looks like, too, that loads data, or saves. A process that has died is missed at equal counts as well: its
+ * node knows that it has not left its session as one that finishes does.
  *
  * Only lanes count that a rank has used shortly before it fell quiet: a communicator that was given up with unequal counts
  * is nobody's reason to wait. Where a member is not known, moves, or lost records, its communicator says nothing but that its members may
  * wait for that one. Counts of different communicators are never compared. A process that is gone and has entered all that others have may
- * have finished, while another saves what came of it: it is missed only where an operation was seen to begin and not to end.
+ * have finished, while another saves what came of it: unless it has died it is missed only where an operation was seen to begin and not to end.
  */
 #include "replan/live_counts.h"
 
@@ -93,7 +94,11 @@ say_dead(const struct live_look *look, struct cairn_verdict *verdict)
     verdict->confidence = sure_behind;
     tell_others(verdict->ranks.count, others, sizeof others);
     snprintf(verdict->evidence, sizeof verdict->evidence,
-             "rank %" PRIu32 "%s is gone or not heard of any more, and those that have entered operations with it have waited for %.1f s",
+             look->live->ranks[verdict->ranks.items[0]].has_died
+                 ? "the process of rank %" PRIu32 "%s has ended without a word, and those that have entered operations with it have waited "
+                   "for %.1f s"
+                 : "rank %" PRIu32 "%s is gone or not heard of any more, and those that have entered operations with it have waited for "
+                   "%.1f s",
              verdict->ranks.items[0], others, look->waited_ns / 1e9);
     return list_ranks(look, LIVE_WAITS | LIVE_DEAD, LIVE_WAITS, &verdict->victims);
 }

@@ -1,7 +1,8 @@
 /*
  * replan/live_state.h - what the files of the live analysis share.
  *
- *   live.c       reports in, verdicts out, and when a detector begins anew
+ *   live.c       reports in, and when a detector begins anew
+ *   live_verdicts.c verdicts out, and when they are over
  *   live_comms.c which communicators there are, who is in them, and what that says of the job's shape
  *   live_counts.c, live_hang.c  who has stopped, from counts of operations
  */
@@ -55,6 +56,7 @@ struct live_rank {
     bool known;
     bool has_steps; /* it has reported one */
     bool is_idle;   /* it said last that it lives, and nothing else */
+    bool has_died;  /* it is gone, and cannot have finished */
     uint32_t node;
     uint64_t attachment;
     uint64_t heard_ns;
@@ -86,6 +88,7 @@ struct cairn_live {
 /* ---- live.c ---- */
 /* True for a rank that is not heard of any more. */
 bool live_is_silent(const struct live_rank *rank, uint64_t now_ns);
+void live_end_run(struct cairn_live *live); /* of the detector, where there is one */
 
 /* ---- live_counts.c ---- */
 void live_progress_destroy(struct live_progress *progress); /* NULL is allowed */

@@ -14,6 +14,7 @@
 #define ERRORS_OFF 3.0   /* or less than so many standard errors */
 #define RATE_STEPS 100.0 /* rates are rounded to hundredths */
 #define RATE_MIN 0.01
+#define NEAR 0.1 /* of a stage's time: that near to it the fit says something of the stage */
 
 static int
 ascending(const void *left, const void *right)
@@ -127,6 +128,77 @@ fit_layers(struct cairn_problem *problem, const struct cairn_stage_sample *sampl
     *fit = (struct cairn_fit){sqrt(sum / count), count};
 }
 
+/* Whether every coefficient takes one sample: then any times fit, also those of slow devices. */
+static bool
+fits_anything(const struct cairn_stage_sample *samples, uint32_t count, const struct cairn_fit *fit)
+{
+    bool any_first = false, any_last = false;
+
+    for (uint32_t i = 0; i < count; i++) {
+        any_first |= samples[i].first;
+        any_last |= samples[i].last;
+    }
+    return fit->used <= 1u + any_first + any_last;
+}
+
+/* Fits the times of layers and of the vocabulary, or of layers alone where the vocabulary cannot be told. times[count]: scratch. */
+static cairn_err
+fit_times(struct cairn_problem *problem, const struct cairn_stage_sample *samples, double *times, struct cairn_profiled *profiled,
+          struct cairn_fault *fault)
+{
+    const double embed_layers = problem->embed_layers, head_layers = problem->head_layers;
+    cairn_err err = cairn_fit_stages(samples, profiled->stages, problem, &profiled->fit, fault);
+
+    if (err == CAIRN_INVAL || (!err && fits_anything(samples, profiled->stages, &profiled->fit))) {
+        problem->embed_layers = embed_layers;
+        problem->head_layers = head_layers;
+        fit_layers(problem, samples, profiled->stages, times, &profiled->fit);
+        profiled->vocabulary_kept = true;
+        err = CAIRN_OK;
+    }
+    for (uint32_t i = 0; !err && i < profiled->stages; i++)
+        profiled->near_stages += fabs(problem->layer_ms * sample_layers(problem, &samples[i]) / samples[i].ms - 1) < NEAR;
+    if (!err && 2 * profiled->near_stages < profiled->stages) {
+        (void)snprintf(fault->text, sizeof(fault->text),
+                       "the times of %" PRIu32 " of %" PRIu32 " stages are more than 10 %% off any fit: layers and slow devices cannot be told "
+                       "apart; take the timing of a plan with more than one device per stage, or with the vocabulary's weight in the problem",
+                       profiled->stages - profiled->near_stages, profiled->stages);
+        err = CAIRN_INVAL;
+    }
+    return err;
+}
+
+/* What the measurement leaves open. */
+static void
+find_open(const struct cairn_problem *problem, const struct cairn_load *loads, struct cairn_profiled *profiled)
+{
+    const struct cairn_plan *plan = problem->current;
+    uint32_t firsts = 0, lasts = 0, measured_alive = 0, alive = 0;
+
+    for (uint32_t i = 0; i < plan->pipeline_count; i++) {
+        const struct cairn_plan_pipeline *pipeline = &plan->pipelines[i];
+
+        for (uint32_t j = 0; j < pipeline->stage_count; j++) {
+            const struct cairn_plan_stage *stage = &plan->stages[pipeline->first_stage + j];
+
+            for (uint32_t k = 0; k < stage->device_count; k++) {
+                uint64_t id = plan->devices[stage->first_device + k];
+
+                if (!(loads[id].compute_ns > 0) || isinf(loads[id].compute_ns))
+                    continue;
+                firsts += j == 0;
+                lasts += j + 1 == pipeline->stage_count;
+                measured_alive += problem->devices[cairn_problem_device_find(problem, id)].rate > 0;
+            }
+        }
+    }
+    for (uint32_t i = 0; i < problem->device_count; i++)
+        alive += problem->devices[i].rate > 0;
+    profiled->kept_devices = alive - measured_alive;
+    profiled->first_open = !profiled->vocabulary_kept && firsts == 1;
+    profiled->last_open = !profiled->vocabulary_kept && lasts == 1;
+}
+
 /* Each measured device's time over what its stage takes at rate 1. */
 static uint32_t
 set_rates(struct cairn_problem *problem, const struct cairn_load *loads)
@@ -182,13 +254,9 @@ cairn_profile_take(struct cairn_problem *problem, const struct cairn_load *loads
         err = CAIRN_INVAL;
     }
     if (!err)
-        err = cairn_fit_stages(samples, profiled.stages, problem, &profiled.fit, fault);
-    if (err == CAIRN_INVAL && profiled.stages > 0) {
-        fit_layers(problem, samples, profiled.stages, times, &profiled.fit);
-        profiled.vocabulary_kept = true;
-        err = CAIRN_OK;
-    }
+        err = fit_times(problem, samples, times, &profiled, fault);
     if (!err) {
+        find_open(problem, loads, &profiled);
         profiled.slow_devices = set_rates(problem, loads);
         *out = profiled;
     }

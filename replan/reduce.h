@@ -64,6 +64,9 @@ void cairn_reduce_begin_late(struct cairn_reduce *reduce);
  * nobody else could tell that from an end; so it is where this reader began late and the rank has done nothing since. */
 void cairn_reduce_stand(struct cairn_reduce *reduce, enum cairn_presence presence, uint64_t now_ns);
 
+/* The rank's process ends, or has ended, without having said that it would: standings say so once it is gone. */
+void cairn_reduce_die(struct cairn_reduce *reduce);
+
 /* Emits MEMBER of every communicator, and forgets what was said of the rank's standing: for somebody who has heard nothing yet. */
 void cairn_reduce_announce(struct cairn_reduce *reduce);
 

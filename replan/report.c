@@ -137,6 +137,7 @@ static void
 pack_standing(const struct cairn_report *report, struct cairn_writer *writer)
 {
     cairn_write_u8(writer, (uint8_t)report->presence);
+    cairn_write_u8(writer, report->has_died);
     cairn_write_u64(writer, report->life_ns);
     cairn_write_u64(writer, report->quiet_ns);
     cairn_write_u64(writer, report->entered);
@@ -156,6 +157,9 @@ unpack_standing(struct cairn_reader *reader, struct cairn_report *out)
     if (presence < CAIRN_PRESENCE_RUNS || presence > CAIRN_PRESENCE_GONE)
         reader->failed = true;
     out->presence = (enum cairn_presence)presence;
+    out->has_died = read_bool(reader);
+    if (out->has_died && presence != CAIRN_PRESENCE_GONE)
+        reader->failed = true;
     out->life_ns = cairn_read_u64(reader);
     out->quiet_ns = cairn_read_u64(reader);
     out->entered = cairn_read_u64(reader);

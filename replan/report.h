@@ -92,6 +92,7 @@ struct cairn_report {
 
     /* STANDING */
     enum cairn_presence presence;
+    bool has_died; /* it is gone, and has not said that it would be: it cannot have finished */
     uint64_t life_ns; /* the last sign of life */
     uint64_t quiet_ns; /* for how long nothing of it has begun or ended, 0: less than two seconds */
     uint32_t open_count;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const double clip_sigmas = 4, clip_sizes = 2;
+static const double clip_sigmas = 4, clip_sizes = 2, height_sigmas = 2;
 
 void
 cairn_shift_push(struct cairn_shift *shift, uint32_t step, double value)
@@ -94,6 +94,52 @@ base_before(const struct cairn_shift_limits *limits, double sum, uint32_t count)
     return base;
 }
 
+double
+cairn_shift_height(const struct cairn_shift *shift, uint32_t skip, uint32_t count, double sigma)
+{
+    double reach = height_sigmas * sigma, middle, sum = 0;
+    float values[CAIRN_SHIFT_WINDOW];
+
+    if (skip >= shift->used || count == 0)
+        return 0;
+    if (count > shift->used - skip)
+        count = shift->used - skip;
+    for (uint32_t i = 0; i < count; i++)
+        values[i] = (float)cairn_shift_value(shift, skip + i);
+    middle = (double)cairn_quantile(values, count, 0.5);
+    for (uint32_t i = 0; i < count; i++)
+        sum += fmax(fmin((double)values[i] - middle, reach), -reach);
+    return middle + sum / count;
+}
+
+uint32_t
+cairn_shift_tail(const struct cairn_shift *shift, double base, double size, double sigma, uint32_t steps, double *sure)
+{
+    double sum = 0, best = 0;
+    uint32_t tail = 0;
+
+    for (uint32_t n = 1; n <= steps && n <= shift->used; n++) {
+        sum += fmax(fmin(base + size / 2 - cairn_shift_value(shift, n - 1), size), -size);
+        if (sum > best) {
+            best = sum;
+            tail = n;
+        }
+    }
+    *sure = best * size / (sigma * sigma);
+    return tail;
+}
+
+/* The base with what stands before the last `steps` values. */
+static struct base
+base_at(const struct cairn_shift *shift, const struct cairn_shift_limits *limits, uint32_t steps, double clip)
+{
+    double sum = 0;
+
+    for (uint32_t n = steps; n < shift->used; n++)
+        sum += fmin(cairn_shift_value(shift, n) - limits->base, clip);
+    return base_before(limits, sum, shift->used - steps);
+}
+
 bool
 cairn_shift_find(const struct cairn_shift *shift, const struct cairn_shift_limits *limits,
                  struct cairn_shift_found *found)
@@ -101,6 +147,7 @@ cairn_shift_find(const struct cairn_shift *shift, const struct cairn_shift_limit
     double clip = fmax(clip_sigmas * limits->sigma, clip_sizes * limits->size_min);
     double sum = 0, whole = 0, best = 0;
     uint32_t best_steps = 0;
+    struct base before;
 
     if (shift->used < limits->steps_min || cairn_shift_recent(shift, limits->steps_min) <= limits->base)
         return false;
@@ -127,6 +174,9 @@ cairn_shift_find(const struct cairn_shift *shift, const struct cairn_shift_limit
     while (best_steps > 1 &&
            cairn_shift_value(shift, best_steps - 1) - limits->base < latest / 2)
         best_steps--;
+    before = base_at(shift, limits, best_steps, clip);
+    found->base = before.value;
+    found->base_values = before.values;
     found->score = best;
     found->steps = best_steps;
     found->size = cairn_shift_median(shift, best_steps) - limits->base;

@@ -36,7 +36,8 @@ struct cairn_shift_limits {
 
 struct cairn_shift_found {
     double score;
-    double size; /* lower median of the shifted values */
+    double size; /* lower median of the shifted values, over the limits' base */
+    double base, base_values; /* as the limits', with what stands before the shift */
     uint32_t since_step;
     uint32_t steps; /* values since then */
 };
@@ -51,6 +52,12 @@ bool cairn_shift_find(const struct cairn_shift *shift, const struct cairn_shift_
                       struct cairn_shift_found *found);
 /* Lower median of the last `count` values, fewer where there are fewer; 0 without any. */
 double cairn_shift_median(const struct cairn_shift *shift, uint32_t count);
+/* How many of the last values come after the end of a shift by `size` over `base` that has lasted for `steps` values, if it has
+ * ended: those of the likeliest moment; 0 where no moment is likelier than that it goes on. *sure: by how much, as a logarithm. */
+uint32_t cairn_shift_tail(const struct cairn_shift *shift, double base, double size, double sigma, uint32_t steps, double *sure);
+/* Mean of `count` values before the last `skip` (fewer where there are fewer), with those that are more than two sigmas from their
+ * median counted as so far away: of noise nearly as good as the mean, and a pause weighs little. 0 without any. */
+double cairn_shift_height(const struct cairn_shift *shift, uint32_t skip, uint32_t count, double sigma);
 /* Mean of the last `count` values, fewer where there are fewer; 0 without any. */
 double cairn_shift_recent(const struct cairn_shift *shift, uint32_t count);
 

@@ -9,7 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEY_BYTES = 64, NUMBER_BYTES = 48, DIGITS_SAFE = 19 /* of 64 bits, whatever they are */ };
+enum {
+    KEY_BYTES = 64,
+    NUMBER_BYTES = 48,
+    DIGITS_SAFE = 19,       /* of 64 bits, whatever they are */
+    DECIMAL_DIGITS_MAX = 15 /* a double holds all of these */
+};
 
 static const char *const op_names[CAIRN_OPS] = {
 #define OP_NAME(symbol, value, text) [value] = text,
@@ -252,6 +257,37 @@ read_number(struct scan *scan, uint64_t value_max)
     return value;
 }
 
+/* A number of few digits with a point and no exponent, as nearly all are: the quotient of two doubles that are exact is what strtod
+ * says, in a tenth of its time. False: it is another, and nothing was read. */
+static bool
+read_decimal(struct scan *scan, double *out)
+{
+    uint64_t digits = 0;
+    size_t at = scan->at, count = 0;
+    double scale = 1;
+    bool point = false;
+
+    for (; at < scan->bytes; at++) {
+        char next = scan->line[at];
+
+        if (next == '.' && !point && count > 0) {
+            point = true;
+            continue;
+        }
+        if (next < '0' || next > '9')
+            break;
+        digits = digits * 10 + (uint64_t)(next - '0');
+        scale *= point ? 10 : 1;
+        if (++count > DECIMAL_DIGITS_MAX)
+            return false;
+    }
+    if (count == 0 || scan->line[at - 1] == '.' || (at < scan->bytes && goes_on(scan->line[at])))
+        return false;
+    *out = (double)digits / scale;
+    scan->at = at;
+    return true;
+}
+
 static double
 read_positive(struct scan *scan)
 {
@@ -261,6 +297,8 @@ read_positive(struct scan *scan)
     char *end;
 
     (void)peek(scan);
+    if (read_decimal(scan, &value))
+        return value;
     while (used + 1 < sizeof text && scan->at + used < scan->bytes &&
            memchr("+-.0123456789eE", scan->line[scan->at + used], 15)) {
         text[used] = scan->line[scan->at + used];

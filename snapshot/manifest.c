@@ -5,7 +5,7 @@
  *
  *   bytes  what
  *       8  magic "CAIRNMAN"
- *       4  version, 1
+ *       4  version, 2
  *       4  container            4  container_count
  *       4  rank_count           4  tensor_count        4  entry_count
  *       8  job_id               8  epoch               8  step
@@ -18,13 +18,14 @@
  *       8  shape, dims times
  *   entry_count times:
  *       4  tensor               4  rank                8  offset_bytes
+ *       4  replica_index        4  replica_count
  *       8  flat_begin           8  flat_end
  *       8  offset, dims times   8  extent, dims times
  *   block_count times:
  *       8  CRC-64 of the block
  *       8  CRC-64 (base/crc.h) of all bytes before it
  *
- * One manifest has one packed form. The last CRC stands in every version, so that damage is told
+ * One manifest has one packed form. Version 2: an entry says which replica captured it. The last CRC stands in every version, so that damage is told
  * from another version. The invariants are those of manifest.h; the bytes are checked in the
  * order size, magic, CRC, version, counts against what is left (before anything is allocated for
  * them), then the rest.
@@ -41,12 +42,12 @@
 #include <string.h>
 
 enum {
-    VERSION = 1,
+    VERSION = 2,
     MAGIC_BYTES = 8,
     HEAD_BYTES = 72,
     RANK_BYTES = 24,
     TENSOR_BYTES_MIN = 9, /* a scalar whose name is one byte */
-    ENTRY_BYTES_MIN = 32,
+    ENTRY_BYTES_MIN = 40,
     CRC_BYTES = 8
 };
 
@@ -208,6 +209,8 @@ write_body(struct cairn_writer *writer, const struct cairn_manifest *manifest,
         cairn_write_u32(writer, table->tensor[i]);
         cairn_write_u32(writer, entry->rank);
         cairn_write_u64(writer, entry->offset_bytes);
+        cairn_write_u32(writer, entry->slice.replica_index);
+        cairn_write_u32(writer, entry->slice.replica_count);
         cairn_write_u64(writer, entry->slice.flat_begin);
         cairn_write_u64(writer, entry->slice.flat_end);
         write_numbers(writer, entry->slice.offset, entry->slice.dims);
@@ -364,10 +367,11 @@ read_entries(struct cairn_reader *reader, const struct tensor_row *rows, uint32_
         slice->kind = (enum cairn_kind)rows[tensor].kind;
         slice->dims = rows[tensor].dims;
         memcpy(slice->shape, rows[tensor].shape, sizeof slice->shape);
-        slice->replica_count = 1;
         slice->device = -1;
         entry->rank = cairn_read_u32(reader);
         entry->offset_bytes = cairn_read_u64(reader);
+        slice->replica_index = cairn_read_u32(reader);
+        slice->replica_count = cairn_read_u32(reader);
         slice->flat_begin = cairn_read_u64(reader);
         slice->flat_end = cairn_read_u64(reader);
         for (uint32_t d = 0; d < slice->dims; d++)

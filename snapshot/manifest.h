@@ -36,12 +36,12 @@ struct cairn_manifest_rank {
 /*
  * One captured range: elements [flat_begin, flat_end) of the slice's row-major box at
  * offset_bytes of the container (flat_begin = flat_end = 0: the whole box; flat_begin = flat_end
- * > 0: nothing, only the tensor is told of).
+ * > 0: nothing, only the tensor is told of, as by a replica that has nothing to capture of it).
  */
 struct cairn_manifest_entry {
     /*
-     * name points into the manifest, flat range = what is held; after unpack address is NULL,
-     * device -1, replica_count 1
+     * name points into the manifest, flat range = what is held, replica numbers those of the registered slice of which it is a
+     * share; after unpack address is NULL, device -1
      */
     struct cairn_slice slice;
     uint64_t offset_bytes;

@@ -22,6 +22,8 @@ struct cairn_tiling {
     size_t row_count;
     uint64_t *origins;
     size_t origin_count;
+    struct cairn_tiling_replica *replicas;
+    size_t replica_count;
 };
 
 /* ---- the field, and hashes ---- */
@@ -176,16 +178,45 @@ cairn_tiling_digest(const void *manifest, size_t manifest_bytes)
     return (uint32_t)crc ? (uint32_t)crc : 1;
 }
 
+/* A number of what replicas of each other have in common. */
+static uint64_t
+group_of(const struct cairn_slice *slice, const struct cairn_tensor *tensor)
+{
+    uint64_t group = mix(seed_of(tensor, key_of(tensor->name)) ^ slice->replica_count);
+
+    for (uint32_t d = 0; d < slice->dims; d++)
+        group = mix(mix(group ^ slice->offset[d]) ^ slice->extent[d]);
+    return group;
+}
+
+static void
+add_replica(struct cairn_tiling *tiling, const struct cairn_manifest_entry *entry)
+{
+    uint32_t t = cairn_layout_tensor_find(tiling->layout, entry->slice.name);
+
+    tiling->replicas[tiling->replica_count++] =
+        (struct cairn_tiling_replica){.group = group_of(&entry->slice, cairn_layout_tensor(tiling->layout, t)),
+                                      .tensor = t,
+                                      .rank = entry->rank,
+                                      .index = entry->slice.replica_index,
+                                      .count = entry->slice.replica_count};
+}
+
 /* The boxes of all entries, under the numbers of their ranks. */
 static cairn_err
 collect(struct cairn_tiling *tiling, const struct cairn_manifest *manifest)
 {
     cairn_err err = cairn_layout_create(&tiling->layout);
 
+    tiling->replicas = calloc((size_t)manifest->entry_count + 1, sizeof *tiling->replicas);
+    if (!tiling->replicas)
+        return CAIRN_NOMEM;
     for (uint32_t i = 0; i < manifest->entry_count && !err; i++) {
         const struct cairn_manifest_entry *entry = &manifest->entries[i];
 
         err = cairn_layout_add(tiling->layout, entry->rank, &entry->slice, entry->slice.flat_begin, entry->slice.flat_end, 0, NULL);
+        if (!err && entry->slice.replica_count > 1)
+            add_replica(tiling, entry);
     }
     return err;
 }
@@ -196,6 +227,16 @@ compare_rows(const void *left, const void *right)
     const struct cairn_tiling_row *a = left, *b = right;
 
     return (a->key > b->key) - (a->key < b->key);
+}
+
+static int
+compare_replicas(const void *left, const void *right)
+{
+    const struct cairn_tiling_replica *a = left, *b = right;
+
+    if (a->tensor != b->tensor)
+        return a->tensor < b->tensor ? -1 : 1;
+    return (a->rank > b->rank) - (a->rank < b->rank);
 }
 
 static int
@@ -227,6 +268,20 @@ add_tensor(struct cairn_tiling *tiling, const struct cairn_piece_table *table, u
     }
 }
 
+/* What the replicas add to the rows, which still are in the order of the tensors. */
+static void
+add_replicas(struct cairn_tiling *tiling)
+{
+    qsort(tiling->replicas, tiling->replica_count, sizeof *tiling->replicas, compare_replicas);
+    for (size_t i = 0; i < tiling->replica_count; i++) {
+        const struct cairn_tiling_replica *replica = &tiling->replicas[i];
+        struct cairn_tiling_row *row = &tiling->rows[replica->tensor];
+
+        row->sum = cairn_tiling_add(row->sum, number(replica->group, (replica->index + UINT64_C(1)) % replica->count));
+        row->sum = subtract(row->sum, number(replica->group, replica->index));
+    }
+}
+
 static cairn_err
 add_up(struct cairn_tiling *tiling)
 {
@@ -245,6 +300,7 @@ add_up(struct cairn_tiling *tiling)
     for (uint32_t t = 0; t < tiling->row_count; t++)
         add_tensor(tiling, &table, t);
     cairn_piece_table_fini(&table);
+    add_replicas(tiling);
     qsort(tiling->rows, tiling->row_count, sizeof *tiling->rows, compare_rows);
     qsort(tiling->origins, tiling->origin_count, sizeof *tiling->origins, compare_keys);
     return CAIRN_OK;
@@ -280,6 +336,7 @@ cairn_tiling_destroy(struct cairn_tiling *tiling)
     cairn_layout_destroy(tiling->layout);
     free(tiling->rows);
     free(tiling->origins);
+    free(tiling->replicas);
     free(tiling);
 }
 
@@ -325,6 +382,13 @@ cairn_tiling_rows(const struct cairn_tiling *tiling, size_t *count)
 {
     *count = tiling->row_count;
     return tiling->rows;
+}
+
+const struct cairn_tiling_replica *
+cairn_tiling_replicas(const struct cairn_tiling *tiling, size_t *count)
+{
+    *count = tiling->replica_count;
+    return tiling->replicas;
 }
 
 const struct cairn_layout *

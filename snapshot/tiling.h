@@ -10,6 +10,11 @@
  * The parts' sums add up to 0 when every tensor is covered evenly, as often as its origin is. Else they do with a probability
  * below 2^-54: the difference is a polynomial in those numbers, of degree 72 at most, whose monomials are distinct for
  * distinct elements. (Powers of one number per dimension would need a degree of the dimension's length.)
+ * A tensor of which nobody has a piece adds nothing, and so would not be missed. It comes from replicas that number themselves wrongly:
+ * of few bytes one number captures all. So every replica r of n adds a number of its box, n and r + 1 (0 behind the last), less that of r:
+ * together 0 where each number is there as often as the others, which with the same certainty no other case is. Then a replica 0 has
+ * captured something of the box, and what that leaves open the sum above says.
+ *
  * What is left to know is that no origin is held twice, and no sum of fewer numbers than tensors can say it: so every part lists
  * the keys of those that it has, a hash of the name each, 8 bytes. In all parts together each tensor is listed once.
  *
@@ -67,21 +72,35 @@ uint64_t cairn_tiling_prefix(uint64_t key);
  */
 size_t cairn_tiling_pack_pieces(const struct cairn_tiling *tiling, uint64_t prefix, uint8_t *out, size_t room);
 
+/* A rank's word that it is one of several replicas of a box. */
+struct cairn_tiling_replica {
+    uint64_t group; /* a number of the tensor, the box and the count */
+    uint32_t tensor; /* in the layout */
+    uint32_t rank;
+    uint32_t index;
+    uint32_t count;
+};
+
 /* Pieces of a few tensors, brought together from all parts. All zero is empty. */
 struct cairn_tiling_pieces {
     struct cairn_layout *layout; /* containers are ranks */
+    struct cairn_tiling_replica *replicas;
+    size_t replica_count, replica_room;
     bool cut;                    /* there are more */
     char fault[512];             /* ranks that do not agree what a tensor is; "" */
 };
 
 /*
- * Adds what a part has packed. Hostile bytes give CAIRN_CORRUPT; of more pieces and tensors than 2^18 in all the rest is left out, as `cut`
+ * Adds what a part has packed. Hostile bytes give CAIRN_CORRUPT; of more pieces, replicas and tensors than 2^18 in all the rest is left out, as `cut`
  * says. CAIRN_NOMEM.
  */
 CAIRN_MUST_CHECK cairn_err cairn_tiling_add_pieces(struct cairn_tiling_pieces *pieces, const uint8_t *bytes, size_t bytes_len);
 
-/* Says in text[text_bytes] which tensors are not held exactly once, what of them is missing or doubled, and by which ranks. */
-void cairn_tiling_explain(const struct cairn_tiling_pieces *pieces, char *text, size_t text_bytes);
+/*
+ * Says in text[text_bytes] which tensors are not held exactly once, what of them is missing or doubled, and by which ranks. Puts the
+ * replicas in order.
+ */
+void cairn_tiling_explain(struct cairn_tiling_pieces *pieces, char *text, size_t text_bytes);
 void cairn_tiling_pieces_fini(struct cairn_tiling_pieces *pieces);
 
 /* A tensor of a part, for tiling_pieces.c: rows are sorted by key. */
@@ -91,6 +110,7 @@ struct cairn_tiling_row {
     uint32_t tensor; /* in the layout */
 };
 const struct cairn_tiling_row *cairn_tiling_rows(const struct cairn_tiling *tiling, size_t *count);
+const struct cairn_tiling_replica *cairn_tiling_replicas(const struct cairn_tiling *tiling, size_t *count); /* by tensor */
 const struct cairn_layout *cairn_tiling_layout(const struct cairn_tiling *tiling);
 
 #endif

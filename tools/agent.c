@@ -2,6 +2,7 @@
  * agent starts for itself. */
 #include "agent/agent.h"
 #include "agent/keeper.h"
+#include "agent/problem_file.h"
 #include "base/log.h"
 #include "tools/common.h"
 #include "tools/usage.h"
@@ -47,6 +48,7 @@ cairn_verb_agent(int argc, char **argv)
         "agent", "--config FILE [--check] | --sample", about, examples,
         flags,   sizeof flags / sizeof *flags,         false};
     char error[CAIRN_CONFIG_ERROR_BYTES], executable[CAIRN_CONFIG_PATH_BYTES_MAX];
+    struct cairn_adviser *adviser = NULL;
     struct cairn_config config;
     int exit_code;
     cairn_err err;
@@ -69,6 +71,13 @@ cairn_verb_agent(int argc, char **argv)
     if (err) {
         fprintf(stderr, "cairn agent: %s\n", error);
         return err == CAIRN_NOT_FOUND ? CAIRN_EXIT_CONFIG : cairn_exit_code(err);
+    }
+    err = cairn_problem_file_load(&config, &adviser, error, sizeof error); /* a wrong one is said before anything begins */
+    cairn_adviser_destroy(adviser);
+    if (err) {
+        fprintf(stderr, "cairn agent: %s\n", error);
+        cairn_config_fini(&config);
+        return cairn_exit_code(err);
     }
     cairn_log_setup((enum cairn_log_level)config.log_level, NULL, NULL);
     if (check_only)

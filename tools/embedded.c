@@ -75,6 +75,44 @@ cairn_embedded_socket(char *path, size_t path_bytes)
     return len > 0 && (size_t)len < path_bytes;
 }
 
+/* The path of all that belongs to the agent of a socket, without what tells them apart. */
+static void
+base_of(const char *directory, const char *socket_path, char base[CAIRN_EMBEDDED_PATH_BYTES])
+{
+    snprintf(base, CAIRN_EMBEDDED_PATH_BYTES, "%.*s/agent-%016" PRIx64, CAIRN_EMBEDDED_PATH_BYTES - 64, directory,
+             cairn_crc64(0, socket_path, strlen(socket_path)));
+}
+
+bool
+cairn_embedded_is(const char *socket_path, const char *config_path)
+{
+    char directory[CAIRN_EMBEDDED_PATH_BYTES - 64], base[CAIRN_EMBEDDED_PATH_BYTES], path[CAIRN_EMBEDDED_PATH_BYTES + 64];
+    struct stat ours, theirs;
+
+    if (!private_directory(directory, sizeof directory))
+        return false;
+    base_of(directory, socket_path, base);
+    snprintf(path, sizeof path, "%s.yaml", base);
+    return stat(path, &ours) == 0 && stat(config_path, &theirs) == 0 && ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino;
+}
+
+/* The pid in the lock file of the agent's keeper, 0 where there is none. */
+static uint32_t
+keeper_pid(const char *base)
+{
+    char path[CAIRN_EMBEDDED_PATH_BYTES + 64];
+    uint32_t pid = 0;
+    FILE *file;
+
+    snprintf(path, sizeof path, "%s/keeper.sock.lock", base);
+    file = fopen(path, "re");
+    if (file && fscanf(file, "pid %" SCNu32, &pid) != 1)
+        pid = 0;
+    if (file)
+        fclose(file);
+    return pid;
+}
+
 /* Text that stands between double quotes in YAML as it is. */
 static bool
 is_plain(const char *text)
@@ -186,7 +224,7 @@ await_agent(pid_t child, const char *socket_path, const char *base)
 }
 
 cairn_err
-cairn_embedded_start(const struct cairn_embedded *embedded, const char *socket_path)
+cairn_embedded_start(const struct cairn_embedded *embedded, const char *socket_path, struct cairn_embedded_started *started)
 {
     char directory[CAIRN_EMBEDDED_PATH_BYTES - 64], base[CAIRN_EMBEDDED_PATH_BYTES];
     char executable[CAIRN_CONFIG_PATH_BYTES_MAX], lock_path[CAIRN_EMBEDDED_PATH_BYTES + 64];
@@ -197,8 +235,7 @@ cairn_embedded_start(const struct cairn_embedded *embedded, const char *socket_p
     if (!private_directory(directory, sizeof directory) ||
         !cairn_own_path(executable, sizeof executable))
         return CAIRN_DENIED;
-    snprintf(base, sizeof base, "%s/agent-%016" PRIx64, directory,
-             cairn_crc64(0, socket_path, strlen(socket_path)));
+    base_of(directory, socket_path, base);
     snprintf(lock_path, sizeof lock_path, "%s.lock", base);
     lock_fd = open(lock_path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (lock_fd < 0 || flock(lock_fd, LOCK_EX) != 0) {
@@ -223,6 +260,8 @@ cairn_embedded_start(const struct cairn_embedded *embedded, const char *socket_p
         goto done;
     }
     err = await_agent(child, socket_path, base);
+    if (!err)
+        *started = (struct cairn_embedded_started){.agent_pid = (uint32_t)child, .keeper_pid = keeper_pid(base)};
 done:
     if (lock_fd >= 0)
         close(lock_fd);

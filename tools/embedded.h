@@ -23,12 +23,21 @@ struct cairn_embedded {
  * there is no private directory. */
 bool cairn_embedded_socket(char *path, size_t path_bytes);
 
+/* Whether a configuration is the one that an agent which is started here for that socket has. */
+bool cairn_embedded_is(const char *socket, const char *config_path);
+
+struct cairn_embedded_started {
+    uint32_t agent_pid;  /* 0: another one was faster */
+    uint32_t keeper_pid; /* of the process that keeps its memory; 0: unknown */
+};
+
 /*
  * Starts the agent as a process of its own (own session, log file beside its configuration) and
  * waits until it answers. Two that start it at once get one agent. CAIRN_OK: it answers (also when
  * another one was faster). Anything else was said on stderr. Blocks for at most half a minute.
  */
 CAIRN_MUST_CHECK cairn_err cairn_embedded_start(const struct cairn_embedded *embedded,
-                                                const char *socket);
+                                                const char *socket,
+                                                struct cairn_embedded_started *started);
 
 #endif

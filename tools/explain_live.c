@@ -16,7 +16,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { ANSWER_MS = 10000, LINES_MAX = 8, LINE_BYTES = 512, TEXT_BYTES = 400 };
+enum { ANSWER_MS = 10000, LINES_MAX = 8, LINE_BYTES = 640, TEXT_BYTES = 400 };
 
 struct story {
     const struct cairn_tree *tree;
@@ -131,6 +131,25 @@ tell(struct story *story)
         add_line(story, "What to do: nothing is proposed, since the agents only observe (verdict_policy: advise says what to do).");
 }
 
+/* What is advised about the plan: it counts all that is slow, not this verdict alone. */
+static void
+say_plan(struct story *story)
+{
+    char what[TEXT_BYTES], policy[32];
+    uint64_t given_ns = cairn_tree_u64(story->tree, NULL, "replan.advice.given_wall_ns", 0);
+    char shown[CAIRN_SHOWN_BYTES];
+
+    if (story->closed_ns > 0 || !cairn_tree_find(story->tree, NULL, "replan.advice.what"))
+        return;
+    add_line(story, "About the plan, for all that is slow, %s ago: %s. replan.json in the directory of node %" PRIu64
+             "'s agent is the problem to plan with.%s", ago(story, given_ns, shown),
+             cairn_tree_text(story->tree, NULL, "replan.advice.what", what, sizeof what),
+             cairn_tree_u64(story->tree, NULL, "replan.node", 0),
+             strcmp(cairn_tree_text(story->tree, NULL, "detection.policy", policy, sizeof policy), "enforce") == 0
+                 ? " Nothing is enforced yet: do it yourself."
+                 : "");
+}
+
 static bool
 print_json(const struct story *story, uint32_t number)
 {
@@ -235,6 +254,7 @@ cairn_explain_live(const char *socket, uint32_t number, bool json)
     story = (struct story){.tree = &answer.tree, .verdict = verdict,
                            .now_ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec};
     tell(&story);
+    say_plan(&story);
     if (!json)
         print_text(&story, number);
     else if (!print_json(&story, number))

@@ -185,6 +185,28 @@ put_detection(const struct page *page)
     put(page, "cairn_timing_records_lost_total", NULL, NULL, number_at(page, "detection.records_lost"));
 }
 
+/* What is advised about the plan that runs. */
+static void
+put_replan(const struct page *page)
+{
+    static const char *const actions[] = {"microbatches", "layers", "groups", "restart"};
+    char action[24] = "";
+
+    cairn_tree_text(page->status, NULL, "replan.advice.action", action, sizeof action);
+    begin(page, "cairn_replan_advised", "gauge", "Whether an action on the plan is advised now.");
+    for (size_t i = 0; i < sizeof actions / sizeof *actions; i++)
+        put(page, "cairn_replan_advised", "action", actions[i], strcmp(action, actions[i]) == 0);
+    begin(page, "cairn_replan_plans_total", "counter", "Plans made for changes of rates, since the analysing agent's start.");
+    put(page, "cairn_replan_plans_total", NULL, NULL, number_at(page, "replan.plans_made"));
+    if (!action[0])
+        return;
+    begin(page, "cairn_replan_step_seconds", "gauge", "Predicted step of the plan that runs (NaN: it cannot go on), and as advised.");
+    put(page, "cairn_replan_step_seconds", "plan", "current", cairn_tree_double(page->status, NULL, "replan.advice.current_ms", NAN) / 1e3);
+    put(page, "cairn_replan_step_seconds", "plan", "advised", cairn_tree_double(page->status, NULL, "replan.advice.step_ms", NAN) / 1e3);
+    begin(page, "cairn_replan_cost_seconds", "gauge", "How long training would stand still for it.");
+    put(page, "cairn_replan_cost_seconds", NULL, NULL, cairn_tree_double(page->status, NULL, "replan.advice.cost_ms", NAN) / 1e3);
+}
+
 void
 cairn_metrics_print(FILE *stream, const struct cairn_tree *status)
 {
@@ -198,4 +220,6 @@ cairn_metrics_print(FILE *stream, const struct cairn_tree *status)
         put_coverage(&page);
     if (cairn_tree_find(status, NULL, "detection"))
         put_detection(&page);
+    if (cairn_tree_find(status, NULL, "replan"))
+        put_replan(&page);
 }

@@ -13,7 +13,8 @@
 static const char about[] =
     "Measures what `cairn plan` needs: prints the problem again, with the time of a layer, the vocabulary's weight and the\n"
     "devices' rates as the last 16 steps of a trace show them. The problem's \"current\" is the plan that ran then, and the\n"
-    "ids of its devices are the ranks of the trace. Memory and links stay as the problem says. How well the times fit is said on stderr.";
+    "ids of its devices are the ranks of the trace. Memory and links stay as the problem says. How well the times fit, and what they do\n"
+    "not determine, is said on stderr; times that say nothing are refused.";
 static const char examples[] = "  cairn profile --problem problem.json --trace job.jsonl > measured.json\n"
                                "  cairn plan --problem measured.json --explain\n";
 
@@ -72,7 +73,18 @@ print(const struct cairn_problem *problem, const struct cairn_profiled *profiled
                   problem->layer_ms, problem->embed_layers, problem->head_layers, profiled->fit.used, profiled->stages,
                   100 * profiled->fit.error_rms, profiled->slow_devices);
     if (profiled->vocabulary_kept)
-        (void)fprintf(stderr, "the stages are too much alike to tell the vocabulary apart from layers: it weighs what the problem said\n");
+        (void)fprintf(stderr, "not determined: the vocabulary's weight, since the stages are too much alike, or too few, to tell it apart from "
+                              "layers: it is what the problem said\n");
+    if (profiled->first_open)
+        (void)fprintf(stderr, "not determined: whether the device of the only first stage is slow: it counts as healthy, and embed_layers has "
+                              "what it takes longer: look at that before you plan with it\n");
+    if (profiled->last_open)
+        (void)fprintf(stderr, "not determined: whether the device of the only last stage is slow: it counts as healthy, and head_layers has "
+                              "what it takes longer: look at that before you plan with it\n");
+    if (profiled->kept_devices)
+        (void)fprintf(stderr, "not determined: the rates of %" PRIu32 " devices, which were not measured: they are what the problem said\n",
+                      profiled->kept_devices);
+    (void)fprintf(stderr, "not measured at all: memory and links, which are what the problem said\n");
     return cairn_planning_print("profile", &writer);
 }
 

@@ -16,6 +16,7 @@
 #include "tools/ask.h"
 #include "tools/common.h"
 #include "tools/embedded.h"
+#include "tools/run_agent.h"
 #include "tools/usage.h"
 #include "tools/verb.h"
 
@@ -31,7 +32,6 @@
 #include <unistd.h>
 
 enum {
-    HELLO_MS = 2000,
     STATUS_MS = 10000,
     LOOK_MS = 3000, /* for a look at the end, which nobody should have to wait for */
     SNAPSHOT_MS = 5000,
@@ -43,47 +43,6 @@ enum {
 };
 
 /* ---- the agent ---- */
-
-/* It was configured by whoever started it. */
-static void
-say_configured(const struct cairn_embedded *embedded, const char *socket_path)
-{
-    if (embedded->every || embedded->state)
-        fprintf(stderr,
-                "cairn run: an agent serves %s already: --every and --state change nothing, "
-                "its configuration holds\n",
-                socket_path);
-}
-
-/* Finds an agent that answers, or starts one. False: the command runs without. */
-static bool
-attach(const char *given, const struct cairn_embedded *embedded, char *socket_path,
-       size_t socket_bytes)
-{
-    bool named = (given && given[0]) || (getenv("CAIRN_AGENT") && getenv("CAIRN_AGENT")[0]);
-
-    snprintf(socket_path, socket_bytes, "%s", cairn_agent_socket(given));
-    if (cairn_agent_answers(socket_path, HELLO_MS)) {
-        say_configured(embedded, socket_path);
-        return true;
-    }
-    if (!named && !cairn_embedded_socket(socket_path, socket_bytes))
-        return false;
-    if (!named && cairn_agent_answers(socket_path, HELLO_MS)) {
-        fprintf(stderr, "cairn run: goes on with the agent at %s\n", socket_path);
-        say_configured(embedded, socket_path);
-        return true;
-    }
-    if (cairn_embedded_start(embedded, socket_path) != CAIRN_OK)
-        return false;
-    fprintf(stderr,
-            "cairn run: no agent answered on this node: one was started at %s (it stays after the "
-            "trainer). It covers dead "
-            "trainers and a dead agent; a lost node is not covered: for that run `cairn agent` on "
-            "several nodes\n",
-            socket_path);
-    return true;
-}
 
 /* What the agent of this node says of itself. */
 struct look {
@@ -377,14 +336,12 @@ is_number(const char *text)
     return digits > 0 && digits < 8 && text[digits] == '\0' && text[0] != '0';
 }
 
-static const char about[] = "Starts a trainer with everything attached (CAIRN_AGENT, CAIRN_JOB, PyTorch's "
-                            "hooks; with CAIRN_TIMING=1 NCCL's profiler plugin). Where no agent\n"
-                            "answers on this node one is started with the embedded default: a "
-                            "single node, without parity. With\n"
-                            "--resume the newest restorable generation is made ready first. The "
-                            "exit code is the command's (128 +\n"
-                            "signal where one ended it). Where the agent fails, that is said, and "
-                            "the command runs without it.";
+static const char about[] =
+    "Starts a trainer with everything attached (CAIRN_AGENT, CAIRN_JOB, PyTorch's hooks; with CAIRN_TIMING=1 NCCL's profiler plugin). Where no agent\n"
+    "answers on this node one is started with the embedded default: a single node, without parity; it stays after the trainer, and is ended by\n"
+    "`kill` and the process numbers that are printed. It is not started in the place of an agent of yours that has ended, where its socket was\n"
+    "named: then it is said which one that was. With --resume the newest restorable generation is made ready first. The exit code is the\n"
+    "command's (128 + signal where one ended it). Where the agent fails, that is said, and the command runs without it.";
 
 int
 cairn_verb_run(int argc, char **argv)
@@ -409,7 +366,7 @@ cairn_verb_run(int argc, char **argv)
         sizeof flags / sizeof *flags,
         true};
     struct cairn_embedded embedded;
-    char socket_path[CAIRN_CONFIG_PATH_BYTES_MAX];
+    char socket_path[CAIRN_CONFIG_PATH_BYTES_MAX], plan[CAIRN_RUN_AGENT_TEXT_BYTES];
     struct attachment attachment = {.socket_path = socket_path};
     struct look look;
     bool attached;
@@ -426,17 +383,13 @@ cairn_verb_run(int argc, char **argv)
     if (state && cairn_parse_bytes(state, &state_bytes) != CAIRN_OK)
         return cairn_usage_error(&usage, "--state takes a size such as 4GiB, not \"%s\"", state);
     if (dry_run) {
-        const char *path = cairn_agent_socket(agent);
-
-        printf("would run %s%s: %s\n", argv[operand], resumed ? " after a restore" : "",
-               cairn_agent_answers(path, HELLO_MS)
-                   ? "with the agent that answers"
-                   : "with an agent that would be started (a lost node is not covered)");
+        cairn_run_agent_foresee(agent, plan, sizeof plan);
+        printf("would run %s%s: %s\n", argv[operand], resumed ? " after a restore" : "", plan);
         return CAIRN_EXIT_OK;
     }
     embedded = (struct cairn_embedded){
         .job = named && named[0] ? named : "default", .every = every, .state = state};
-    attached = attach(agent, &embedded, socket_path, sizeof socket_path);
+    attached = cairn_run_agent_attach(agent, &embedded, socket_path, sizeof socket_path);
     if (attached) {
         set("CAIRN_AGENT", socket_path);
         attachment.has_binding = set_python();

@@ -220,6 +220,18 @@ print_speed(const struct cairn_tree *tree)
     return 1;
 }
 
+/* What is advised about the plan; returns how many lines that is. */
+static uint32_t
+print_advice(const struct cairn_tree *tree)
+{
+    char what[512];
+
+    if (!cairn_tree_find(tree, NULL, "replan.advice.what"))
+        return 0;
+    printf("plan       advice: %s\n", cairn_tree_text(tree, NULL, "replan.advice.what", what, sizeof what));
+    return 1;
+}
+
 static void
 print_checks(const struct cairn_tree *tree)
 {
@@ -314,6 +326,7 @@ print_status(const struct cairn_tree *tree)
     print_protection(tree);
     print_numbers(tree);
     taken += print_speed(tree);
+    taken += print_advice(tree);
     taken += print_coverage(tree, SCREEN_LINES - taken - NODE_LINES_MIN);
     print_checks(tree);
     print_nodes(tree, SCREEN_LINES - taken);

@@ -11,7 +11,7 @@
  *                                                     (or of one tensor before each is updated)
  *     … optimizer update …
  *     cairn_snapshot_begin(client, step)              after the update of `step`
- *   cairn_client_close
+ *   cairn_client_close       or cairn_client_abandon, where the process ends by an error
  *
  * Promises of every call here: it never aborts the process, never prints (it reports through the
  * caller's log callback), and never blocks longer than its comment says. Without an agent, or when
@@ -95,6 +95,12 @@ CAIRN_MUST_CHECK cairn_err cairn_client_open(const struct cairn_client_options *
  * hangs, what it may still write to stays mapped and pinned until the process ends, which it should.
  */
 void cairn_client_close(struct cairn_client *client);
+
+/*
+ * The same, for a process that ends because something went wrong: the agent is told nothing, as where a process is killed. Where the
+ * others wait for this rank from then on, detection calls that a crash.
+ */
+void cairn_client_abandon(struct cairn_client *client);
 
 /*
  * Declares the tensors of this rank, replacing what was declared before; call it once, and again

@@ -61,8 +61,8 @@ enum cairn_kind {
  * An opaque blob is a CAIRN_U8 tensor of one dimension and kind CAIRN_OPAQUE.
  *
  * Replicas: ranks that hold the same slice of the same tensor number themselves 0 … replica_count-1.
- * Each captures its 1/replica_count of the bytes, of few bytes one of them all; so two of the same number lose what nobody
- * captures, and of tensors of 64 bytes or less nothing tells. replica_count = 1 (or 0) where there is none.
+ * Each captures its 1/replica_count of the bytes, of few bytes one of them all; so two of the same number would lose what nobody
+ * captures: while they say so no generation is committed, and the ranks are told which. replica_count = 1 (or 0) where there is none.
  */
 struct cairn_slice {
     const char *name; /* of the tensor, the same on all ranks; UTF-8, < CAIRN_NAME_BYTES_MAX */

@@ -138,6 +138,22 @@ class Start(unittest.TestCase):
             self.assertEqual(code, CONFIG)
             self.assertIn("none.yaml", err)
 
+    def test_wrong_problems(self):
+        with Cluster(1, parity=0) as cluster:
+            path, problem = cluster.path("node0.yaml"), cluster.path("problem.json")
+            self.rewrite(cluster, lambda text: text.replace("nodes:\n", f"problem: {problem}\nnodes:\n"))
+            with open(path) as file:
+                place = f"{path}:{file.read().splitlines().index(f'problem: {problem}') + 1}: problem {problem}: "
+            for text, why in ((None, "No such file"), ('{"layers": 4,\n "layer_ms": -1}', "line 2, ")):
+                if text:
+                    with open(problem, "w") as file:
+                        file.write(text)
+                for words in ((), ("--check",)):
+                    code, _, err = run("agent", "--config", path, *words)
+                    self.assertEqual(code, CONFIG, err)
+                    self.assertIn(place, err)
+                    self.assertIn(why, err)
+
     @unittest.skipIf(os.geteuid() == 0, "root reads everything")
     def test_unreadable_configuration(self):
         with Cluster(1, parity=0) as cluster:
@@ -493,6 +509,53 @@ class Run(unittest.TestCase):
         self.assertIn("nothing to resume from", err)
         self.assertNotIn("one was started", err)
         self.assertIn("--every and --state change nothing", err)
+
+    def test_what_it_started_is_ended_as_it_says(self):
+        _, out, err = run("run", "--state", "1MiB", "--", "sh", "-c", "echo $CAIRN_AGENT", env=self.env)
+        said = re.search(r"`kill (\d+) (\d+)` ends it and frees its memory", err)
+        self.assertIsNotNone(said, err)
+        pids = [int(pid) for pid in said.groups()]
+        for pid, what in zip(pids, ("agent", "keeper")):
+            self.assertIn(what.encode(), text_of(f"/proc/{pid}/cmdline").encode().split(b"\0"))
+            os.kill(pid, signal.SIGTERM)
+        for pid in pids:
+            wait_for(f"{pid} ends", lambda pid=pid: not text_of(f"/proc/{pid}/cmdline"))
+        self.assertEqual(run("status", "--agent", out.strip())[0], PEER)
+        code, _, err = run("run", "--state", "1MiB", "--agent", out.strip(), "--", "true", env=self.env)  # it was its own
+        self.assertEqual(code, 0)
+        self.assertIn("one was started", err)
+
+    def test_a_dead_agent_of_a_cluster_is_not_replaced(self):
+        cluster = Cluster(2, parity=1)
+        self.addCleanup(cluster.close)
+        cluster.start()
+        agent = ("--agent", cluster.socket(0))
+        cluster.agents[0].send_signal(signal.SIGSTOP)  # as one that is just starting, it does not answer yet
+        path = cluster.path("run.err")
+        process = spawn([CAIRN, "run", *agent, "--", "true"], path)
+        wait_for("it waits", lambda: "waits for the agent of" in text_of(path))
+        cluster.agents[0].send_signal(signal.SIGCONT)
+        self.assertEqual(process.wait(timeout=60), 0)
+        self.assertNotIn("WITHOUT protection", text_of(path))
+        cluster.kill_agent(0)
+        for words in (("run", "--resume", *agent, "--dry-run"), ("run", "--resume", *agent)):
+            code, out, err = run(*words, "--", "echo", "trained", env=self.env)
+            said = out + err
+            self.assertEqual(code, 0, said)
+            self.assertIn("the agent of node 0 in a cluster of 2 served", said)
+            self.assertIn(f"`cairn agent --config {os.path.realpath(cluster.path('node0.yaml'))}`", said)
+        self.assertEqual(out, "trained\n")
+        self.assertIn("WITHOUT protection", err)
+        self.assertEqual(run("status", *agent)[0], PEER)
+        self.assertEqual([file for _, _, files in os.walk(self.runtime) for file in files], [])  # none was started
+
+    def test_a_file_is_no_socket(self):
+        path = self.cluster.path("file")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("mine")
+        code, out, err = run("run", "--agent", path, "--", "echo", "trained", env=self.env)
+        self.assertEqual((code, out, text_of(path)), (0, "trained\n", "mine"))
+        self.assertIn(f"{path} is no socket", err)
 
     def test_many_at_once_get_one_agent(self):
         begun = [subprocess.Popen([CAIRN, "run", "--state", "1MiB", "--", "true"], env={**os.environ, **self.env},

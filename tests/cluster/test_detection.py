@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """A rank that becomes slow, is stopped or is gone under a running job is named in `cairn status`, and no more when it is well."""
+import json
 import os
 import signal
 import subprocess
+import tempfile
 import time
 import unittest
 
@@ -52,6 +54,23 @@ class Detection(unittest.TestCase):
         return [each for each in self.seen(cluster, node).get("verdicts", [])
                 if each["open"] and (each["kind"] in HANGS or each["kind"] == "slow_compute" and each["rate"] >= FAULT_RATE_MIN)]
 
+    def problem_file(self):
+        """A problem of which each rank is a device, and a pipeline by itself."""
+        problem = {"layers": 8, "layer_ms": 5, "microbatches": 32, "tp_cost": {"1": 1}, "layer_bytes": 1 << 20,
+                   "devices": [{"id": rank, "node": rank, "rate": 1, "memory_bytes": 1 << 30} for rank in range(NODES)],
+                   "link_gbps": {"intra": 100, "inter": 10},
+                   "current": {"pipelines": [{"microbatches": 8, "stages": [{"devices": [rank], "layers": [0, 8]}]}
+                                             for rank in range(NODES)]}}
+        with tempfile.NamedTemporaryFile("w", suffix=".json", delete=False) as file:
+            json.dump(problem, file)
+        self.addCleanup(os.unlink, file.name)
+        return file.name
+
+    def advice(self, cluster, node=3):
+        """What any node says about the plan."""
+        _, answer, _ = self.status(cluster, node)
+        return ((answer or {}).get("replan") or {}).get("advice")
+
     def well_again(self, cluster, node=0):
         wait_for("no verdict is open", lambda: not self.open(cluster, node), 30)
 
@@ -62,8 +81,23 @@ class Detection(unittest.TestCase):
         for part in parts:
             self.assertIn(part, story)
 
+    def advised(self, cluster, number):
+        """The slow rank's pipeline should get fewer micro-batches, which moves nothing."""
+        advice = wait_for("advice about the plan", lambda: self.advice(cluster), 20)
+        self.assertEqual((advice["action"], advice["cost_ms"], advice["payback_steps"]), ("microbatches", 0, 0), advice)
+        self.assertLess(advice["step_ms"], 0.8 * advice["current_ms"])
+        self.assertIn("plan       advice: give slow pipelines fewer micro-batches: steps of ", self.shown(cluster))
+        self.assertIn('cairn_replan_advised{job="cluster",action="microbatches"} 1\n', self.shown(cluster, "-o", "metrics"))
+        self.assertIn("replan: advice: give slow pipelines fewer micro-batches", cluster.log(0))
+        self.assertIn("; nothing is enforced yet, do it yourself", cluster.log(0))
+        self.explained(cluster, number, "give slow pipelines fewer micro-batches", "Nothing is enforced yet: do it yourself.")
+        code, plan, talk = cairn("plan", "--problem", os.path.join(cluster.state(0), "replan.json"))
+        self.assertEqual(code, OK, talk)
+        self.assertAlmostEqual(plan["current_ms"] / advice["current_ms"], 1, 6)  # it has the rates that the advice is for
+
     def test_slow_rank(self):
-        cluster = self.job("verdict_policy: advise")
+        cluster = self.job(f"verdict_policy: enforce\nproblem: {self.problem_file()}")
+        self.assertIn("verdict_policy is enforce, but nothing is enforced yet", cluster.log(0))
         rank = cluster.trainers[2]
         at_step = rank.step()
         rank.process.send_signal(signal.SIGUSR1)
@@ -85,8 +119,10 @@ class Detection(unittest.TestCase):
         self.assertIn(f"detect: verdict={verdict['verdict']} opened: rank 2", cluster.log(0))
         self.explained(cluster, verdict["verdict"], "rank 2 computes", "It lasts, and 3 ranks wait for it.",
                        "Evidence (computation, waiting): ", "What to do: look for other load")
+        self.advised(cluster, verdict["verdict"])
         rank.process.send_signal(signal.SIGUSR2)
         self.well_again(cluster)
+        wait_for("the advice is withdrawn", lambda: not self.advice(cluster), 30)
         self.explained(cluster, verdict["verdict"], "rank 2 computes", "ago it was closed: it is over, with step ",
                        "What to do: nothing any more.")
         code, _, talk = cairn("explain", "99", "--agent", cluster.socket(0))

@@ -101,6 +101,9 @@ try_up(const struct cairn_session_frame *frame)
 
         if (cairn_session_take_timing(frame, &timing) == CAIRN_OK)
             require(timing.index < CAIRN_SESSION_RINGS_MAX && frame->fd_count == 1);
+    } else if (frame->type == CAIRN_SESSION_LEAVE) {
+        if (cairn_session_take_leave(frame) == CAIRN_OK)
+            require(frame->payload_bytes == 0);
     } else {
         require(frame->type == CAIRN_SESSION_OPERATOR);
         TRY(operator, struct cairn_session_operator);

@@ -100,7 +100,8 @@ make_manifests(void)
     struct cairn_slice scalar = {.name = "step.layers.0.weight",
                                  .dtype = CAIRN_F32,
                                  .kind = CAIRN_OPTIMIZER,
-                                 .replica_count = 1,
+                                 .replica_index = 1,
+                                 .replica_count = 2,
                                  .device = -1};
     struct cairn_manifest_rank ranks[2] = {{0, 2, 0, CAIRN_BLOCK_BYTES},
                                            {1, 2, CAIRN_BLOCK_BYTES, CAIRN_BLOCK_BYTES}};

@@ -2,7 +2,7 @@
 
     more_trainer.py KIND STEPS
 
-KIND: tp (tensor parallel), fsdp (FSDP2, shards of different size, an empty one), moe (experts, not as many on each rank),
+KIND: tp (tensor parallel), fsdp (FSDP2, made on the meta device; shards of different size, an empty one), moe (experts, not as many on each rank),
 drift (moe whose gradients are not summed over the ranks), pp (each rank a stage of a pipeline, of another shape than the other).
 
 Prints `step N LOSS` (the loss as a hexadecimal float) for each update, and at the end `state SHA256` of all that trains on this
@@ -106,8 +106,9 @@ def build(kind):
         return Stage()
     if kind in ("moe", "drift"):
         return nn.Sequential(nn.Embedding(32, 24), Experts(24), nn.Dropout(0.1), nn.Linear(24, 32))
-    model = nn.Sequential(nn.Embedding(32, 24), Residual(24, 50 if kind == "fsdp" else 64), Residual(24, 32),
-                          nn.Linear(24, 3, bias=False), nn.Linear(3, 32))
+    with torch.device("meta" if kind == "fsdp" else "cpu"):
+        model = nn.Sequential(nn.Embedding(32, 24), Residual(24, 50 if kind == "fsdp" else 64), Residual(24, 32),
+                              nn.Linear(24, 3, bias=False), nn.Linear(3, 32))
     mesh = init_device_mesh("cpu", (WORLD,))
     if kind == "tp":
         from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -120,6 +121,9 @@ def build(kind):
         for layer in (model[1], model[2]):
             fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
+        model.to_empty(device="cpu")  # large models are never whole on one rank: their shards get memory, and then values
+        for parameter in model.parameters():
+            parameter.to_local().detach().uniform_(-0.3, 0.3)
     return model
 
 

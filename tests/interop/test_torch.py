@@ -201,6 +201,24 @@ def test_killed_and_resumed(cluster, tmp_path, kind, world):
     harness.wait_for("the end is committed", lambda: newest(cluster) == STEPS, 10)
 
 
+def test_group_added_in_mid_training(cluster, tmp_path):
+    """A layer that the script thaws at step 6, and again at once where it resumes later: its moments come back with its group's
+    learning rate, which the scheduler has changed since. A script that does not thaw it is told."""
+    whole = Run(tmp_path, ["thaw", STEPS])
+    run = Run(tmp_path, ["thaw", STEPS], 1, under(cluster))
+    run.kill_at(RANDOM.randrange(10, STEPS - 6))
+    assert "NOT protected" not in run.errors() and "no snapshots are taken" not in run.errors(), run.errors()
+    states, losses, seen = finished(whole), whole.steps(), max(run.steps())
+    last = Run(tmp_path, ["thaw", STEPS], 1, under(cluster, "--resume"))
+    assert finished(last) == states, last.errors()
+    first = min(last.steps())
+    assert first >= seen - 3 and last.steps() == {step: loss for step, loss in losses.items() if step >= first}, last.errors()
+    harness.wait_for("the end is committed", lambda: newest(cluster) == STEPS, 10)
+    other = Run(tmp_path, ["mlp", STEPS + 1], 1, under(cluster, "--resume"))
+    finished(other)
+    assert "has moments of frozen.bias, frozen.weight, which no optimizer has now" in other.errors(), other.errors()
+
+
 def test_other_number_of_ranks(cluster, tmp_path):
     """What two ranks of FSDP2 held comes back whole on one and on three."""
     run = Run(tmp_path, ["fsdp", STEPS], 2, under(cluster), hold_at=STEPS - 2)
@@ -307,15 +325,19 @@ def test_changed_behind_the_optimizer(cluster, tmp_path):
     ), committed  # after update N the step N + 1 writes when it is odd
 
 
-def test_other_model(cluster, tmp_path):
-    first = Run(tmp_path, ["mlp", 8], 1, under(cluster))
+@pytest.mark.parametrize("before, after, named", [
+    ([], ["--mischief", "wider"], ["extra.weight is not in the snapshot", "inner.bias"]),
+    (["--mischief", "more"], [], ["it lacks parameters; the snapshot has, and the model has not: extra.bias, extra.weight"]),
+])
+def test_other_model(cluster, tmp_path, before, after, named):
+    first = Run(tmp_path, ["mlp", 8, *before], 1, under(cluster))
     finished(first)
-    other = Run(tmp_path, ["mlp", 8, "--mischief", "wider"], 1, under(cluster, "--resume"))
+    other = Run(tmp_path, ["mlp", 8, *after], 1, under(cluster, "--resume"))
     finished(other)
     assert min(other.steps()) == 0
     said = other.errors()
     assert "the model differs from the snapshot of step 8" in said
-    assert "extra.weight is not in the snapshot" in said and "inner.bias" in said
+    assert all(name in said for name in named), said
     assert newest(cluster) == 8  # what was there was not replaced by less
 
 
@@ -367,6 +389,7 @@ def test_no_optimizer(cluster, tmp_path):
         [*under(cluster), PYTHON, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60, env=CLEAN
     )
     assert done.returncode == 0 and done.stdout == "ran\n" and "cairn:" not in done.stderr, done.stderr
+    assert "it is NOT protected" in done.stderr and "unless it has no torch.optim optimizer" in done.stderr, done.stderr
 
 
 def test_costs_nothing_without_torch(cluster, tmp_path):

@@ -109,7 +109,7 @@ def job(monkeypatch):
     monkeypatch.setattr(_job, "_current", None)
     _torch.install()
     job = _job.start()
-    job._client, job._place = LazyCapture(), _state.Place(0, 1, 1)
+    job.client, job.place = LazyCapture(), _state.Place(0, 1, 1)
     job.said = []
     monkeypatch.setattr(job, "say", lambda text, once=True: job.said.append(text))
     yield job
@@ -144,7 +144,7 @@ def train(model, optimizers, steps=STEPS, closure=False, between=lambda step: No
     model(torch.ones(2, 6))  # what the last update made is begun, and open
     job = _job.current()
     job._finish()
-    return job._client
+    return job.client
 
 
 def partial(capture):
@@ -201,7 +201,7 @@ def test_unseen_writes_are_refused(job, monkeypatch):
     monkeypatch.setattr(_torch, "_writes_of", lambda function: ())
     model = model_of()
     optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
-    optimizer.register_step_post_hook(lambda *_: job._client.catch_up())
+    optimizer.register_step_post_hook(lambda *_: job.client.catch_up())
     monkeypatch.setattr(_torch, "writes_are_known", lambda optimizer: True)  # for all its hook
     capture = train(model, [optimizer])
     assert capture.good == [4] and capture.bad == [1, 2, 3], (capture.good, capture.bad)
@@ -220,7 +220,7 @@ def test_first_tensors_are_updated_while_the_last_are_captured(job):
 def test_nothing_is_added_when_all_is_captured(job, monkeypatch):
     """The usual case: one fence of everything at the update, and no watch of its operators."""
     monkeypatch.setattr(_torch, "watch", lambda fence: pytest.fail("watched"))
-    job._client.always_captured = True
+    job.client.always_captured = True
     model = model_of()
     capture = train(model, [torch.optim.AdamW(model.parameters())])
     assert capture.good == [1, 2, 3, 4] and capture.fences == []
@@ -256,7 +256,7 @@ def test_optimizer_in_backward(job):
         model(torch.full((2, 6), 0.1 * (number + 1))).square().sum().backward()
     model(torch.ones(2, 6))
     job._finish()
-    capture = job._client
+    capture = job.client
     assert capture.good == [2, 3, 4], (capture.good, capture.bad, job.said)  # the first round shows which optimizers there are
     names = [name for name in capture.registered[-1] if "." in name and name[0].isdigit()]
     assert names[0].startswith("4.") and names[-1].startswith("0."), names
@@ -303,7 +303,7 @@ def test_groups(job):
 def fence_of(job, parameters):
     """(capture, what a write waits for and what is found changed)"""
     optimizer = torch.optim.SGD(parameters, lr=0.1)
-    layout = _state.collect({}, [_state.Known(lambda: optimizer, 0)], job._place, _state.Problems(), set())
+    layout = _state.collect({}, [_state.Known(lambda: optimizer, 0)], job.place, _state.Problems(), set())
     layout.grow_blob(64)
     capture = LazyCapture()
     capture.register(layout.capture_pieces())
@@ -380,7 +380,7 @@ def test_memory_that_is_replaced(job):
         if step == 2:
             model[3].weight.data = torch.zeros(6, 6)
             held.extend(torch.full((6, 6), 7.0) for _ in range(1000))  # in what was freed
-            assert job._client.read(next(p for p in job._client.pieces if p.name == "3.weight")) in job._client.truth
+            assert job.client.read(next(p for p in job.client.pieces if p.name == "3.weight")) in job.client.truth
 
     capture = train(model, [torch.optim.AdamW(model.parameters(), foreach=False)], between=between)
     assert capture.good == [1, 3, 4] and capture.bad == [2]
@@ -400,7 +400,7 @@ def test_a_step_that_raises(job):
         optimizer.step()
     assert not any("_torch.py" in str(frame.path) for frame in raised.traceback)
     assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
-    assert len(job._client.copy) == 1 + 6
+    assert len(job.client.copy) == 1 + 6
     optimizer.param_groups[1]["lr"] = 0.1
     optimizer.step()
     capture = train(model, [optimizer], steps=2)
@@ -450,7 +450,7 @@ def test_in_doubt_everything_is_waited_for(job, what):
 
 def test_not_granted_is_given_up(job):
     """A snapshot for which there was no memory by the update is given up rather than waited for, as ever."""
-    job._client.refuses = True
+    job.client.refuses = True
     model = model_of()
     capture = train(model, [torch.optim.AdamW(model.parameters(), foreach=False)])
     assert capture.good == [] and capture.fences == []
@@ -496,12 +496,12 @@ def test_the_same_bits(job):
     """A watched update computes what an unwatched one does."""
     results = []
     for captured in (True, False):
-        job._client.always_captured = captured
+        job.client.always_captured = captured
         for how in ("foreach", "fused"):
             model = model_of()
             job.attach({"": model}, [], _state.Extras(None, None, None))
             optimizer = torch.optim.AdamW(model.parameters(), **{how: True})
-            job._add_optimizer(optimizer)
+            job.models.add_optimizer(optimizer)
             train(model, [optimizer])
             results.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
     assert torch.equal(results[0], results[2]) and torch.equal(results[1], results[3])

@@ -3,9 +3,13 @@
 import collections
 import copy
 import math
+import os
 import pathlib
 import pickle
 import random
+import re
+import shutil
+import subprocess
 import sys
 import threading
 
@@ -14,9 +18,34 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed here")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bindings" / "python"))
 
-from cairn import _blob, _coverage, _lib, _moments, _state, _torch  # noqa: E402
+from cairn import _blob, _coverage, _lib, _moments, _resume, _state, _torch  # noqa: E402
 
 HERE = _state.Place(0, 1, 1)
+
+
+def test_torch_is_imported_in_one_file():
+    """So that what does not need it can be imported where it is not, or not yet."""
+    package = pathlib.Path(_lib.__file__).parent
+    importing = [path.name for path in package.rglob("*.py") if re.search(r"^\s*(import torch|from torch)", path.read_text(), re.M)]
+    assert importing == ["_torch.py"]
+
+
+def test_pip_installs_it_from_the_tree(tmp_path):
+    """Without a compiler and without a network; all files of the package are there, and import from where they are."""
+    source = pathlib.Path(_lib.__file__).parents[1]
+    shutil.copytree(source, tmp_path / "source", ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info"))
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--no-build-isolation", "--target", "installed"]
+    done = subprocess.run([*pip, "./source"], cwd=tmp_path, env={**os.environ, "CC": "false"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+    def files(root):
+        return sorted(str(path.relative_to(root)) for path in (root / "cairn").rglob("*.py"))
+
+    assert files(tmp_path / "installed") == files(source)
+    code = "import cairn, cairn.autoload, sys; print(cairn.__file__, 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path / "installed", capture_output=True, text=True,
+                          env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"})
+    assert done.stdout.split() == [str(tmp_path / "installed" / "cairn" / "__init__.py"), "False"], done.stderr
 
 
 def again(value):
@@ -329,13 +358,13 @@ def test_what_goes_wrong_behind_the_first_forward_is_raised():
     optimizer = torch.optim.AdamW(model.parameters())
 
     def fill():
-        raise _torch._job.Damaged("half-way")
+        raise _resume.Damaged("half-way")
 
     filling = _moments.Filling(fill, [optimizer])
     for _ in range(2):
-        with pytest.raises(_torch._job.Damaged, match="half-way"):
+        with pytest.raises(_resume.Damaged, match="half-way"):
             optimizer.state_dict()
-        with pytest.raises(_torch._job.Damaged, match="half-way"):
+        with pytest.raises(_resume.Damaged, match="half-way"):
             filling.finish()
 
 

@@ -198,6 +198,8 @@ def main():
         models[0].inner = nn.Linear(48, 48, bias=False)
         models[0].extra = nn.Linear(3, 4)
         optimizers = [torch.optim.AdamW(models[0].parameters(), lr=3e-3)]
+    if options.mischief == "more":
+        models[0].extra = nn.Linear(3, 4)
     schedulers = [torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.8) for optimizer in optimizers]
     counts = {"tokens": 0, "steps": 0}
     first = 0
@@ -231,6 +233,9 @@ def main():
             if step % 8 == 0:  # workers are forked in the middle of the training
                 workers = iter(torch.utils.data.DataLoader(range(64), num_workers=2, generator=torch.Generator()))
             next(workers)
+        if options.kind == "thaw" and step >= 6 and len(optimizers[0].param_groups) == 2:  # of a job that resumes later, too
+            models[0].frozen.requires_grad_(True)
+            optimizers[0].add_param_group({"params": models[0].frozen.parameters(), "lr": 1e-3, "weight_decay": 0.2})
         scale = SCALER.get_scale()
         loss = update(options.kind, models, optimizers, 0 if options.plain else step, options.mischief)
         if not options.plain:

@@ -331,7 +331,7 @@ epoch_begins(struct world *world, const struct node *node, const struct cairn_co
     truth = judge_truth(world, view->ready);
     if (members == 0 || !truth)
         return;
-    if (truth->layout == LAYOUT_UNEVEN)
+    if (truth->layout == LAYOUT_UNEVEN || truth->layout == LAYOUT_UNNUMBERED)
         judge_fail(world, VERDICT_TORN, "epoch %llx begins with step %llu, of which nobody holds some elements",
                    (unsigned long long)view->active, (unsigned long long)view->ready.step);
     holders = some_zeros(members, sizeof *holders);

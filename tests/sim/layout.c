@@ -2,8 +2,9 @@
  * tests/sim/layout.c - which tensors the ranks register, and the manifests of what they captured of them.
  *
  * Every rank that has blocks holds 2 elements of "w", a quarter of "p" (as replicas that share the copying: a flat range), a blob
- * of its own; the first one holds the scalar "s" too. At some steps of some schedules, the second holds what the first does of
- * "w", so that nobody holds its own elements; or "s", which is then there twice. Such a step may never be committed.
+ * of its own, and is a replica of the scalar "r", which the first one captures; that holds the scalar "s" too. At some steps of some
+ * schedules, the second holds what the first does of "w", so that nobody holds its own elements; or "s", which is then there twice; or
+ * the first says that it is the second replica of "r" too, which nobody captures then. Such a step may never be committed.
  */
 #include "tests/sim/sim.h"
 
@@ -13,7 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { ENTRIES_PER_RANK = 4, BAD_RUN = 4, BAD_EVERY = 6, NAME_BYTES = 16 };
+enum { ENTRIES_PER_RANK = 5, BAD_RUN = 4, BAD_EVERY = 6, NAME_BYTES = 16 };
 
 /* Ranks with blocks before a rank, or of the whole job with member = members. */
 static uint64_t
@@ -37,7 +38,7 @@ layout_kind(const struct world *world, uint64_t life, uint64_t step, uint32_t me
     if (!world->setup.untiled || (step / (BAD_RUN * every) + life) % BAD_EVERY != 1 ||
         holders_before(world, life, members, 0) < 2)
         return LAYOUT_GOOD;
-    return life % 2 ? LAYOUT_UNEVEN : LAYOUT_DOUBLE;
+    return life % 3 == 0 ? LAYOUT_UNEVEN : life % 3 == 1 ? LAYOUT_DOUBLE : LAYOUT_UNNUMBERED;
 }
 
 static struct cairn_manifest_entry *
@@ -74,6 +75,12 @@ add_rank(struct cairn_manifest *manifest, const struct truth *truth, uint32_t ra
     slice->shape[0] = slice->extent[0] = 1 + rank % 3;
     if (holder == 0 || (holder == 1 && truth->layout == LAYOUT_DOUBLE))
         add_entry(manifest, "s", at_bytes + 192, rank)->slice.dims = 0;
+    slice = &add_entry(manifest, "r", at_bytes + 256, rank)->slice;
+    slice->dims = 0;
+    slice->replica_index = truth->layout == LAYOUT_UNNUMBERED && holder == 0 ? 1 : (uint32_t)holder;
+    slice->replica_count = (uint32_t)holders;
+    if (slice->replica_index > 0)
+        slice->flat_begin = slice->flat_end = 1;
 }
 
 bool

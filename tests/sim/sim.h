@@ -272,7 +272,8 @@ struct node {
 enum layout_kind {
     LAYOUT_GOOD = 0,
     LAYOUT_UNEVEN, /* some elements are held twice, others by nobody */
-    LAYOUT_DOUBLE  /* a whole tensor is held twice */
+    LAYOUT_DOUBLE, /* a whole tensor is held twice */
+    LAYOUT_UNNUMBERED /* a small tensor is held by nobody: two replicas say that they are the second one */
 };
 
 /* One generation as it was captured. */

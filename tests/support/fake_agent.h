@@ -73,6 +73,7 @@ struct fake_agent {
     atomic_uint last_slot; /* granted */
     atomic_int coverages;
     atomic_int rings; /* of timing records, handed over */
+    atomic_int leaves; /* trainers that have said so */
     atomic_ullong ring_inode; /* of the last one */
     pthread_mutex_t coverage_lock;
     struct cairn_session_coverage coverage; /* the last one */
@@ -383,6 +384,9 @@ fake_take(struct fake_agent *agent, struct fake_connection *connection,
         fake_check(fstat(frame->fds[0], &status) ? CAIRN_IO : CAIRN_OK);
         agent->ring_inode = status.st_ino;
         agent->rings++;
+    } else if (frame->type == CAIRN_SESSION_LEAVE) {
+        fake_check(cairn_session_take_leave(frame));
+        agent->leaves++;
     } else {
         fake_take_restore_frame(agent, connection, frame);
     }

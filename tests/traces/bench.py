@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Generates labelled traces, runs `cairn detect` over each as a user would, and prints what was found.
 
-    bench.py [--build DIR] [--traces N] [--seed N] [--case NAME] [--quiet-steps N] [--json] [--verbose]
+    bench.py [--build DIR] [--traces N] [--seed N] [--case NAME] [--quiet-steps N] [--log FILE] [--json] [--verbose]
     bench.py --scale 1024,4096,16384 [--steps N] [--seed N]     what the command costs on jobs of so many ranks, piped into it
 
 Each row is a case of tests/traces/generate.c. "found" says that a verdict of the right kind was given for the fault, "right"
@@ -10,6 +10,9 @@ onset to the detected step (median and 99th percentile). A verdict that no fault
 named as a cause is one of those. A slow NIC whose node is crossed by the very channels that cross another node is a row of its own,
 `nic_anywhere`: no record depends on which of them it is, and right is there who names its links and no node. Quiet jobs run for
 --quiet-steps steps in all. The exit status is 0 whatever the figures are.
+
+The whole takes hours on a small machine. With --log each trace's result is a line of that file as soon as it is known, and the
+same command begun again (with the same --seed) goes on behind what is there; the table is of all lines of the file.
 """
 import argparse
 import json
@@ -30,6 +33,7 @@ Verdict = Dict[str, Any]
 
 @dataclass
 class Row:
+    """Sums over traces, or one trace's part of them: then the row of a table adds it."""
     traces: int = 0
     faults: int = 0
     found: int = 0
@@ -41,6 +45,39 @@ class Row:
     traces_false: int = 0
     steps: int = 0
     delays: List[int] = field(default_factory=list)
+
+    def add(self, other: "Row") -> None:
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
+
+class Log:
+    """What is known of each trace: (case, seed) -> (row of the table, its figures, seconds of `cairn detect`)."""
+
+    def __init__(self, path: Optional[str]) -> None:
+        self.known: Dict[Tuple[str, int], Tuple[str, Row, float]] = {}
+        lines: List[str] = []
+        if path and os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                lines = file.read().split("\n")[:-1]  # a run that was ended may have left half a line
+            with open(path, "w", encoding="utf-8") as file:
+                file.writelines(line + "\n" for line in lines)
+        for line in lines:
+            each = json.loads(line)
+            self.known[each["case"], each["seed"]] = each["row"], Row(**each["figures"]), each["seconds"]
+        self.file = open(path, "a", encoding="utf-8") if path else None
+
+    def add(self, case: str, seed: int, row: str, figures: Row, seconds: float) -> None:
+        self.known[case, seed] = row, figures, seconds
+        if self.file:
+            print(json.dumps({"case": case, "seed": seed, "row": row, "seconds": round(seconds, 3), "figures": vars(figures)}),
+                  file=self.file, flush=True)
+
+    def rows(self) -> Dict[str, Row]:
+        rows: Dict[str, Row] = {}
+        for name, figures, _ in self.known.values():
+            rows.setdefault(name, Row()).add(figures)
+        return rows
 
 
 def pair_of(fault: Fault) -> Tuple[int, int]:
@@ -140,7 +177,9 @@ def detect(cairn: str, trace: str) -> Dict[str, Any]:
     return answer
 
 
-def run_one(build: str, directory: str, name: str, seed: int, rows: Dict[str, Row], more: List[str], verbose: bool) -> float:
+def run_one(build: str, directory: str, name: str, seed: int, log: Log, more: List[str], verbose: bool) -> None:
+    if (name, seed) in log.known:
+        return
     trace, labels_path = os.path.join(directory, "trace.jsonl"), os.path.join(directory, "labels.json")
     real = "slow" if name == "slow_2pct" else name
     if name == "slow_2pct":
@@ -155,14 +194,15 @@ def run_one(build: str, directory: str, name: str, seed: int, rows: Dict[str, Ro
     begin = time.monotonic()
     answer = detect(f"{build}/cairn", trace)
     seconds = time.monotonic() - begin
-    row = rows.setdefault(name if labels["placeable"] else "nic_anywhere", Row())
-    if not judge(row, labels, answer) and verbose:
+    figures = Row()
+    good = judge(figures, labels, answer)
+    log.add(name, seed, name if labels["placeable"] else "nic_anywhere", figures, seconds)
+    if not good and verbose:
         shape = {k: v for k, v in labels.items() if k != "faults"}
         print(f"-- {name} seed {seed}: {shape}\n   faults {labels['faults']}", flush=True)
         for verdict in answer["verdicts"][:6]:
             shown = {k: v for k, v in verdict.items() if k not in ("victims", "evidence")}
             print(f"   said {shown}\n        {verdict['evidence']}", flush=True)
-    return seconds
 
 
 def percent(part: int, whole: int) -> Optional[float]:
@@ -185,20 +225,41 @@ def show(value: Any) -> str:
     return "-" if value is None else str(value)
 
 
+def thread_seconds(pid: int) -> Dict[str, float]:
+    """CPU time of each thread of a process that has not been waited for; without those that have ended."""
+    seconds: Dict[str, float] = {}
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/schedstat", encoding="utf-8") as file:
+                seconds[thread] = int(file.read().split()[0]) / 1e9
+    except (OSError, IndexError):
+        pass
+    return seconds
+
+
 def scale(build: str, ranks: int, steps: int, seed: int) -> Dict[str, Any]:
-    """One job with a slow device, generated into the command's stdin: the clock shows the time of the slower of the two."""
+    """One job with a slow device, generated into the command's stdin: the clock shows the time of the slower of the two.
+
+    What the command alone would take is at least what the busier of its two threads takes, and little more on two free cores.
+    """
     begin = time.monotonic()
     generate = [f"{build}/tests/traces/generate", "--seed", str(seed), "--case", "slow", "--ranks", str(ranks), "--steps",
                 str(steps), "--trace", "/dev/stdout", "--labels", "/dev/null"]
     detecting = [f"{build}/cairn", "detect", "--trace", "-", "-o", "json"]
-    with subprocess.Popen(generate, stdout=subprocess.PIPE) as generator, \
-            subprocess.Popen(detecting, stdin=generator.stdout, stdout=subprocess.PIPE) as command:
-        assert command.stdout
-        answer = json.loads(command.stdout.read())
-        _, status, used = os.wait4(command.pid, 0)
+    threads: Dict[str, float] = {}
+    with subprocess.Popen(generate, stdout=subprocess.PIPE) as generator, tempfile.TemporaryFile() as out, \
+            subprocess.Popen(detecting, stdin=generator.stdout, stdout=out) as command:
+        done = 0
+        while not done:
+            threads.update(thread_seconds(command.pid))
+            time.sleep(0.05)
+            done, status, used = os.wait4(command.pid, os.WNOHANG)
         command.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        answer = json.load(out)
     cpu = used.ru_utime + used.ru_stime
     return {"ranks": ranks, "steps": answer["steps"], "operations": answer["records"], "cpu_s": round(cpu, 1),
+            "busier_thread_s": round(max(threads.values(), default=0), 1),
             "us_per_operation": round(1e6 * cpu / max(answer["records"], 1), 2), "peak_mib": round(used.ru_maxrss / 1024, 1),
             "seconds": round(time.monotonic() - begin, 1), "verdicts": len(answer["verdicts"])}
 
@@ -213,6 +274,7 @@ def main() -> int:
     parser.add_argument("--case")
     parser.add_argument("--quiet-steps", type=int, default=1_000_000)
     parser.add_argument("--ranks", default="0")
+    parser.add_argument("--log", help="file of results, to go on from")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
@@ -221,22 +283,20 @@ def main() -> int:
             figures = scale(options.build, int(ranks), options.steps, options.seed)
             print(" ".join(f"{key}={value}" for key, value in figures.items()), flush=True)
         return 0
-    rows: Dict[str, Row] = {}
-    seconds = 0.0
+    log = Log(options.log)
     cases = [options.case] if options.case and options.case != "quiet" else [] if options.case else CASES
     with tempfile.TemporaryDirectory() as directory:
         for i in range(options.traces if cases else 0):
             name = cases[i % len(cases)]
-            seconds += run_one(options.build, directory, name, options.seed + i, rows,
-                               ["--ranks", options.ranks], options.verbose)
+            run_one(options.build, directory, name, options.seed + i, log, ["--ranks", options.ranks], options.verbose)
         quiet = 0
         while (not options.case or options.case == "quiet") and quiet * QUIET_STEPS_OF_ONE < options.quiet_steps:
             ranks = "16" if quiet % 8 else "64"
-            seconds += run_one(options.build, directory, "quiet", options.seed + 10_000_000 + quiet,
-                               rows, ["--steps", str(QUIET_STEPS_OF_ONE), "--ranks", ranks],
-                               options.verbose)
+            run_one(options.build, directory, "quiet", options.seed + 10_000_000 + quiet, log,
+                    ["--steps", str(QUIET_STEPS_OF_ONE), "--ranks", ranks], options.verbose)
             quiet += 1
-    results = {name: summary(row) for name, row in rows.items()}
+    results = {name: summary(row) for name, row in log.rows().items()}
+    seconds = sum(each[2] for each in log.known.values())
     if options.json:
         print(json.dumps({"seed": options.seed, "detect_seconds": round(seconds, 1), "cases": results}, indent=1))
         return 0

@@ -172,6 +172,7 @@ _SIGNATURES = {
     "cairn_err_text": (ctypes.c_char_p, [ctypes.c_int]),
     "cairn_client_open": (ctypes.c_int, [ctypes.POINTER(_Options), ctypes.POINTER(_Client)]),
     "cairn_client_close": (None, [_Client]),
+    "cairn_client_abandon": (None, [_Client]),
     "cairn_client_register": (ctypes.c_int, [_Client, ctypes.POINTER(_Slice), ctypes.c_uint32]),
     "cairn_client_restore": (ctypes.c_int, [_Client, ctypes.POINTER(_Restored)]),
     "cairn_client_list": (ctypes.c_int, [_Client, _ListFn, ctypes.c_void_p, ctypes.POINTER(_Generation)]),
@@ -324,11 +325,14 @@ class Client:
         self._library.cairn_client_stats_read(self._handle, ctypes.byref(out))
         return {name: getattr(out, name) for name, *_ in _Stats._fields_ if name != "reserved"}
 
-    def close(self) -> None:
-        """Ends the session; waits for a running copy. Calling it again is allowed, any other call is not."""
+    def close(self, failed: bool = False) -> None:
+        """Ends the session; waits for a running copy. Calling it again is allowed, any other call is not.
+
+        `failed`: the process ends by an error. Then the agent is not told that it leaves as it should.
+        """
         handle, self._handle = self._handle, _Client()
         if handle:
-            self._library.cairn_client_close(handle)
+            (self._library.cairn_client_abandon if failed else self._library.cairn_client_close)(handle)
 
 
 class TimingRing:

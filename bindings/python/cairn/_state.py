@@ -264,7 +264,8 @@ class Known:
         }
         return {"groups": groups, "state": values}
 
-    def load_plain(self, value: Mapping[str, Any], names: Mapping[int, str], with_groups: bool) -> None:
+    def load_plain(self, value: Mapping[str, Any], names: Mapping[int, str], groups_from: int) -> None:
+        """What `plain` gave: the state of these parameters, and the hyperparameters of all groups from that one on."""
         from . import _torch
 
         holder = self.holder()
@@ -272,13 +273,12 @@ class Known:
             found = value["state"].get(fitting(names.get(id(parameter), "")))
             if found:
                 holder.state[parameter].update(found)
-        if with_groups:
-            for group, saved in zip(self.optimizer().param_groups, value["groups"]):
-                for key, each in saved.items():
-                    if hasattr(group.get(key), "copy_") and hasattr(each, "dtype"):
-                        group[key].copy_(each)  # a learning rate that is a tensor is shared with compiled code
-                    else:
-                        group[key] = each
+        for group, saved in list(zip(self.optimizer().param_groups, value["groups"]))[groups_from:]:
+            for key, each in saved.items():
+                if hasattr(group.get(key), "copy_") and hasattr(each, "dtype"):
+                    group[key].copy_(each)  # a learning rate that is a tensor is shared with compiled code
+                else:
+                    group[key] = each
 
     def make_state(
         self, names: Mapping[int, str], listed: Mapping[str, _lib.Listed], unnamed_too: bool, parts: Optional[Parts] = None
@@ -286,12 +286,7 @@ class Known:
         """The tensors of the state that a first step would make, where the snapshot has them and they are not there. Not yet filled."""
         from . import _torch
 
-        by_parameter: Dict[str, List[Tuple[str, _lib.Listed]]] = {}
-        for name, each in listed.items():
-            if each.kind == _lib.OPTIMIZER:
-                rank, slash, rest = name.rpartition("/") if name.startswith("rank") else ("", "", name)
-                key, _, parameter_name = rest.partition(".")
-                by_parameter.setdefault(parameter_name, []).append((key, each))
+        by_parameter = moments_of(listed)
         optimizer = self.holder()
         for number, index, group, parameter in _torch.grouped(optimizer):
             if id(parameter) not in names and not unnamed_too:
@@ -314,6 +309,17 @@ class Known:
 
     def keep_state(self) -> None:
         self._made = []
+
+
+def moments_of(listed: Mapping[str, _lib.Listed]) -> Dict[str, List[Tuple[str, _lib.Listed]]]:
+    """The tensors of optimizers' state in a snapshot, with their keys, by the name of the parameter."""
+    by_parameter: Dict[str, List[Tuple[str, _lib.Listed]]] = {}
+    for name, each in listed.items():
+        if each.kind == _lib.OPTIMIZER:
+            _rank, _slash, rest = name.rpartition("/") if name.startswith("rank") else ("", "", name)
+            key, _, parameter_name = rest.partition(".")
+            by_parameter.setdefault(parameter_name, []).append((key, each))
+    return by_parameter
 
 
 def positional(optimizer: int, group: int, index: int) -> str:

@@ -23,10 +23,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from . import _job, _lib
+from . import _job, _lib, _signals
 from ._fence import Fence
 from ._fsdp1 import Part
-from ._job import Job, Place
+from ._job import Job
+from ._resume import Damaged
+from ._state import Extras, Place
 
 # Private names, for watching what an update writes to. A version that lacks one has updates wait for the whole copy.
 try:
@@ -602,7 +604,7 @@ def _quiet(function: Callable[..., Any]) -> Callable[..., Any]:
             return None
         try:
             return function(job, *arguments)
-        except _job.Damaged:
+        except Damaged:
             raise
         except Exception as error:
             job.end(f"{type(error).__name__}: {error}")
@@ -709,7 +711,7 @@ def install() -> None:
     register_optimizer_step_pre_hook(_before_step)  # type: ignore[arg-type]
     register_optimizer_step_post_hook(_after_step)  # type: ignore[arg-type]
     os.register_at_fork(after_in_child=_job.forget)
-    _job.answer_signals()
+    _signals.answer_signals()
     _job.start()
     _time_collectives_of_groups()
     _end_with_the_group()
@@ -786,5 +788,5 @@ def attach(model: Any, optimizer: Any, scheduler: Any, dataloader: Any, extra: O
             raise TypeError(f"cairn.attach: the optimizer is a {type(each).__name__}, not a torch.optim.Optimizer")
     install()
     job = _job.start()
-    job.attach(models, optimizers, _job.Extras(scheduler, dataloader, extra))
+    job.attach(models, optimizers, Extras(scheduler, dataloader, extra))
     return job

@@ -381,6 +381,55 @@ await_status(const struct node *node, const char *part, bool there)
     fail_msg("the status %s: %s\n%s", there ? "never says" : "still says", part, text);
 }
 
+/* A tensor of its own, and the rank's word that it is a replica of a few bytes. */
+static void
+enlist_as_replica(struct trainer *trainer, uint32_t rank, uint32_t index)
+{
+    char name[16];
+    struct cairn_slice slices[2] = {
+        {.name = name, .dtype = CAIRN_U8, .kind = CAIRN_PARAM, .dims = 1, .shape = {TENSOR_BYTES - 64}, .extent = {TENSOR_BYTES - 64}, .device = -1},
+        {.name = "bias", .dtype = CAIRN_F32, .kind = CAIRN_PARAM, .dims = 1, .shape = {4}, .extent = {4}, .device = -1, .replica_index = index, .replica_count = 2}};
+    const struct cairn_session_register request = {.request = 7, .count = 2, .slices = slices};
+
+    snprintf(name, sizeof name, "own%u", rank);
+    assert_int_equal(cairn_session_put_register(&trainer->writer, &request), CAIRN_OK);
+    expect(trainer, CAIRN_SESSION_REGISTERED);
+    assert_int_equal(cairn_session_take_registered(&trainer->frame, &trainer->registered), CAIRN_OK);
+    for (uint32_t i = 0; i < trainer->registered.slot_count; i++) {
+        trainer->slot_fds[i] = trainer->frame.fds[i];
+        trainer->frame.fds[i] = -1;
+    }
+}
+
+/* Of few bytes replica 0 captures all: where both are number 1 nobody has them, and no checksum and no sum of bytes tells. */
+static void
+test_replicas_of_one_number_are_refused(void **state)
+{
+    struct trainer trainers[2];
+    struct cairn_session_grant grant;
+
+    for (uint32_t rank = 0; rank < 2; rank++)
+        attach(*state, &trainers[rank], rank, 2);
+    for (uint32_t rank = 0; rank < 2; rank++)
+        enlist_as_replica(&trainers[rank], rank, 1);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        grant = begin(&trainers[rank], 5);
+        capture(&trainers[rank], &grant, 0x11);
+    }
+    await_status(*state, "bias: of its 2 replicas none is number 0", true);
+    expect_skip(&trainers[0], 6, CAIRN_REASON_OTHER, "bias: of its 2 replicas none is number 0, and ranks 0 and 1 both are number 1");
+    expect_skip(&trainers[1], 6, CAIRN_REASON_OTHER, "bias: of its 2 replicas");
+    for (uint32_t rank = 0; rank < 2; rank++)
+        enlist_as_replica(&trainers[rank], rank, rank);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        grant = begin(&trainers[rank], 7);
+        capture(&trainers[rank], &grant, 0x22);
+    }
+    hang_up(&trainers[0]);
+    await_ready(*state, 7);
+    hang_up(&trainers[1]);
+}
+
 static void
 test_what_is_not_covered_is_in_the_status(void **state)
 {
@@ -503,6 +552,7 @@ main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_a_slot_waits_for_its_old_writer, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_steps_that_were_begun_before, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_left_overs_of_a_restore, start_node, end_node),
+        cmocka_unit_test_setup_teardown(test_replicas_of_one_number_are_refused, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_many_steps_that_were_begun_before, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_what_is_not_covered_is_in_the_status, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_hostile_coverage_ends_its_session, start_node, end_node),

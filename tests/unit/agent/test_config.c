@@ -231,11 +231,17 @@ numbers_are_plain_decimals_within_bounds(void **state)
 }
 
 static void
-what_is_not_there_yet_is_refused(void **state)
+only_policies_are_policies(void **state)
 {
+    struct cairn_config config;
+
     (void)state;
-    refused_with("verdict_policy: enforce\n", "nothing here can take a rank out of a running job yet: set advise");
+    assert_int_equal(parse("verdict_policy: enforce\nproblem: /etc/cairn/problem.json\n", &config), CAIRN_OK);
+    assert_int_equal(config.verdict_policy, CAIRN_CONFIG_ENFORCE);
+    assert_string_equal(config.problem, "/etc/cairn/problem.json");
+    cairn_config_fini(&config);
     refused_with("verdict_policy: off\n", "must be one of observe, advise, enforce");
+    refused_with("problem: problem.json\n", "must be empty or an absolute path");
 }
 
 /* For every number in the table: both bounds are taken by its setter, one beyond is not. */
@@ -611,7 +617,7 @@ main(void)
         cmocka_unit_test(errors_say_where_what_why_and_what_to_do),
         cmocka_unit_test(numbers_are_plain_decimals_within_bounds),
         cmocka_unit_test(every_bound_of_the_table_holds),
-        cmocka_unit_test(what_is_not_there_yet_is_refused),
+        cmocka_unit_test(only_policies_are_policies),
         cmocka_unit_test(texts_that_are_not_our_yaml_are_refused),
         cmocka_unit_test(options_must_agree_with_each_other),
         cmocka_unit_test(addresses_are_host_and_port),

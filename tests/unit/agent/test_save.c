@@ -241,10 +241,10 @@ a_refused_step_is_not_owed(void **state)
 static void
 records_of_another_version(void **state)
 {
-    static const uint8_t first[32] = {1}, own[32] = {2};
+    static const uint8_t before[32] = {2}, own[32] = {3};
 
     (void)state;
-    assert_true(cairn_core_record_is_foreign((struct cairn_bytes){first, sizeof first}));
+    assert_true(cairn_core_record_is_foreign((struct cairn_bytes){before, sizeof before}));
     assert_false(cairn_core_record_is_foreign((struct cairn_bytes){own, sizeof own}));
     assert_false(cairn_core_record_is_foreign((struct cairn_bytes){NULL, 0}));
 }

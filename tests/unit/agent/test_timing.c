@@ -258,11 +258,59 @@ test_a_hang_by_counts(void **state)
             assert_true(cairn_ring_write(&files[rank].ring, &record));
         }
     }
-    await_log(*state, "detect: verdict=1 closed (it is over)");
+    await_log(*state, "detect: verdict=1 closed (it went on by itself ");
     for (uint32_t rank = 0; rank < 2; rank++) {
         hang_up(&trainers[rank]);
         end_ring(&files[rank]);
     }
+}
+
+/* Of two that are gone with equal counts one has said that it leaves: the other is what those that are left wait for. */
+static void
+test_a_death_at_equal_counts(void **state)
+{
+    struct ring_file files[3] = {make_ring(), make_ring(), make_ring()};
+    uint64_t now_ns = now_ms() * CAIRN_NS_PER_MS;
+    struct trainer trainer;
+
+    for (uint32_t rank = 0; rank < 3; rank++) {
+        struct cairn_timing_record record = {.comm = 7, .enter_ns = now_ns - 60 * CAIRN_NS_PER_S, .rank = rank, .peer = rank,
+                                             .ranks = 3, .op = CAIRN_TIMING_MEMBER};
+
+        assert_true(cairn_ring_write(&files[rank].ring, &record));
+        record.op = CAIRN_ALL_REDUCE;
+        record.peer = CAIRN_PEER_NONE;
+        for (record.seq = 1; record.seq <= 100; record.seq++) { /* half a second apart, until ten seconds ago */
+            record.enter_ns += CAIRN_NS_PER_S / 2;
+            assert_true(cairn_ring_write(&files[rank].ring, &record));
+        }
+    }
+    attach(*state, &trainer, 0, 3);
+    for (uint32_t rank = 1; rank < 3; rank++) {
+        pid_t pid = fork();
+
+        assert_true(pid >= 0);
+        if (pid == 0) {
+            struct trainer child;
+
+            attach(*state, &child, rank, 3);
+            hand_over(&child, files[rank].fd);
+            await_log(*state, rank == 1 ? "timing: reads rank=1" : "timing: reads rank=2");
+            if (rank == 1) {
+                assert_int_equal(cairn_session_put_leave(&child.writer), CAIRN_OK);
+                assert_int_equal(cairn_session_writer_send(&child.writer, child.fd), CAIRN_OK);
+            }
+            _exit(0);
+        }
+        assert_int_equal(wait_exit(pid), 0);
+        await_log(*state, rank == 1 ? "session: trainer left rank=1" : "session: trainer left rank=2");
+    }
+    hand_over(&trainer, files[0].fd);
+    await_log(*state, "opened: rank 2 is gone");
+    await_log(*state, "the process of rank 2 has ended without a word");
+    hang_up(&trainer);
+    for (uint32_t rank = 0; rank < 3; rank++)
+        end_ring(&files[rank]);
 }
 
 /* What a full ring has dropped is newer than all that waits in it: of that rank nobody knows how far it has come. */
@@ -335,6 +383,7 @@ main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_a_job_too_large, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_noise_in_a_ring, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_a_hang_by_counts, start_node, end_node),
+        cmocka_unit_test_setup_teardown(test_a_death_at_equal_counts, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_a_ring_that_was_full, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_a_ring_of_the_dead, start_node, end_node),
     };

@@ -107,6 +107,29 @@ test_environment(void **state)
     fake_agent_destroy(agent);
 }
 
+/* Whoever closes says that he leaves; whoever ends by an error does not. */
+static void
+test_leave(void **state)
+{
+    struct fake_agent *agent = fake_agent_create(CAIRN_BLOCK_BYTES);
+    struct cairn_client_options options = options_for(agent->path);
+    uint64_t until_ms = fake_now_ms() + 10000;
+    struct cairn_client *client = NULL;
+
+    (void)state;
+    fake_agent_start(agent);
+    assert_int_equal(cairn_client_open(&options, &client), CAIRN_OK);
+    cairn_client_abandon(client);
+    assert_int_equal(cairn_client_open(&options, &client), CAIRN_OK);
+    cairn_client_close(client);
+    while (agent->leaves == 0 && fake_now_ms() < until_ms)
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+    fake_agent_stop(agent);
+    assert_int_equal(agent->leaves, 1);
+    assert_int_equal(agent->damaged, 0);
+    fake_agent_destroy(agent);
+}
+
 static void
 open_refused(struct fake_agent *agent, cairn_err expected)
 {
@@ -563,6 +586,7 @@ main(void)
         cmocka_unit_test_setup(test_no_agent_configured, reset),
         cmocka_unit_test_setup(test_no_agent_answers, reset),
         cmocka_unit_test_setup(test_environment, reset),
+        cmocka_unit_test_setup(test_leave, reset),
         cmocka_unit_test_setup(test_refused, reset),
         cmocka_unit_test_setup(test_rings, reset),
         cmocka_unit_test_setup(test_coverage, reset),

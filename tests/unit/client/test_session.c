@@ -257,6 +257,26 @@ test_piece_and_fetch(void **state)
     pair_fini(&pair);
 }
 
+/* A farewell carries nothing. */
+static void
+test_leave(void **state)
+{
+    uint8_t payload[1] = {0};
+    struct cairn_session_frame frame = {.type = CAIRN_SESSION_LEAVE, .payload = payload, .payload_bytes = 1};
+    struct cairn_session_writer writer;
+
+    (void)state;
+    assert_int_equal(cairn_session_take_leave(&frame), CAIRN_CORRUPT);
+    frame.payload_bytes = 0;
+    assert_int_equal(cairn_session_take_leave(&frame), CAIRN_OK);
+    frame.type = CAIRN_SESSION_TIMING;
+    assert_int_equal(cairn_session_take_leave(&frame), CAIRN_CORRUPT);
+    cairn_session_writer_init(&writer, SIZE_MAX);
+    assert_int_equal(cairn_session_put_leave(&writer), CAIRN_OK);
+    assert_int_equal(writer.pending_count, 0); /* descriptors */
+    cairn_session_writer_fini(&writer);
+}
+
 /* A ring's frame has one descriptor and an index within bounds, whatever else its sender says. */
 static void
 test_timing(void **state)
@@ -855,7 +875,7 @@ main(void)
         cmocka_unit_test(test_epoch),        cmocka_unit_test(test_fetched),
         cmocka_unit_test(test_operator),     cmocka_unit_test(test_operator_reply),
         cmocka_unit_test(test_strict),       cmocka_unit_test(test_piece_and_fetch),
-        cmocka_unit_test(test_timing),
+        cmocka_unit_test(test_leave),        cmocka_unit_test(test_timing),
         cmocka_unit_test(test_register),     cmocka_unit_test(test_out_of_range),
         cmocka_unit_test(test_descriptors),  cmocka_unit_test(test_descriptors_refused),
         cmocka_unit_test(test_restore_info), cmocka_unit_test(test_large),

@@ -64,7 +64,7 @@ check_bounds(const struct cairn_assign_problem *problem, double best_ms)
     assert_non_null(sequences);
     assert_int_equal(cairn_assign_bound_ms(problem, sequences, &bound_ms), CAIRN_OK);
     raised_ms = bound_ms;
-    cairn_assign_raise_bound(problem, sequences, 2 * best_ms, &raised_ms);
+    assert_int_equal(cairn_assign_raise_bound(problem, sequences, 2 * best_ms, &raised_ms), CAIRN_OK);
     if (raised_ms > best_ms * (1 + 1e-9))
         fail_msg("the bound %g is raised to %g, the best is %g", bound_ms, raised_ms, best_ms);
     free(sequences);

@@ -502,6 +502,7 @@ test_checkpoints(void **state)
     assert_int_equal(job.returned, 0);
     assert_int_equal(job.ledger.entries[0].kind, CAIRN_HANG_COMPUTE);
     assert_int_equal(job.ledger.entries[0].evidence_kinds, CAIRN_EVIDENCE_PROGRESS);
+    assert_non_null(strstr(job.ledger.entries[0].closed_why, "a pause, no hang"));
     wait_for_rank(&job, 0, 25, CAIRN_PRESENCE_RUNS);
     assert_int_equal(cairn_ledger_open_count(&job.ledger), 1);
     end(&job);

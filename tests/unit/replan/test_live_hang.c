@@ -338,6 +338,29 @@ test_late_reader(void **state)
     end(&job);
 }
 
+/* A process that has died between two operations has entered as much as the others, and is missed all the same. */
+static void
+test_died_at_equal_counts(void **state)
+{
+    struct job job;
+    const struct cairn_ledger_entry *entry;
+
+    (void)state;
+    start(&job);
+    steps(&job, 80);
+    job.presence[2] = job.presence[1] = CAIRN_PRESENCE_GONE; /* the second has left as one that finishes */
+    pass(&job, S);
+    cairn_reduce_die(job.reduces[2]); /* which is found out after it was seen to be gone */
+    pass(&job, 9 * S);
+    entry = only_entry(&job);
+    assert_int_equal(entry->kind, CAIRN_CRASH);
+    assert_int_equal(entry->rank_count, 1);
+    assert_int_equal(entry->ranks[0], 2);
+    assert_non_null(strstr(entry->evidence, "has ended without a word"));
+    assert_true(entry->evidence_kinds & CAIRN_EVIDENCE_PROCESS);
+    end(&job);
+}
+
 int
 main(void)
 {
@@ -355,6 +378,7 @@ main(void)
         cmocka_unit_test(test_victims_unheard),
         cmocka_unit_test(test_another_job),
         cmocka_unit_test(test_late_reader),
+        cmocka_unit_test(test_died_at_equal_counts),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -97,6 +97,55 @@ test_vocabulary_kept(void **state)
     assert_true(fabs(job.problem.layer_ms / (7.5 * 10 / 12) - 1) < 0.02);
 }
 
+/* One pipeline of single devices. With three stages any times fit, so the vocabulary is not taken from them; with four it is, but the ends
+ * may as well be slow. */
+static void
+test_single_devices(void **state)
+{
+    struct cairn_profiled profiled;
+    struct cairn_fault fault = {""};
+    struct job job;
+
+    (void)state;
+    for (uint32_t stages = 3; stages <= STAGES; stages++) {
+        set_up(&job, 7.5, 0, 0);
+        job.problem.head_layers = 1;
+        for (uint32_t i = 0; i < stages; i++)
+            job.stages[i] = (struct cairn_plan_stage){i, 1, i * 10, 10};
+        for (uint32_t i = 0; i < RANKS; i++)
+            job.loads[i].compute_ns = 10 * 7.5 * MICROBATCHES * 1e6 * (i + 1 == stages ? 1.3 : 1);
+        job.pipelines[0].stage_count = stages;
+        job.problem.sizes[0].size = 1;
+        job.plan = (struct cairn_plan){job.pipelines, job.stages, job.ids, 1, stages, stages};
+        assert_int_equal(cairn_profile_take(&job.problem, job.loads, RANKS, &profiled, &fault), CAIRN_OK);
+        assert_true(fabs(job.problem.layer_ms / 7.5 - 1) < 0.01);
+        assert_int_equal(profiled.kept_devices, RANKS - stages);
+        assert_int_equal(profiled.vocabulary_kept, stages == 3);
+        assert_int_equal(profiled.first_open, stages == STAGES);
+        assert_int_equal(profiled.last_open, stages == STAGES);
+        /* either the last device is slow, the vocabulary being what was said, or the vocabulary weighs 3 layers */
+        assert_true(fabs(job.problem.head_layers - (stages == 3 ? 1 : 3)) < 0.1);
+        assert_true(fabs(job.devices[stages - 1].rate - (stages == 3 ? 1.18 : 1)) < 0.01);
+    }
+}
+
+/* Each stage takes something else: that is not layers and a few slow devices. */
+static void
+test_scattered(void **state)
+{
+    static const double times[STAGES] = {1, 2.2, 0.6, 3.5};
+    struct cairn_profiled profiled;
+    struct cairn_fault fault = {""};
+    struct job job;
+
+    (void)state;
+    set_up(&job, 7.5, 0, 0);
+    for (uint32_t i = 0; i < RANKS; i++)
+        job.loads[i].compute_ns *= times[(i / SIZE + i / SIZE / STAGES) % STAGES];
+    assert_int_equal(cairn_profile_take(&job.problem, job.loads, RANKS, &profiled, &fault), CAIRN_INVAL);
+    assert_non_null(strstr(fault.text, "off any fit"));
+}
+
 static void
 test_refused(void **state)
 {
@@ -123,6 +172,8 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_found_again),
         cmocka_unit_test(test_vocabulary_kept),
+        cmocka_unit_test(test_single_devices),
+        cmocka_unit_test(test_scattered),
         cmocka_unit_test(test_refused),
     };
 

@@ -123,12 +123,49 @@ test_quantile(void **state)
     assert_true(cairn_quantile(values, 5, 0.625) == 3.5f);
 }
 
+/* With noise as large as half of the shift its end is told within some steps, and never while it goes on. */
+static void
+test_tail(void **state)
+{
+    const double sigma = 0.05, size = 0.1;
+    struct cairn_shift shift = {.used = 0};
+    uint32_t tail = 0, steps = 0;
+    double sure = 0;
+
+    (void)state;
+    for (; steps < 1000; steps++) {
+        cairn_shift_push(&shift, steps, size + sigma * noise());
+        (void)cairn_shift_tail(&shift, 0, size, sigma, steps + 1, &sure);
+        assert_true(sure < 12);
+    }
+    for (uint32_t quiet = 0; sure < 12; quiet++) {
+        assert_true(quiet < 20);
+        cairn_shift_push(&shift, steps++, sigma * noise());
+        tail = cairn_shift_tail(&shift, 0, size, sigma, steps, &sure);
+    }
+    assert_in_range(cairn_shift_step(&shift, tail), 995, 1002); /* the last that is slow */
+    assert_true(fabs(cairn_shift_height(&shift, tail, CAIRN_SHIFT_WINDOW, sigma) - size) < 0.02);
+}
+
+static void
+test_height_of_pauses(void **state)
+{
+    struct cairn_shift shift = {.used = 0};
+
+    (void)state;
+    assert_true(cairn_shift_height(&shift, 0, 10, 0.02) == 0);
+    for (uint32_t step = 0; step < 40; step++) /* each tenth step pauses, and three steps in front are others */
+        cairn_shift_push(&shift, step, step < 3 ? -1 : step % 10 == 9 ? 5.0 : 0.3 + 0.02 * noise());
+    assert_true(fabs(cairn_shift_height(&shift, 0, 37, 0.02) - 0.3) < 0.02);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_found), cmocka_unit_test(test_pauses_are_none),
                                        cmocka_unit_test(test_small_is_none), cmocka_unit_test(test_base),
                                        cmocka_unit_test(test_base_before),
+                                       cmocka_unit_test(test_tail), cmocka_unit_test(test_height_of_pauses),
                                        cmocka_unit_test(test_quantile)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -152,11 +153,37 @@ test_bad_lines(void **state)
     cairn_topology_destroy(topology);
 }
 
+/* However a number is written, it is read as strtod reads it. */
+static void
+test_decimals(void **state)
+{
+    static const char *const good[] = {"0", "7", "0.1", "1.0003", "0.9999", "123456.789", "0.000000000000001", "99999999999999.9",
+                                       "0.12345678901234567890", "12345678901234567890", "1e3", "2.5E-7", "4.", "01.50"};
+    static const char *const bad[] = {"1.2.3", "1-", ".", "1e", "+", "1.5.", "..1"};
+    struct cairn_topology *topology = topology_of(header);
+    struct cairn_trace_fault fault;
+    struct cairn_record record;
+    char line[128];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        snprintf(line, sizeof line, "{\"rank\":1,\"op\":\"barrier\",\"comm\":\"tp0\",\"work\":%s,\"start_ns\":5}", good[i]);
+        assert_int_equal(cairn_trace_read_line(topology, line, strlen(line), &record, &fault), CAIRN_OK);
+        assert_true(record.work == strtod(good[i], NULL) && record.start_ns == 5);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        snprintf(line, sizeof line, "{\"rank\":1,\"op\":\"barrier\",\"comm\":\"tp0\",\"work\":%s,\"start_ns\":5}", bad[i]);
+        assert_int_not_equal(cairn_trace_read_line(topology, line, strlen(line), &record, &fault), CAIRN_OK);
+    }
+    cairn_topology_destroy(topology);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_header), cmocka_unit_test(test_bad_headers),
-                                       cmocka_unit_test(test_lines), cmocka_unit_test(test_bad_lines)};
+                                       cmocka_unit_test(test_lines), cmocka_unit_test(test_bad_lines),
+                                       cmocka_unit_test(test_decimals)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

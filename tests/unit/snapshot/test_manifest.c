@@ -69,6 +69,8 @@ sample_init(struct sample *sample)
     sample->entries[2].rank = 9;
     sample->entries[3].slice = step;
     sample->entries[3].slice.flat_begin = sample->entries[3].slice.flat_end = 1;
+    sample->entries[1].slice.replica_count = sample->entries[3].slice.replica_count = 2;
+    sample->entries[3].slice.replica_index = 1;
     sample->entries[3].offset_bytes = 2 * CAIRN_BLOCK_BYTES + 12800;
     sample->entries[3].rank = 9;
     sample->entries[4].slice = blob;
@@ -171,7 +173,8 @@ test_round_trip(void **state)
         assert_memory_equal(a->offset, b->offset, sizeof a->offset);
         assert_memory_equal(a->extent, b->extent, sizeof a->extent);
         assert_true(a->flat_begin == b->flat_begin && a->flat_end == b->flat_end);
-        assert_true(b->address == NULL && b->device == -1 && b->replica_count == 1);
+        assert_true(b->address == NULL && b->device == -1);
+        assert_true(a->replica_index == b->replica_index && a->replica_count == b->replica_count);
         assert_int_equal(sample.entries[i].offset_bytes, back.entries[i].offset_bytes);
         assert_int_equal(sample.entries[i].rank, back.entries[i].rank);
     }
@@ -310,17 +313,18 @@ test_byte_lies(void **state)
      * dim: 4 + 3 + 4 + 8
      */
     size_t w = AT_TENSORS, step = w + 25, rng = step + 12, entries = rng + 19;
-    size_t second = entries + 32 + 32, third = second + 32;
+    size_t second = entries + 40 + 32, third = second + 40;
 
     (void)state;
-    byte_lie(AT_VERSION, 1, 4, CAIRN_OK); /* the places are right */
+    byte_lie(AT_VERSION, 2, 4, CAIRN_OK); /* the places are right */
     byte_lie(w + 4, 'w', 1, CAIRN_OK);
     byte_lie(step + 4, 's', 1, CAIRN_OK);
     byte_lie(rng + 4, 'r', 1, CAIRN_OK);
     byte_lie(second, 1, 4, CAIRN_OK);
     byte_lie(third, 0, 4, CAIRN_OK);
 
-    byte_lie(AT_VERSION, 2, 4, CAIRN_VERSION);
+    byte_lie(AT_VERSION, 1, 4, CAIRN_VERSION);
+    byte_lie(AT_VERSION, 3, 4, CAIRN_VERSION);
     byte_lie(AT_VERSION, 0, 4, CAIRN_VERSION);
     byte_lie(AT_CONTAINER, 6, 4, CAIRN_CORRUPT);
     byte_lie(AT_CONTAINER + 4, 0, 4, CAIRN_CORRUPT);
@@ -371,9 +375,12 @@ test_byte_lies(void **state)
     byte_lie(second + 8, 2 * CAIRN_BLOCK_BYTES - 7, 8, CAIRN_CORRUPT); /* leaves its region */
     byte_lie(second + 8, UINT64_MAX, 8, CAIRN_CORRUPT);
     byte_lie(third + 8, 4 * CAIRN_BLOCK_BYTES - 12771, 8, CAIRN_CORRUPT); /* leaves the container */
-    byte_lie(third + 16, 3201, 8, CAIRN_CORRUPT);                         /* the flat range */
-    byte_lie(third + 24, 3201, 8, CAIRN_CORRUPT);
-    byte_lie(third + 32, 51, 8, CAIRN_CORRUPT); /* the box */
+    byte_lie(second + 16, 1, 4, CAIRN_OK);                                /* a replica's number, and their count */
+    byte_lie(second + 16, 2, 4, CAIRN_CORRUPT);
+    byte_lie(second + 20, UINT32_MAX, 4, CAIRN_OK);
+    byte_lie(third + 24, 3201, 8, CAIRN_CORRUPT); /* the flat range */
+    byte_lie(third + 32, 3201, 8, CAIRN_CORRUPT);
+    byte_lie(third + 40, 51, 8, CAIRN_CORRUPT); /* the box */
 }
 
 /* Two tensors of one name, told in the bytes: "step" is renamed to the name of the blob. */
@@ -435,7 +442,7 @@ test_table_order(void **state)
     bytes = pack(&manifest, &bytes_len);
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         for (uint32_t i = 0; i < 3; i++)
-            put(bytes, at + 32 * i, cases[c].tensor[i], 4);
+            put(bytes, at + 40 * i, cases[c].tensor[i], 4);
         seal(bytes, bytes_len);
         unpack_is(bytes, bytes_len, cases[c].expected);
     }

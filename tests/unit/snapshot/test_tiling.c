@@ -414,6 +414,85 @@ names_and_ranks_are_said(void **state)
     free(job);
 }
 
+/* Every rank says that it is one of as many replicas as there are; of few bytes one number captures all. */
+static void
+replicate(struct job *job, const char *name, uint64_t elements, const uint32_t numbers[PARTS], uint32_t count)
+{
+    for (uint32_t p = 0; p < PARTS; p++) {
+        struct cairn_slice slice = slice_of(name, 1, &elements);
+        uint64_t begin, end;
+
+        slice.extent[0] = elements;
+        slice.replica_index = numbers[p];
+        slice.replica_count = count;
+        cairn_slice_share(&slice, &begin, &end);
+        slice.flat_begin = begin;
+        slice.flat_end = end;
+        add(job, p, &slice);
+    }
+}
+
+static void
+replicas_are_numbered_once_each(void **state)
+{
+    static const uint64_t sizes[] = {1, 64, 65, 1000};
+    struct job *job = calloc(1, sizeof *job);
+    struct cairn_tiling *tilings[PARTS];
+    uint64_t prefix;
+    char text[256];
+
+    (void)state;
+    assert_non_null(job);
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (uint32_t combination = 0; combination < PARTS * PARTS * PARTS; combination++) {
+            const uint32_t numbers[PARTS] = {combination / 9, combination / 3 % 3, combination % 3};
+            bool good = numbers[0] != numbers[1] && numbers[1] != numbers[2] && numbers[0] != numbers[2];
+
+            memset(job, 0, sizeof *job);
+            replicate(job, "bias", sizes[s], numbers, PARTS);
+            open_tilings(job, tilings);
+            assert_int_equal(find_wrong(tilings, &prefix), !good);
+            if (!good) {
+                explain(tilings, prefix, text, sizeof text);
+                assert_non_null(strstr(text, "bias: of its 3 replicas none is number"));
+            }
+            close_tilings(tilings);
+        }
+    free(job);
+}
+
+/* Replicas in words: a number that is missing, one that is there twice, and a count that not all agree on. */
+static void
+replicas_are_said(void **state)
+{
+    static const struct {
+        uint32_t numbers[PARTS], count;
+        const char *text;
+    } cases[] = {
+        {{1, 1, 2}, 3, "bias: of its 3 replicas none is number 0, and ranks 0 and 1 both are number 1"},
+        {{1, 1, 1}, 2, "bias: of its 2 replicas none is number 0, and ranks 0 and 1 both are number 1"},
+        {{0, 1, 1}, 2, "bias: of its 2 replicas ranks 1 and 2 both are number 1"},
+        {{0, 1, 3}, 4, "bias: of its 4 replicas none is number 2"},
+    };
+    struct job *job = calloc(1, sizeof *job);
+    struct cairn_tiling *tilings[PARTS];
+    uint64_t prefix;
+    char text[256];
+
+    (void)state;
+    assert_non_null(job);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        memset(job, 0, sizeof *job);
+        replicate(job, "bias", 8, cases[i].numbers, cases[i].count);
+        open_tilings(job, tilings);
+        assert_true(find_wrong(tilings, &prefix));
+        explain(tilings, prefix, text, sizeof text);
+        assert_string_equal(text, cases[i].text);
+        close_tilings(tilings);
+    }
+    free(job);
+}
+
 /* What the digest leaves out is what changes from generation to generation. */
 static void
 digests(void **state)
@@ -603,6 +682,7 @@ main(void)
         cmocka_unit_test(tilings_are_good), cmocka_unit_test(every_defect_is_found), cmocka_unit_test(names_and_ranks_are_said),
         cmocka_unit_test(digests),          cmocka_unit_test(large_shapes),          cmocka_unit_test(hostile_pieces),
         cmocka_unit_test(a_large_node),     cmocka_unit_test(pieces_that_are_cut_off),
+        cmocka_unit_test(replicas_are_numbered_once_each), cmocka_unit_test(replicas_are_said),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,6 +4,7 @@
 
 #include "tools/tree.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -681,6 +682,45 @@ verdicts_are_shown(void **state)
     free(text);
 }
 
+/* What the analyst advises about the plan; numbers of another version that mean nothing here are no advice. */
+static void
+advice_is_shown(void **state)
+{
+    static const char *const actions[] = {[0] = NULL, [1] = "microbatches", [3] = "groups", [9] = NULL};
+    struct scene *scene = *state;
+    struct operator_node *analyst = &scene->nodes[2];
+
+    analyst->analyses = 1;
+    analyst->advice_current_ns = OPERATOR_UNKNOWN; /* the plan that runs cannot go on */
+    analyst->advice_step_ns = 200000000;
+    analyst->advice_cost_ns = 10000000000;
+    for (uint64_t i = 0; i < sizeof actions / sizeof *actions; i++) {
+        struct cairn_json_writer writer;
+        struct cairn_tree tree;
+        char *text, out[512];
+
+        if (i != 0 && i != 9 && !actions[i])
+            continue;
+        analyst->advice_action = i;
+        look(scene);
+        cairn_json_writer_init(&writer);
+        operator_write_status(&writer, &scene->job, &scene->health, 0);
+        tree = parse(&writer, &text);
+        if (!actions[i]) {
+            assert_null(cairn_tree_find(&tree, NULL, "replan.advice.action"));
+        } else {
+            assert_string_equal(cairn_tree_text(&tree, NULL, "replan.advice.action", out, sizeof out), actions[i]);
+            assert_non_null(strstr(cairn_tree_text(&tree, NULL, "replan.advice.what", out, sizeof out),
+                                   "the plan that runs cannot go on; steps of 200 ms then, for 10 s of standing still"));
+            assert_true(fabs(cairn_tree_double(&tree, NULL, "replan.advice.cost_ms", 0) - 10000) < 1e-6);
+            assert_true(isnan(cairn_tree_double(&tree, NULL, "replan.advice.current_ms", NAN)));
+        }
+        assert_false(cairn_tree_bool(&tree, NULL, "replan.enforced", true));
+        cairn_tree_fini(&tree);
+        free(text);
+    }
+}
+
 static void
 snapshots_are_listed_newest_first(void **state)
 {
@@ -812,6 +852,7 @@ main(void)
                                        SCENE(newer_views_are_read),
                                        SCENE(status_shows_coverage),
                                        SCENE(verdicts_are_shown),
+                                       SCENE(advice_is_shown),
                                        SCENE(snapshots_are_listed_newest_first),
                                        cmocka_unit_test(restores_say_what_and_why),
                                        cmocka_unit_test(files_that_are_not_there)};

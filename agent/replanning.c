@@ -1,0 +1,282 @@
+/*
+ * agent/replanning.c - what to do about the plan while ranks are slow: where this agent analyses the job, rates from open verdicts go to an
+ * adviser twice a second while steps are made, and the offers that it wants are made by a worker.
+ *
+ * The worker is one thread of its own, of low priority, with a limit of time: neither the loop nor the protection waits for a plan,
+ * and trainers keep their processors. What it plans for is also written to `replan.json` in the agent's directory, so that `cairn plan
+ * --problem` shows the plan that is meant. Nothing is changed in the job.
+ */
+#include "agent/agent_state.h"
+#include "agent/operator.h"
+#include "agent/problem_file.h"
+#include "agent/timing_state.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+enum { ROUND_MS = 500, PLAN_LIMIT_MS = 1000, PLAN_NICE = 10 };
+#define STANDSTILL_MS 10000.0 /* that a change of plan takes beside moving state, where no restore has been measured */
+
+/* Offers being made. Between submit and done it is the worker's. */
+struct offering {
+    struct cairn_job job;
+    struct cairn_agent *agent;
+    struct cairn_problem problem; /* owns its devices alone */
+    uint64_t number;
+    struct cairn_offer_costs costs;
+    struct cairn_clock clock;
+    uint64_t until_ns;
+    struct cairn_offers offers;
+    cairn_err err;
+    char path[CAIRN_CONFIG_PATH_BYTES_MAX + 32];
+    int write_errno; /* of that file; 0: it is written */
+};
+
+struct replanning_state {
+    struct cairn_timer timer;
+    struct cairn_adviser *adviser;
+    struct cairn_workers *worker;
+    double *rates; /* [device_count] */
+    atomic_bool is_closing;
+    struct cairn_advice advice;
+    uint64_t given_wall_ns;
+    uint64_t plans_made;
+    uint64_t steps_before; /* that the analysis had at the last round */
+    bool was_analysing, said_unknown, said_unwritten;
+};
+
+/* ---- in the worker ---- */
+
+static bool
+is_over(void *context)
+{
+    const struct offering *offering = context;
+
+    return atomic_load(&offering->agent->replanning->is_closing) || cairn_clock_now_ns(&offering->clock) >= offering->until_ns;
+}
+
+/* Writes the problem beside its place and moves it there: whoever reads sees all of one. 0, or errno. */
+static int
+write_problem(const struct cairn_problem *problem, const char *path)
+{
+    char beside[CAIRN_CONFIG_PATH_BYTES_MAX + 40], *text = NULL;
+    struct cairn_json_writer writer;
+    size_t text_bytes = 0;
+    int failed = ENOMEM;
+    FILE *file;
+
+    (void)snprintf(beside, sizeof beside, "%s.new", path);
+    cairn_json_writer_init(&writer);
+    if (cairn_problem_write(problem, &writer) == CAIRN_OK && cairn_json_writer_done(&writer, &text, &text_bytes) == CAIRN_OK) {
+        file = fopen(beside, "we");
+        failed = file ? 0 : errno;
+        if (file && fwrite(text, 1, text_bytes, file) != text_bytes)
+            failed = errno ? errno : EIO;
+        if (file && fclose(file) != 0 && !failed)
+            failed = errno;
+        if (!failed && rename(beside, path) != 0)
+            failed = errno;
+    }
+    free(text);
+    cairn_json_writer_fini(&writer);
+    return failed;
+}
+
+static void
+run_offering(struct cairn_job *job)
+{
+    struct offering *offering = (struct offering *)job;
+    struct cairn_stop stop = {is_over, offering};
+
+    (void)setpriority(PRIO_PROCESS, (id_t)gettid(), PLAN_NICE); /* of this thread; where it cannot be, the limit of time is still there */
+    offering->until_ns = cairn_clock_now_ns(&offering->clock) + PLAN_LIMIT_MS * CAIRN_NS_PER_MS;
+    offering->write_errno = write_problem(&offering->problem, offering->path);
+    offering->err = cairn_offers_make(&offering->problem, &offering->costs, &stop, &offering->offers);
+}
+
+/* ---- in the loop ---- */
+
+static void
+offering_done(struct cairn_job *job)
+{
+    struct offering *offering = (struct offering *)job;
+    struct replanning_state *state = offering->agent->replanning;
+
+    if (offering->write_errno && !state->said_unwritten) {
+        CAIRN_LOG_AT(WARN, "replan: cannot write %s: %s: advice comes without the file to plan with", offering->path,
+                     strerror(offering->write_errno));
+        state->said_unwritten = true;
+    }
+    if (offering->err)
+        CAIRN_LOG_AT(WARN, "replan: no plans could be made: %s", cairn_err_text(offering->err));
+    else
+        state->plans_made++;
+    cairn_adviser_offered(state->adviser, offering->number, offering->err ? NULL : &offering->offers);
+    free(offering->problem.devices);
+    free(offering);
+}
+
+static void
+make_offers(struct cairn_agent *agent)
+{
+    struct replanning_state *state = agent->replanning;
+    double restore_ms = (double)agent->last_restore_ns / 1e6;
+    struct offering *offering = calloc(1, sizeof *offering);
+
+    if (!offering)
+        return; /* with the next round */
+    if (!cairn_adviser_wants(state->adviser, &offering->number, &offering->problem)) {
+        free(offering);
+        return;
+    }
+    offering->job = (struct cairn_job){.run = run_offering, .done = offering_done};
+    offering->agent = agent;
+    offering->clock = agent->clock;
+    offering->costs = (struct cairn_offer_costs){restore_ms > STANDSTILL_MS ? restore_ms : STANDSTILL_MS, INFINITY};
+    (void)snprintf(offering->path, sizeof offering->path, "%s/replan.json", agent->config.dir);
+    if (cairn_workers_submit(state->worker, &offering->job) != CAIRN_OK) {
+        cairn_adviser_offered(state->adviser, offering->number, NULL);
+        free(offering->problem.devices);
+        free(offering);
+    }
+}
+
+static void
+say_change(struct cairn_agent *agent, enum cairn_advice_change change)
+{
+    struct replanning_state *state = agent->replanning;
+    char text[CAIRN_ADVICE_BYTES];
+
+    if (change == CAIRN_ADVICE_WITHDRAWN)
+        CAIRN_LOG_AT(INFO, "replan: the advice is withdrawn: the plan that runs is good enough again");
+    if (change != CAIRN_ADVICE_GIVEN)
+        return;
+    state->given_wall_ns = cairn_clock_wall_ns(&agent->clock);
+    cairn_advice_describe(&state->advice, text, sizeof text);
+    CAIRN_LOG_AT(WARN, "replan: advice: %s; `cairn plan --problem %s/replan.json` shows the plan%s", text, agent->config.dir,
+                 agent->config.verdict_policy == CAIRN_CONFIG_ENFORCE ? "; nothing is enforced yet, do it yourself" : "");
+}
+
+static void
+take_round(struct cairn_agent *agent)
+{
+    struct replanning_state *state = agent->replanning;
+    struct cairn_live_view view;
+    uint64_t steps;
+    uint32_t unknown;
+
+    cairn_live_look(agent->timing->live, agent_now_ns(agent), &view);
+    steps = state->was_analysing && view.steps > state->steps_before ? view.steps - state->steps_before : 0;
+    state->steps_before = view.steps;
+    state->was_analysing = true;
+    if (steps == 0)
+        return; /* the job stands, or begins: nothing is measured */
+    unknown = cairn_adviser_rates(state->adviser, &agent->timing->ledger, state->rates);
+    if (unknown > 0 && !state->said_unknown) {
+        CAIRN_LOG_AT(WARN, "replan: %u slow ranks are no device's id in %s: nothing is advised about them", unknown,
+                     agent->config.problem);
+        state->said_unknown = true;
+    }
+    say_change(agent, cairn_adviser_round(state->adviser, state->rates, (uint32_t)steps, &state->advice));
+    make_offers(agent);
+}
+
+static void
+on_timer(void *context)
+{
+    struct cairn_agent *agent = context;
+    struct replanning_state *state = agent->replanning;
+
+    if (agent->timing && agent->timing->live)
+        take_round(agent);
+    else
+        state->was_analysing = false;
+    if (!agent->stopping)
+        cairn_timer_start(agent->loop, &state->timer, agent_now_ns(agent) + ROUND_MS * CAIRN_NS_PER_MS);
+}
+
+void
+replanning_fill(const struct cairn_agent *agent, struct operator_node *out)
+{
+    const struct replanning_state *state = agent->replanning;
+    const struct cairn_advice *advice;
+
+    if (!state || !agent->timing || !agent->timing->live)
+        return;
+    advice = &state->advice;
+    out->plans_made = state->plans_made;
+    if (advice->action == CAIRN_REPLAN_NONE)
+        return;
+    out->advice_action = (uint64_t)advice->action + 1;
+    out->advice_current_ns = advice->current_ms < INFINITY ? (uint64_t)(advice->current_ms * 1e6) : OPERATOR_UNKNOWN;
+    out->advice_step_ns = (uint64_t)(advice->step_ms * 1e6);
+    out->advice_cost_ns = (uint64_t)(advice->cost_ms * 1e6);
+    out->advice_payback_steps = advice->payback_steps;
+    out->advice_given_wall_ns = state->given_wall_ns;
+}
+
+/* ---- life ---- */
+
+cairn_err
+replanning_open(struct cairn_agent *agent)
+{
+    char error[CAIRN_CONFIG_ERROR_BYTES];
+    struct cairn_adviser *adviser = NULL;
+    struct replanning_state *state;
+    cairn_err err;
+
+    if (agent->config.verdict_policy == CAIRN_CONFIG_ENFORCE)
+        CAIRN_LOG_AT(WARN, "agent: verdict_policy is enforce, but nothing is enforced yet: what to do is advised");
+    err = cairn_problem_file_load(&agent->config, &adviser, error, sizeof error);
+    if (err)
+        CAIRN_LOG_AT(ERROR, "agent: %s", error);
+    if (!err && adviser && agent->config.verdict_policy == CAIRN_CONFIG_OBSERVE)
+        CAIRN_LOG_AT(INFO, "agent: there is a problem to plan for, but verdict_policy is observe: nothing is planned");
+    if (err || !adviser || agent->config.verdict_policy == CAIRN_CONFIG_OBSERVE) {
+        cairn_adviser_destroy(adviser);
+        return err;
+    }
+    state = calloc(1, sizeof *state);
+    if (!state) {
+        cairn_adviser_destroy(adviser);
+        return CAIRN_NOMEM;
+    }
+    agent->replanning = state;
+    state->adviser = adviser;
+    state->advice.action = CAIRN_REPLAN_NONE;
+    atomic_init(&state->is_closing, false);
+    state->rates = calloc((size_t)cairn_adviser_device_count(adviser) + 1, sizeof *state->rates);
+    if (!state->rates)
+        return CAIRN_NOMEM;
+    err = cairn_workers_start(agent->loop, 1, 1, &state->worker);
+    if (err)
+        return err;
+    cairn_timer_init(&state->timer, on_timer, agent);
+    cairn_timer_start(agent->loop, &state->timer, agent_now_ns(agent) + ROUND_MS * CAIRN_NS_PER_MS);
+    return CAIRN_OK;
+}
+
+void
+replanning_close(struct cairn_agent *agent)
+{
+    struct replanning_state *state = agent->replanning;
+
+    if (!state)
+        return;
+    atomic_store(&state->is_closing, true);
+    if (state->worker) {
+        cairn_timer_stop(agent->loop, &state->timer);
+        cairn_workers_stop(state->worker);
+    }
+    cairn_adviser_destroy(state->adviser);
+    free(state->rates);
+    free(state);
+    agent->replanning = NULL;
+}

@@ -1,0 +1,104 @@
+"""The modules and optimizers of a job: those that a script names, or those that are seen in its forwards and steps."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Set
+
+from ._state import Known
+
+
+class Models:
+    """`changed` is called when something was added; `forgotten`, with its id, when an optimizer is gone."""
+
+    def __init__(self, changed: Callable[[], None], forgotten: Callable[[int], None]) -> None:
+        self._changed, self._forgotten = changed, forgotten
+        self.known: List[Known] = []
+        self.alive: Dict[int, Known] = {}  # by the optimizer's id
+        self.roots: Dict[str, Any] = {}  # prefix → module
+        self._seen: "weakref.WeakSet[Any]" = weakref.WeakSet()  # modules that need no further look
+        self._stop_watching: Optional[Callable[[], None]] = None
+        self._handles: List[Callable[[], None]] = []
+        self._attached = False
+
+    def attach(self, models: Mapping[str, Any], optimizers: Iterable[Any]) -> None:
+        """These, instead of all others."""
+        self.unwatch()
+        for remove in self._handles:
+            remove()
+        self._attached = True
+        self.roots, self.known, self.alive, self._handles = {}, [], {}, []
+        self._changed()
+        for name, module in models.items():
+            self.add_root(module, f"{name}." if name else "")
+        for optimizer in optimizers:
+            self.add_optimizer(optimizer)
+
+    def add_optimizer(self, optimizer: Any) -> None:
+        from . import _torch
+
+        number = id(optimizer)
+        known = Known(weakref.ref(optimizer, lambda _: self._forget_optimizer(number)), len(self.known))
+        self.known.append(known)
+        self.alive[number] = known
+        _torch.guard_step(optimizer)
+        self._changed()
+        self._watch()
+
+    def _forget_optimizer(self, number: int) -> None:
+        """An optimizer is gone."""
+        self.alive.pop(number, None)
+        self._forgotten(number)
+
+    def live(self) -> List[Known]:
+        live = [known for known in self.known if known.optimizer() is not None]
+        inside = {id(known.holder()) for known in live if known.holder() is not known.optimizer()}
+        return [known for known in live if id(known.optimizer()) not in inside]
+
+    def _watch(self) -> None:
+        from . import _torch
+
+        if self._stop_watching is None and not self._attached:  # what is attached is named already
+            self._stop_watching = _torch.watch_forwards()
+
+    def unwatch(self) -> None:
+        if self._stop_watching is not None:
+            self._stop_watching()
+            self._stop_watching = None
+
+    def refusals(self) -> List[str]:
+        """Why optimizers cannot be covered; to be said before the first step, for of one whose steps are not seen it never would be."""
+        from . import _torch
+
+        world = _torch.place().world
+        return [why for why in (_torch.refusal(known.optimizer(), world) for known in self.live()) if why]
+
+    def wanted(self) -> Set[int]:
+        """The ids of all parameters of the optimizers."""
+        return {id(parameter) for known in self.live() for parameter in known.parameters()}
+
+    def saw_forward(self, module: Any) -> bool:
+        """Some module's forward begins. True: it is a root, and was not known."""
+        if module in self._seen:
+            return False
+        wanted = self.wanted()
+        if wanted.isdisjoint(id(parameter) for parameter in module.parameters()):
+            self._seen.update(module.modules())
+            return False
+        self.add_root(module)
+        if wanted <= {id(parameter) for root in self.roots.values() for parameter in root.parameters()}:
+            self.unwatch()
+        return True
+
+    def add_root(self, module: Any, prefix: Optional[str] = None) -> None:
+        from . import _torch
+
+        inside = set(map(id, module.modules()))
+        for name in [name for name, root in self.roots.items() if id(root) in inside]:
+            del self.roots[name]  # it was called on its own before the module that holds it
+        if prefix is None:
+            prefix = "" if not self.roots else f"model{len(self.roots)}."
+        self.roots[prefix] = module
+        self._seen.update(module.modules())
+        self._handles.append(_torch.watch_root(module))
+        self._changed()

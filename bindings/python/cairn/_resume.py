@@ -1,0 +1,283 @@
+"""How a job comes back: what there is to restore, whether it fits and all ranks can, and the restore itself.
+
+It returns when a forward can run. Moments on the CPU come in behind it (_moments.py), and the first update waits for them.
+Either all ranks of a job resume from a step or none does: in attach they tell each other beforehand whether they can; an unchanged
+script's ranks look before the first update, since the first forward of one may wait for that of another.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Set, Tuple
+
+from . import _blob, _lib
+from ._late import Late
+from ._moments import Filling
+from ._state import Entry, Layout, Place, Problems, collect, devices_of, few, named
+
+if TYPE_CHECKING:
+    from ._job import Job
+
+RESTORE_TRIES = 3
+ABLE_KEY, START_KEY = "able", "start"  # the step that a rank can resume from, and does; 0 for none
+
+
+class Damaged(RuntimeError):
+    """A restore failed after tensors had been overwritten: to go on would be to train on garbage."""
+
+
+class Resume:
+    """The restore of one job; `wanted` while something is still to be restored."""
+
+    def __init__(self, job: "Job", wanted: bool) -> None:
+        self._job = job
+        self.wanted = wanted
+        self._listed: Optional[Dict[str, _lib.Listed]] = None
+        self._listed_step = 0
+        self._restored: Set[str] = set()
+        self._tried: Tuple[int, int] = (-1, -1)
+        self._filling: Optional[Filling] = None  # moments, behind the first forward and backward
+        self._late: Optional[Late] = None
+        self._told_able = False  # the other ranks know whether this one can resume,
+        self.told_start = False  # and from which step it goes on
+
+    def _list(self) -> bool:
+        """Learns what there is to restore; False: nothing."""
+        if self._listed is not None:
+            return True
+        if not self._job.open():
+            return False
+        assert self._job.client is not None
+        for attempt in range(120):
+            try:
+                self._listed_step, self._listed = self._job.client.list()
+                return True
+            except _lib.CairnError as error:
+                if error.code == _lib.AGAIN and attempt < 119:
+                    threading.Event().wait(0.5)
+                    continue
+                why = "there is nothing to restore" if error.code == _lib.NOT_FOUND else f"nothing was restored: {error}"
+                self._job.say(f"{why}: a fresh start")
+                return False
+        return False
+
+    def attempt(self, final: bool, asks: bool = False) -> None:
+        """Restores what is known by now and was not restored yet. Final: what differs is said, and nothing more is tried.
+        Asks: only where all ranks can."""
+        state = (len(self._job.models.roots), len(self._job.models.known))
+        if not final and state == self._tried:
+            return
+        self._tried = state
+        self.await_moments()
+        todo: Optional[List[Tuple[Entry, str]]] = None
+        layout = None
+        if final:
+            self.wanted = False
+        if self._list():
+            layout, todo = self._look_for_what_fits(final)
+        else:
+            self.wanted = False
+        if asks and not self.all_can(todo is not None):
+            todo = None
+        if todo is None:
+            self._late = None
+        try:
+            if todo and layout is not None:
+                self._fill(layout, todo)
+        except BaseException:
+            self._forget_state()  # it was never filled
+            raise
+        if todo is None:
+            self._forget_state()
+
+    def _forget_state(self) -> None:
+        for known in self._job.models.live():
+            known.forget_state()
+
+    def _look_for_what_fits(self, final: bool) -> Tuple[Layout, Optional[List[Tuple[Entry, str]]]]:
+        """(layout, what of it is to be restored under which names); None, and said where it is final: the snapshot does not fit."""
+        assert self._listed is not None and self._job.place is not None
+        names, parts, _ = named(self._job.models.roots, self._job.place.world)
+        for known in self._job.models.live():
+            known.make_state(names, self._listed, unnamed_too=final, parts=parts)
+        uncovered = Problems()
+        layout = collect(self._job.models.roots, self._job.models.live(), self._job.place, uncovered, self._job.staged_always, unnamed_too=final)
+        todo, differences = layout.match(self._listed, self._restored, self._job.place)
+        problems = differences + uncovered.lines
+        late = [entry.name for entry, _ in todo if entry.kind == _lib.PARAM] if final and not self._job.attached else []
+        if late and not problems:
+            self._job.say(
+                f"nothing was restored: {few(late)} belong to no module whose forward was seen, or had no shape before it, and "
+                "gradients were made from their fresh values: call cairn.attach before the first step to resume such a script"
+            )
+            return layout, None
+        unused = sorted(set(self._listed) - {entry.name for entry in layout.entries} - self._restored)
+        lacking = [name for name in unused if self._listed[name].kind == _lib.PARAM]
+        if final and lacking and self._job.attached and self._job.place.world == 1:  # of several ranks others may have them
+            problems = problems or ["it lacks parameters"]
+        if problems:
+            if final:
+                self.wanted = False
+                self._job.say(
+                    f"the model differs from the snapshot of step {self._listed_step}, which stays as it is, and starts afresh: "
+                    + "; ".join(problems[:6])
+                    + (f"; the snapshot has, and the model has not: {few(lacking)}" if lacking else "")
+                )
+            return layout, None
+        if final:
+            self._late = Late(self._others(names, parts), self._job.models.live(), self._listed, self._job.place)
+            todo += self._late.entries if self._job.attached else []
+        return layout, todo
+
+    def _others(self, names: Dict[int, str], parts: Any) -> Dict[str, Any]:
+        """All named parameters by their names, without those of FSDP1."""
+        from . import _torch
+
+        held = (parameter for root in self._job.models.roots.values() for _, parameter in _torch.named_parameters(root))
+        return {names[id(parameter)]: parameter for parameter in held if id(parameter) not in parts}
+
+    def give_late(self) -> None:
+        """The first update begins: parameters that were added since the restore get what the snapshot has of them."""
+        late, self._late = self._late, None
+        if late is None:
+            return
+        if self._job.attached:
+            late.give(self._job.models.live())
+        if late.names():
+            self._job.say(
+                f"the snapshot has moments of {few(late.names())}, which no optimizer has now: they are left out. A script that adds "
+                "parameters in mid-training is to call cairn.attach, and to add them again before the first update that follows"
+            )
+
+    def all_can(self, able: bool) -> bool:
+        """In attach, which all ranks call: whether each of them can restore the same step. Where one cannot, none does: the others
+        would go on from elsewhere."""
+        from . import _torch
+
+        here = _torch.place()
+        if self._told_able or here.world == 1 or not _torch.has_store():
+            return able
+        self._told_able = True
+        _torch.publish(ABLE_KEY, str(self._listed_step if able else 0).encode(), here)
+        if not able:
+            return False
+        try:
+            steps = _torch.gather(ABLE_KEY, here)
+        except RuntimeError:
+            self._job.say(f"waits for the other ranks to know whether they can resume from step {self._listed_step}")
+            try:
+                steps = _torch.gather(ABLE_KEY, here, _torch.RESUME_TIMEOUT)
+            except RuntimeError:
+                return True  # the first update will tell
+        unlike = [str(rank) for rank, step in enumerate(steps) if int(step) != self._listed_step]
+        if unlike:
+            self._job.say(
+                f"nothing was restored: rank {few(unlike)} cannot resume from step {self._listed_step}, or was not asked to "
+                "(--resume on every node), and what it has said tells why: all ranks make a fresh start"
+            )
+        return not unlike
+
+    def tell_start(self) -> Optional[Place]:
+        """Tells the other ranks, once, from which step this one goes on; None where there is nobody to tell."""
+        from . import _torch
+
+        here = _torch.place()
+        if self.told_start or here.world == 1 or not _torch.has_store():
+            return None
+        self.told_start = True
+        _torch.publish(START_KEY, str(self._listed_step if self._restored else 0).encode(), here)
+        return here
+
+    def compare_starts(self) -> None:
+        """Before the first update, once: a rank that goes on beside one that began afresh would train on a mixture of both."""
+        from . import _torch
+
+        here = self.tell_start()
+        self.told_start = True
+        if here is None or not self._restored:
+            return
+        try:
+            steps = _torch.gather(START_KEY, here)
+        except RuntimeError:
+            self._job.say(
+                f"resumed from step {self._listed_step}, and not all other ranks have said from where they go on: look whether "
+                "they run under `cairn run --resume` too"
+            )
+            return
+        unlike = [f"{rank} (step {int(step)})" for rank, step in enumerate(steps) if int(step) != self._listed_step]
+        if unlike:
+            raise Damaged(
+                f"cairn: rank {here.rank} has resumed from step {self._listed_step}, but not so rank {few(unlike)}: together they "
+                "would train on a mixture. Start all ranks with --resume, and look at what those have said; or all without"
+            )
+
+    def _fill(self, layout: Layout, todo: List[Tuple[Entry, str]]) -> None:
+        from . import _torch
+
+        assert self._job.client is not None and self._listed is not None and self._job.place is not None
+        first = not self._restored
+        blob = layout.blob_to_restore(self._listed, self._job.place) if first else None
+        later = {name for entry, name in todo if entry.kind == _lib.OPTIMIZER and entry.is_on_host()}
+        pieces = {name: entry.piece(self._job.place, as_named=name, into_staged=False) for entry, name in todo}
+        now = [piece for name, piece in pieces.items() if piece and name not in later] + ([blob[1]] if blob else [])
+        self._job.send(now)
+        _torch.set_streams(self._job.client, devices_of(now))  # which may still have to initialise what is filled
+        self._restore()
+        for entry, name in todo:
+            if name not in later:
+                entry.unstage()
+        self._restored |= {name for _, name in todo}
+        for known in self._job.models.known:
+            known.keep_state()
+        self._job.forget_layout()
+        self._job.step = self._listed_step
+        if blob:
+            data = _torch.read_bytes(blob[0])
+            names = named(self._job.models.roots, self._job.place.world)[0]
+            value = _blob.decode(data[8 : 8 + int.from_bytes(data[:8], "little")], _torch.unpack)
+            for known, plain in zip(self._job.models.live(), value["optimizers"]):
+                known.load_plain(plain, names, groups_from=0 if self._job.attached else len(plain["groups"]))
+            if self._late is not None:
+                self._late.keep(value["optimizers"], self._job.models.live())
+            self._job.extras.load({**value["early"], **value["late"]}, self._job)
+            _torch.set_random_state(value["random"])
+        moments = [piece for name, piece in pieces.items() if piece and name in later]
+        if moments:
+            optimizers = [known.holder() for known in self._job.models.live()]
+            self._filling = Filling(lambda: self._fill_moments(moments), optimizers)
+        if first and self._job.place.rank == 0:
+            self._job.say(f"resumed: the state after update {self._job.step}")
+
+    def _fill_moments(self, pieces: Sequence[_lib.Piece]) -> None:
+        """In a thread of its own, while no other uses the client."""
+        try:
+            self._job.send(pieces)
+            self._restore()
+        except _lib.CairnError as error:
+            raise self._damaged(error) from error
+
+    def await_moments(self) -> None:
+        """Before anything that needs them, or the client."""
+        if self._filling is not None:
+            self._filling.finish()
+            self._filling = None
+
+    def _restore(self) -> None:
+        assert self._job.client is not None
+        for attempt in range(RESTORE_TRIES):
+            try:
+                restored = self._job.client.restore()
+                break
+            except _lib.CairnError as error:
+                if error.code in (_lib.INVAL, _lib.NOT_FOUND):
+                    raise
+                if attempt == RESTORE_TRIES - 1:
+                    raise self._damaged(error) from error
+        if restored.step != self._listed_step:
+            raise self._damaged(f"step {restored.step} came instead")
+
+    def _damaged(self, why: Any) -> Damaged:
+        return Damaged(
+            f"cairn: the restore of step {self._listed_step} failed half-way ({why}): this process must not "
+            "train on what it holds now. Start it again, with --resume to try again"
+        )

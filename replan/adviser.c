@@ -1,0 +1,235 @@
+/* replan/adviser.c - what to do about the plan of a job while it trains. */
+#include "replan/adviser.h"
+
+#include "replan/plan.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct cairn_adviser {
+    struct cairn_problem problem; /* owned; rates as in its file */
+    struct cairn_decider *decider;
+    struct cairn_offers offers;
+    bool has_offers; /* at the present rates */
+    bool is_asked;   /* somebody makes offers */
+    uint64_t rates_number; /* grows as settled rates change */
+    uint64_t steps_waiting; /* made since rates changed, not weighed yet */
+    struct cairn_advice advice;
+};
+
+static const struct cairn_advice no_advice = {.action = CAIRN_REPLAN_NONE};
+
+cairn_err
+cairn_adviser_create(struct cairn_problem *problem, struct cairn_adviser **out, struct cairn_fault *fault)
+{
+    struct cairn_adviser *adviser;
+    cairn_err err;
+
+    if (!problem->current) {
+        (void)snprintf(fault->text, sizeof fault->text, "it has no \"current\": without the plan that runs nothing can be advised");
+        return CAIRN_INVAL;
+    }
+    err = cairn_plan_check(problem->current, problem, fault);
+    if (err)
+        return err;
+    adviser = calloc(1, sizeof *adviser);
+    if (!adviser)
+        return CAIRN_NOMEM;
+    err = cairn_decider_create(problem->device_count, &adviser->decider);
+    if (err) {
+        free(adviser);
+        return err;
+    }
+    adviser->advice = no_advice;
+    adviser->problem = *problem;
+    *problem = (struct cairn_problem){0};
+    *out = adviser;
+    return CAIRN_OK;
+}
+
+void
+cairn_adviser_destroy(struct cairn_adviser *adviser)
+{
+    if (!adviser)
+        return;
+    cairn_offers_fini(&adviser->offers);
+    cairn_decider_destroy(adviser->decider);
+    cairn_problem_fini(&adviser->problem);
+    free(adviser);
+}
+
+uint32_t
+cairn_adviser_device_count(const struct cairn_adviser *adviser)
+{
+    return adviser->problem.device_count;
+}
+
+uint32_t
+cairn_adviser_rates(const struct cairn_adviser *adviser, const struct cairn_ledger *ledger, double *rates)
+{
+    uint32_t count = adviser->problem.device_count, unknown = 0;
+
+    for (uint32_t i = 0; i < count; i++)
+        rates[i] = 1;
+    for (uint32_t e = 0; e < ledger->count; e++) {
+        const struct cairn_ledger_entry *entry = &ledger->entries[e];
+
+        if (entry->closed_wall_ns != 0 || (entry->kind != CAIRN_SLOW_COMPUTE && entry->kind != CAIRN_SLOW_NODE))
+            continue;
+        for (uint32_t i = 0; i < entry->rank_count && i < CAIRN_LEDGER_RANKS_MAX; i++) {
+            uint32_t device = cairn_problem_device_find(&adviser->problem, entry->ranks[i]);
+
+            unknown += device == count;
+            if (device < count && entry->rate > rates[device])
+                rates[device] = entry->rate;
+        }
+    }
+    return unknown;
+}
+
+/* Whether some device is not as the problem has it. */
+static bool
+any_is_off(const struct cairn_adviser *adviser)
+{
+    const double *settled = cairn_decider_rates(adviser->decider);
+
+    for (uint32_t i = 0; i < adviser->problem.device_count; i++)
+        if (settled[i] < 1 || settled[i] > 1)
+            return true;
+    return false;
+}
+
+/* Whether offers are made of: the plan that runs is behind at the present rates. */
+static bool
+is_still_worth(const struct cairn_adviser *adviser)
+{
+    for (int i = 0; i < CAIRN_REPLAN_COUNT; i++)
+        if (adviser->offers.offers[i].step_ms * (1 + CAIRN_DECIDER_WORTH_WHILE) < adviser->offers.current_ms)
+            return true;
+    return false;
+}
+
+static enum cairn_advice_change
+withdraw(struct cairn_adviser *adviser)
+{
+    bool had = adviser->advice.action != CAIRN_REPLAN_NONE;
+
+    adviser->advice = no_advice;
+    return had ? CAIRN_ADVICE_WITHDRAWN : CAIRN_ADVICE_SAME;
+}
+
+static enum cairn_advice_change
+give(struct cairn_adviser *adviser, enum cairn_replan_action action)
+{
+    const struct cairn_offer *offer = &adviser->offers.offers[action];
+    double gain_ms = adviser->offers.current_ms - offer->step_ms;
+    struct cairn_advice advice = {action, adviser->offers.current_ms, offer->step_ms, offer->cost_ms, 0};
+    bool same = adviser->advice.action == action && adviser->advice.step_ms <= advice.step_ms &&
+                adviser->advice.step_ms >= advice.step_ms && adviser->advice.cost_ms <= advice.cost_ms &&
+                adviser->advice.cost_ms >= advice.cost_ms;
+
+    advice.payback_steps = gain_ms > 0 && gain_ms < INFINITY ? (uint64_t)ceil(offer->cost_ms / gain_ms) : 0;
+    adviser->advice = advice;
+    return same ? CAIRN_ADVICE_SAME : CAIRN_ADVICE_GIVEN; /* one that was given and not followed becomes due again */
+}
+
+static enum cairn_advice_change
+weigh(struct cairn_adviser *adviser)
+{
+    uint32_t steps = adviser->steps_waiting < UINT32_MAX ? (uint32_t)adviser->steps_waiting : UINT32_MAX;
+    enum cairn_replan_action action =
+        cairn_decider_weigh(adviser->decider, steps, adviser->offers.current_ms, adviser->offers.offers);
+
+    adviser->steps_waiting = 0;
+    if (action != CAIRN_REPLAN_NONE)
+        return give(adviser, action);
+    return is_still_worth(adviser) ? CAIRN_ADVICE_SAME : withdraw(adviser);
+}
+
+enum cairn_advice_change
+cairn_adviser_round(struct cairn_adviser *adviser, const double *rates, uint32_t steps, struct cairn_advice *advice)
+{
+    enum cairn_advice_change change = CAIRN_ADVICE_SAME;
+
+    if (cairn_decider_measured(adviser->decider, rates)) {
+        adviser->rates_number++;
+        adviser->steps_waiting = 0;
+        adviser->has_offers = false;
+    }
+    adviser->steps_waiting += steps;
+    if (!any_is_off(adviser))
+        change = withdraw(adviser);
+    else if (adviser->has_offers)
+        change = weigh(adviser);
+    *advice = adviser->advice;
+    return change;
+}
+
+bool
+cairn_adviser_wants(struct cairn_adviser *adviser, uint64_t *number, struct cairn_problem *out)
+{
+    const double *settled = cairn_decider_rates(adviser->decider);
+    struct cairn_problem problem = adviser->problem;
+
+    if (adviser->has_offers || adviser->is_asked || !any_is_off(adviser))
+        return false;
+    problem.devices = malloc(problem.device_count * sizeof *problem.devices);
+    if (!problem.devices)
+        return false;
+    memcpy(problem.devices, adviser->problem.devices, problem.device_count * sizeof *problem.devices);
+    for (uint32_t i = 0; i < problem.device_count; i++)
+        problem.devices[i].rate *= settled[i];
+    adviser->is_asked = true;
+    *number = adviser->rates_number;
+    *out = problem;
+    return true;
+}
+
+void
+cairn_adviser_offered(struct cairn_adviser *adviser, uint64_t number, struct cairn_offers *offers)
+{
+    adviser->is_asked = false;
+    if (!offers)
+        return;
+    if (number != adviser->rates_number) {
+        cairn_offers_fini(offers);
+        return;
+    }
+    cairn_offers_fini(&adviser->offers);
+    adviser->offers = *offers;
+    *offers = (struct cairn_offers){0};
+    adviser->has_offers = true;
+}
+
+const char *
+cairn_advice_text(enum cairn_replan_action action)
+{
+    static const char *const texts[] = {[CAIRN_REPLAN_MICROBATCHES] = "give slow pipelines fewer micro-batches",
+                                        [CAIRN_REPLAN_LAYERS] = "give slow stages fewer layers",
+                                        [CAIRN_REPLAN_GROUPS] = "form other groups and pipelines",
+                                        [CAIRN_REPLAN_RESTART] = "restart from the newest generation with other devices",
+                                        [CAIRN_REPLAN_NONE] = "nothing"};
+
+    return texts[action];
+}
+
+void
+cairn_advice_describe(const struct cairn_advice *advice, char *out, size_t out_bytes)
+{
+    const char *what = cairn_advice_text(advice->action);
+
+    if (advice->action == CAIRN_REPLAN_NONE)
+        (void)snprintf(out, out_bytes, "%s", what);
+    else if (!(advice->current_ms < INFINITY))
+        (void)snprintf(out, out_bytes, "%s: the plan that runs cannot go on; steps of %.4g ms then, for %.3g s of standing still", what,
+                       advice->step_ms, advice->cost_ms / 1e3);
+    else
+        (void)snprintf(out, out_bytes,
+                       "%s: steps of %.4g ms instead of %.4g as planned (%.1f %% less), for %.3g s of standing still, paid back after %" PRIu64
+                       " steps",
+                       what, advice->step_ms, advice->current_ms, 100 * (1 - advice->step_ms / advice->current_ms),
+                       advice->cost_ms / 1e3, advice->payback_steps);
+}
