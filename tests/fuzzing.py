@@ -144,9 +144,12 @@ class Fuzzing:
         with self.lock:
             return sum(f.cpu_s for f in self.done)
 
-    def collect(self):
-        """All fuzzers, by name, when they have ended. One without a status never did, and has failed."""
-        self.thread.join()
+    def collect(self, limit_s=None):
+        """All fuzzers, by name, when they have ended, or after limit_s. One without a status never did, and has failed."""
+        self.thread.join(limit_s)
+        for fuzzer in self.all:
+            if fuzzer.status is None:
+                fuzzer.output += "\nfuzzing: it had not ended when the time for all tests was over"
         return sorted(self.all, key=lambda f: f.name)
 
     def kill(self):

@@ -5,7 +5,10 @@
 
 A suite is a list of programs. A cmocka program counts its own tests, a Python program those of unittest or pytest, any other
 counts as one: exit 0 passed, 77 skipped (its last line is the reason), else failed. A program that runs longer than its
-limit has failed. A program of real processes or real time (unit, asan, tsan, cluster, interop) that fails is run once more, alone: machines
+limit has failed, and is shown with what its processes were doing (programs.py); so has everything that has not ended, or not
+begun, when `all` has taken TEST_MINUTES (38).
+
+A program of real processes or real time (unit, asan, tsan, cluster, interop) that fails is run once more, alone: machines
 that run tests are often busy, and their deadlines are short. If it passes then it counts as passed, and is listed as unsteady with
 what it said the first time, so that nothing is hidden. What a sanitizer has reported is never taken back: a data race that is not
 seen again is there all the same. What has failed is shown once more at the end, where it is found. Fuzzers run in the
@@ -20,15 +23,12 @@ import glob
 import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
-import tempfile
 import time
 
 import fuzzing
+from programs import ROOT, Result, begin_budget, budget_left_s, run, run_program
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 JOBS = os.cpu_count() or 2
 ORDER = ["style", "unit", "fault", "gpu", "fuzz", "asan", "tsan", "sim", "cluster", "interop"]
 # Programs with threads, run under ThreadSanitizer.
@@ -50,95 +50,10 @@ LONGEST_FIRST = ["test_demo", "test_agent",
 TOGETHER = [["test_convert_deepspeed", "test_convert_to_deepspeed", "test_convert_deepspeed_experts"],
             ["test_torch_bad_input", "test_coverage", "test_timing", "test_torch_device"],
             ["test_convert_dcp", "test_convert_torch", "test_convert_bad_input", "test_torch_file", "test_safetensors"]]
+# With which a program that hangs can be made to say where.
+PYTHON = [sys.executable, "-u", "-X", "faulthandler"]
 FUZZ_SECONDS = int(os.environ.get("FUZZ_SECONDS", "60"))  # for each fuzzer
-
-
-class Result:
-    def __init__(self, name, passed=0, failed=0, skipped=0, reasons=(), output="", seconds=0.0):
-        self.name, self.passed, self.failed, self.skipped = name, passed, failed, skipped
-        self.reasons, self.output, self.seconds = list(reasons), output, seconds
-
-
-def members_of(session):
-    """Its processes that have not ended."""
-    found = []
-    for path in glob.glob("/proc/[0-9]*/stat"):
-        try:
-            with open(path, encoding="utf-8", errors="replace") as file:
-                state, _parent, _group, of = file.read().rpartition(")")[2].split()[:4]
-        except OSError:  # it has ended
-            continue
-        if int(of) == session and state not in "ZX":
-            found.append(int(path.split("/")[2]))
-    return found
-
-
-def end_session(session):
-    """Ends what a program left behind: the jobs of tests lead process groups of their own, within its session."""
-    deadline = time.monotonic() + 10  # they may fork meanwhile, and take a while to end
-    while left := members_of(session):
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        if time.monotonic() > deadline:
-            return
-        time.sleep(0.02)
-
-
-def run(command, limit_s, env=None):
-    """Runs a command in its own session and with a TMPDIR of its own, both of which go with it; returns (exit status or None when
-    it took too long, output)."""
-    with tempfile.TemporaryDirectory(prefix="cairn-run-", ignore_cleanup_errors=True) as scratch, tempfile.TemporaryFile() as out:
-        process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
-                                   env={**os.environ, "TMPDIR": scratch, **(env or {})}, start_new_session=True)
-        try:
-            status = process.wait(timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            status = None
-        end_session(process.pid)
-        process.wait()
-        out.seek(0)
-        return status, out.read().decode("utf-8", "replace")
-
-
-def count(name, status, output, seconds):
-    """Reads a program's own counts from what it printed."""
-    cmocka = re.findall(r"^\[  PASSED  \] (\d+) test", output, re.M)
-    unittest = re.search(r"^Ran (\d+) tests? in", output, re.M)
-    if status == 77:
-        lines = output.strip().splitlines() or ["no reason given"]
-        return Result(name, skipped=1, reasons=[lines[-1]], output=output, seconds=seconds)
-    if cmocka:
-        failed = sum(int(n) for n in re.findall(r"^\[  FAILED  \] .*?(\d+) test\(s\), listed", output, re.M))
-        skipped = sum(int(n) for n in re.findall(r"^\[  SKIPPED \] (\d+) test\(s\), listed", output, re.M))
-        reasons = re.findall(r"^skip: (.*)", output, re.M)
-        if status != 0 and failed == 0:
-            failed = 1
-        return Result(name, sum(int(n) for n in cmocka), failed, skipped, reasons, output, seconds)
-    pytest = re.search(r"^(?:\d+ \w+(?:, )?)+ in [\d.]+s", output, re.M)
-    if pytest:
-        passed, failed, skipped = (sum(int(n) for n in re.findall(rf"(\d+) {w}", pytest.group(0))) for w in
-                                   ("passed", "(?:failed|error)", "skipped"))
-        reasons = re.findall(r"^SKIPPED .*?: (.*)$", output, re.M)
-        return Result(name, passed, failed or int(status not in (0, 5)), skipped, reasons, output, seconds)
-    if unittest:
-        total = int(unittest.group(1))
-        failed = sum(int(n) for n in re.findall(r"(?:failures|errors)=(\d+)", output))
-        skipped = sum(int(n) for n in re.findall(r"skipped=(\d+)", output))
-        reasons = re.findall(r"skipped ['\"](.*?)['\"]$", output, re.M)
-        if status != 0 and failed == 0:
-            failed = 1
-        return Result(name, total - failed - skipped, failed, skipped, reasons, output, seconds)
-    return Result(name, passed=int(status == 0), failed=int(status != 0), output=output, seconds=seconds)
-
-
-def run_program(name, command, limit_s=300, env=None):
-    begin = time.monotonic()
-    status, output = run(command, limit_s, env)
-    seconds = time.monotonic() - begin
-    if status is None:
-        return Result(name, failed=1, output=output + f"\nrunner: took longer than {limit_s} s", seconds=seconds)
-    return count(name, status, output, seconds)
+TEST_MINUTES = int(os.environ.get("TEST_MINUTES", "38"))  # for all suites together
 
 
 UNSTEADY = []
@@ -152,13 +67,14 @@ def is_reported(output):
     return bool(SANITIZER_REPORT.search(output)) or (LEAK_REPORT in output and not re.search(r"^\[  (?:FAILED|ERROR)", output, re.M))
 
 
-def again_alone(results, commands, limit_s, env=None):
-    """Runs what failed once more, one after the other, but for what a sanitizer reported; commands maps names to command lines."""
+def again_alone(results, commands, env=None):
+    """Runs what failed once more, one after the other, but for what took too long or a sanitizer reported; commands maps names to
+    command lines."""
     steady = []
     for result in results:
-        if result.failed and result.name in commands and not is_reported(result.output):
+        if result.failed and not result.late and result.name in commands and not is_reported(result.output):
             with quiet():
-                second = run_program(result.name, commands[result.name], limit_s, env)
+                second = run_program(result.name, commands[result.name], env=env)
             if not second.failed:
                 UNSTEADY.append(result)
                 print(f"unsteady {result.name}: failed, and passed when run again alone; the first time it said:", flush=True)
@@ -170,7 +86,7 @@ def again_alone(results, commands, limit_s, env=None):
     return steady
 
 
-def make(target, variables=(), limit_s=1200):
+def make(target, variables=(), limit_s=900):
     return run(["make", "-s", f"-j{JOBS}", *variables, *([target] if isinstance(target, str) else target)], limit_s)
 
 
@@ -182,7 +98,7 @@ def longest_first(programs):
     return sorted(sorted(programs), key=place)
 
 
-def run_binaries(suite, build, patterns, variables=(), target=None, env=None, limit_s=300, only=None):
+def run_binaries(suite, build, patterns, variables=(), target=None, env=None, only=None):
     """Builds a make target and runs every program below the build folder that matches the patterns, those that take longest first."""
     sources = sorted(s for pattern in patterns for s in glob.glob(os.path.join(ROOT, "tests", pattern + ".c")))
     names = longest_first(os.path.relpath(s, os.path.join(ROOT, "tests"))[:-2] for s in sources)
@@ -196,8 +112,8 @@ def run_binaries(suite, build, patterns, variables=(), target=None, env=None, li
         return [Result(f"{suite}: build", failed=1, output=output)]
     commands = {f"{suite}: {p[len(build) + 7:]}": [p] for p in programs}
     with concurrent.futures.ThreadPoolExecutor(JOBS + 1) as pool:  # many of them wait for the clock
-        results = list(pool.map(lambda n: run_program(n, commands[n], limit_s, env), commands))
-    return again_alone(results, commands, limit_s, env)
+        results = list(pool.map(lambda n: run_program(n, commands[n], env=env), commands))
+    return again_alone(results, commands, env)
 
 
 def suite_style():
@@ -208,7 +124,8 @@ def suite_unit():
     status, output = make("all")
     if status != 0:
         return [Result("unit: build", failed=1, output=output)]
-    return run_binaries("unit", "build/plain", ["unit/*/test_*"])
+    return run_binaries("unit", "build/plain", ["unit/*/test_*"]) + [
+        run_program("unit: test_programs.py", [*PYTHON, "tests/unit/test_programs.py", "-v"])]
 
 
 def suite_fault():
@@ -222,12 +139,12 @@ def suite_gpu():
 def suite_asan():
     env = {"ASAN_OPTIONS": "abort_on_error=0:detect_leaks=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
     build = "build/address-undefined"
-    return run_binaries("asan", build, ["unit/*/test_*", "fault/test_*"], ["SAN=address,undefined"], env=env, limit_s=600)
+    return run_binaries("asan", build, ["unit/*/test_*", "fault/test_*"], ["SAN=address,undefined"], env=env)
 
 
 def suite_tsan():
     env = {"TSAN_OPTIONS": "halt_on_error=1"}
-    return run_binaries("tsan", "build/thread", ["unit/*/test_*"], ["SAN=thread"], env=env, limit_s=600, only=THREADED)
+    return run_binaries("tsan", "build/thread", ["unit/*/test_*"], ["SAN=thread"], env=env, only=THREADED)
 
 
 FUZZING = None  # the fuzzers in the background
@@ -259,7 +176,7 @@ def suite_fuzz():
 def collect_fuzzers():
     """Waits for the fuzzers; a crash leaves its input in build/fuzz."""
     return [Result(f"fuzz: {f.name}", passed=int(f.status == 0), failed=int(f.status != 0), output=f.output, seconds=f.cpu_s)
-            for f in FUZZING.collect()]
+            for f in FUZZING.collect(budget_left_s())]
 
 
 def quiet():
@@ -268,7 +185,7 @@ def quiet():
 
 
 def suite_sim():
-    result = run_program("sim", ["make", "-s", "sim"], 1500)
+    result = run_program("sim", ["make", "-s", "sim"])
     print("\n".join(line for line in result.output.splitlines() if line.startswith("sim:")), flush=True)
     return [result]
 
@@ -282,10 +199,10 @@ def suite_cluster():
     status, output = make(["all", "cluster-bins"])  # or programs that run at the same time would both do so
     if status != 0:
         return [Result("cluster: build", failed=1, output=output)]
-    commands = {f"cluster: {os.path.basename(p)}": [sys.executable, "-u", p, "-v"] for p in programs_of("cluster")}
+    commands = {f"cluster: {os.path.basename(p)}": [*PYTHON, p, "-v"] for p in programs_of("cluster")}
     with quiet(), concurrent.futures.ThreadPoolExecutor(min(JOBS, CLUSTER_JOBS_MAX)) as pool:
-        results = list(pool.map(lambda n: run_program(n, commands[n], 1200), commands))
-    return again_alone(results, commands, 1200)
+        results = list(pool.map(lambda n: run_program(n, commands[n]), commands))
+    return again_alone(results, commands)
 
 
 def install_torch(python, venv):
@@ -398,16 +315,17 @@ def suite_interop():
     if status != 0:
         return [Result("interop: build", failed=1, output=output)]
     (python, missing), no_oldest = interop_environments().result()
-    if not python:
+    if not python and budget_left_s() != 0:  # else it is the time that was missing, and its programs have failed
         return [Result("interop", skipped=1, reasons=[missing])]
-    commands = {f"interop: {' '.join(map(os.path.basename, group))}": [python, "-m", "pytest", "-q", "-rs", "--durations=5", *group]
+    pytest = [python or sys.executable, "-m", "pytest", "-q", "-rs", "--durations=5"]
+    commands = {f"interop: {' '.join(map(os.path.basename, group))}": [*pytest, *group]
                 for group in together(programs_of("interop"))}
     alone = "interop: test_measures.py"  # it measures
     with concurrent.futures.ThreadPoolExecutor(min(JOBS + 1, INTEROP_JOBS_MAX)) as pool:
-        results = list(pool.map(lambda n: run_program(n, commands[n], 900), [n for n in commands if n != alone]))
+        results = list(pool.map(lambda n: run_program(n, commands[n]), [n for n in commands if n != alone]))
     with quiet():
-        results.append(run_program(alone, commands[alone], 600))
-    results = again_alone(results, commands, 900)
+        results.append(run_program(alone, commands[alone]))
+    results = again_alone(results, commands)
     return results + [Result("interop", skipped=1, reasons=[reason]) for reason in (missing, no_oldest) if reason]
 
 
@@ -416,7 +334,7 @@ def suite_lint():
                for f in sorted(glob.glob(f"{ROOT}/{d}/*.c"))]
     return [run_program("lint: cppcheck", ["cppcheck", "-q", "--std=c11", "--error-exitcode=1", "--inline-suppr",
                                            "--enable=warning,portability", "-I.", "-Iinclude", "--suppress=missingIncludeSystem",
-                                           *sources], 600)]
+                                           *sources])]
 
 
 def show(result):
@@ -429,8 +347,11 @@ def show(result):
         print(result.output[-6000:], flush=True)
 
 
-def failure_of(output):
+def failure_of(result):
     """What a program said from its first failure on, as far as it is shown at the end: a report of leaks behind it is long."""
+    output = result.output
+    if result.late:  # what it did last, and where that hung
+        return output[-2 * SHOWN_AT_END_MAX:]
     begin = re.search(r"^\[  ERROR   \]|^\[   LINE   \]|^E  |Sanitizer: |^FAIL|runtime error", output, re.M)
     return output[max(begin.start() - 200, 0):][:SHOWN_AT_END_MAX] if begin else output[-SHOWN_AT_END_MAX:]
 
@@ -458,6 +379,7 @@ def main(arguments):
     names = arguments or ["all"]
     if names == ["all"]:
         names = ORDER
+        begin_budget(60 * TEST_MINUTES)
     if "interop" in names:
         interop_environments()
     results = []
@@ -478,7 +400,7 @@ def main(arguments):
         print(f"unsteady: {result.name}", flush=True)
     for result in results:
         if result.failed:
-            print(f"FAIL {result.name}, which said at last:\n{failure_of(result.output)}", flush=True)
+            print(f"FAIL {result.name}, which said at last:\n{failure_of(result)}", flush=True)
     print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""), flush=True)
     return 1 if failed else 0
 

@@ -155,7 +155,7 @@ train(struct demo *demo)
             return code;
         if (demo_job_done(&demo->job) &&
             (!demo->options.reference || demo_job_done(&demo->reference)))
-            return 0;
+            return demo_faults_left(demo);
         take_turns(demo, &turns);
         if (turns.code)
             return turns.code;

@@ -39,7 +39,7 @@ enum demo_fault_kind { DEMO_FAULT_NODE, DEMO_FAULT_TRAINER, DEMO_FAULT_AGENT };
 struct demo_fault {
     enum demo_fault_kind kind;
     uint32_t target; /* node; one rank runs on each */
-    uint64_t step;   /* as soon as this step is done */
+    uint64_t step;   /* as soon as this step is done; where it has happened, the step it was */
     bool done;
     uint64_t at_ns;
     uint64_t noticed_ns; /* 0: by nobody yet */
@@ -103,6 +103,8 @@ struct demo {
     uint64_t committed_step;
     uint64_t committed_count;
     uint64_t protect_ns; /* of the newest one, from the first grant to the commit */
+    uint64_t spilled_count;
+    bool faults_waited; /* the next ones, for a generation to restore */
     struct demo_restore restores[DEMO_RESTORES_MAX];
     uint32_t restore_count;
     uint32_t commands;                /* started so far, for the names of their files */
@@ -133,7 +135,12 @@ void demo_agents_look(struct demo *demo);
 /* ---- demo_fault.c ---- */
 /* Does the faults that are due; then recovers. */
 int demo_faults_do(struct demo *demo);
-bool demo_faults_due(const struct demo *demo);
+/* Some are due: their step is done, and there is a generation to restore (in files, where more nodes
+ * are killed at once than the parity covers and generations are spilled). */
+bool demo_faults_due(struct demo *demo);
+/* At the end of training: says which faults have not happened, and why; returns an exit code, 0 for
+ * none. */
+int demo_faults_left(struct demo *demo);
 /* A line of a trainer's or agent's log may tell that somebody noticed a fault. */
 void demo_fault_notice(struct demo *demo, const char *who, uint32_t number, const char *line);
 /* Runs `cairn …` with its output in *text (freed by the caller, may be NULL on failure); returns

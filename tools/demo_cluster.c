@@ -344,6 +344,8 @@ take_line(struct demo *demo, uint32_t index, const char *line)
 
     if (strstr(line, "save: committed "))
         take_commit(demo, line);
+    else if (strstr(line, "spill: committed "))
+        demo->spilled_count++;
     else if (strstr(line, "agent: serves "))
         node->serves = true;
     else if ((at = strstr(line, reserve)))

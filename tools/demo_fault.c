@@ -4,7 +4,8 @@
  * After the loss of a node or a trainer: the other ranks leave by themselves (their exit code says
  * "restart me"), blank agents take the places of lost ones, `cairn restore` picks and rebuilds a
  * generation, all ranks start again with --resume. After the loss of an agent alone training goes
- * on, and a new agent takes the memory over from the keeper.
+ * on, and a new agent takes the memory over from the keeper. Nothing is killed before there is a
+ * generation that the way back leads to: on a busy machine the first one takes many steps.
  */
 #include "tools/demo.h"
 
@@ -27,13 +28,58 @@ enum {
     COMMAND_WORDS_MAX = 12
 };
 
-bool
-demo_faults_due(const struct demo *demo)
+/* ---- when ---- */
+
+/* Faults of one step happen together, those of a later one after the way back from it, however late
+ * we look. UINT64_MAX: none is left. */
+static uint64_t
+next_step(const struct demo *demo)
 {
+    uint64_t step = UINT64_MAX;
+
     for (uint32_t i = 0; i < demo->options.fault_count; i++)
-        if (!demo->options.faults[i].done && demo->job.step >= demo->options.faults[i].step)
-            return true;
-    return false;
+        if (!demo->options.faults[i].done && demo->options.faults[i].step < step)
+            step = demo->options.faults[i].step;
+    return step;
+}
+
+/* More nodes at once than the parity covers: only spilled files lead back. */
+static bool
+needs_files(const struct demo *demo, uint64_t step)
+{
+    uint32_t lost = 0;
+
+    for (uint32_t i = 0; i < demo->options.fault_count; i++)
+        lost += demo->options.faults[i].kind == DEMO_FAULT_NODE && !demo->options.faults[i].done &&
+                demo->options.faults[i].step == step;
+    return demo->options.spill_every > 0 && lost > demo->options.parity;
+}
+
+bool
+demo_faults_due(struct demo *demo)
+{
+    uint64_t step = next_step(demo);
+    bool restorable;
+
+    if (step == UINT64_MAX || demo->job.step < step)
+        return false;
+    restorable = needs_files(demo, step) ? demo->spilled_count > 0 : demo->committed_count > 0;
+    demo->faults_waited = demo->faults_waited || !restorable;
+    return restorable;
+}
+
+int
+demo_faults_left(struct demo *demo)
+{
+    uint64_t step = next_step(demo);
+
+    if (step == UINT64_MAX)
+        return 0;
+    demo_say(&demo->view, DEMO_BAD,
+             "training has ended, and nothing was killed at step %" PRIu64 " or later%s: "
+             "give more --steps",
+             step, demo->faults_waited ? ", for no generation was there to be restored" : "");
+    return CAIRN_EXIT_FAILED;
 }
 
 /* ---- who notices ---- */
@@ -88,6 +134,7 @@ kill_one(struct demo *demo, struct demo_fault *fault, bool *agents, bool *agent_
     uint32_t n = fault->target;
 
     fault->done = true;
+    fault->step = demo->job.step;
     fault->at_ns = demo_now_ns(demo);
     switch (fault->kind) {
     case DEMO_FAULT_NODE:
@@ -108,15 +155,21 @@ kill_one(struct demo *demo, struct demo_fault *fault, bool *agents, bool *agent_
     }
 }
 
-/* All that are due; says them in one line per kind. */
+/* The next ones; says them in one line per kind. */
 static void
 kill_due(struct demo *demo, bool *agents, bool *agent_only)
 {
     static const char *const what[] = {[DEMO_FAULT_NODE] = "agent, trainer and memory are gone",
                                        [DEMO_FAULT_TRAINER] = "its node and agent live on",
                                        [DEMO_FAULT_AGENT] = "its trainer and the memory live on"};
-    uint64_t step = demo->job.step;
+    uint64_t step = demo->job.step, asked = next_step(demo);
+    char waited[96] = "";
 
+    if (demo->faults_waited)
+        snprintf(waited, sizeof waited,
+                 " (not at step %" PRIu64 ", when no generation was %s yet)", asked,
+                 needs_files(demo, asked) ? "in files" : "committed");
+    demo->faults_waited = false;
     for (uint32_t kind = 0; kind <= DEMO_FAULT_AGENT; kind++) {
         char targets[DEMO_FAULTS_MAX * 12] = "";
         size_t used = 0;
@@ -125,15 +178,15 @@ kill_due(struct demo *demo, bool *agents, bool *agent_only)
         for (uint32_t i = 0; i < demo->options.fault_count; i++) {
             struct demo_fault *fault = &demo->options.faults[i];
 
-            if (fault->done || fault->kind != kind || step < fault->step)
+            if (fault->done || fault->kind != kind || fault->step != asked)
                 continue;
             kill_one(demo, fault, agents, agent_only);
             used += (size_t)snprintf(targets + used, sizeof targets - used, "%s%u",
                                      count++ ? " and " : "", fault->target);
         }
         if (count)
-            demo_say(&demo->view, DEMO_BAD, "step %" PRIu64 ": killed %s%s %s: %s", step,
-                     demo_fault_names[kind], count > 1 ? "s" : "", targets, what[kind]);
+            demo_say(&demo->view, DEMO_BAD, "step %" PRIu64 ": killed %s%s %s: %s%s", step,
+                     demo_fault_names[kind], count > 1 ? "s" : "", targets, what[kind], waited);
     }
 }
 

@@ -26,7 +26,11 @@ static const char about[] =
     "root and no\n"
     "network, and leaves nothing behind (but for --dir). Without --kill two nodes are lost at "
     "once:\n"
-    "--kill 1,4@30. A killed node loses its agent, its trainer and its memory.";
+    "--kill 1,4@30. A killed node loses its agent, its trainer and its memory. Nothing is killed "
+    "before\n"
+    "there is a generation to restore (a spilled one for more than --parity nodes, with --spill): "
+    "a kill\n"
+    "waits for it, and says so.";
 
 static const char examples[] =
     "  cairn demo                            # two of six nodes are lost at once\n"

@@ -9,7 +9,7 @@ import subprocess
 import time
 import unittest
 
-from harness import CRITICAL, GPT, IO, OK, Cluster, build, cairn, free_ports, say, spawn, text_of, wait_for
+from harness import CRITICAL, GPT, IO, OK, PATIENCE, Cluster, build, cairn, free_ports, say, spawn, text_of, wait_for
 
 STEPS, DP, PP = 40, 2, 2
 
@@ -36,10 +36,7 @@ class Gpt:
     def running(self):
         return all(process.poll() is None for process in self.processes)
 
-    def steps_done(self):
-        return text_of(self.events).count('"step"')
-
-    def wait(self, seconds=120):
+    def wait(self, seconds=60 * PATIENCE):
         return [process.wait(timeout=seconds) for process in self.processes]
 
     def stop(self):
@@ -82,13 +79,13 @@ class Agents(unittest.TestCase):
                     time.sleep(rng.random() * 0.1)
                     kills += 1
                 say(f"{kills} agents killed; committed up to {cluster.committed()}")
-                self.assertGreaterEqual(kills, 5, "the job was over too soon to show anything")
-                if job.running() and job.steps_done() < STEPS * 3 // 4:
-                    cluster.wait_committed(cluster.committed())
+                self.assertGreater(kills, 0, "the job was over too soon to show anything")
                 self.check_losses(job)
+                newest = cluster.committed()
                 code, answer, error = cluster.restore()
                 self.assertEqual(code, OK, error)
                 self.assertEqual(answer["lost_members"], 0)
+                self.assertGreaterEqual((answer["generation"]["epoch"], answer["generation"]["step"]), newest)
             finally:
                 job.stop()
 
@@ -144,7 +141,7 @@ class Agents(unittest.TestCase):
             cluster.stop_trainers()
             for agent in cluster.agents:
                 agent.terminate()
-            self.assertEqual([agent.wait(timeout=30) for agent in cluster.agents], [0, 0, 0])
+            self.assertEqual([agent.wait(timeout=30 * PATIENCE) for agent in cluster.agents], [0, 0, 0])
             self.assertFalse(os.path.exists(cluster.socket(0)))
             newest = cluster.committed()
             cluster.start()

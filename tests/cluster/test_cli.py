@@ -11,11 +11,11 @@ import tempfile
 import time
 import unittest
 
-from harness import (AGAIN, CAIRN, CONFIG, CRITICAL, Cluster, DENIED, IO, LOST, OK, PEER, ROOT, TRAINER, USAGE, WARN, build, cairn,
-                     free_ports, spawn, text_of, wait_for)
+from harness import (AGAIN, CAIRN, CONFIG, CRITICAL, Cluster, DENIED, IO, LOST, OK, PATIENCE, PEER, ROOT, TRAINER, USAGE, WARN,
+                     build, cairn, free_ports, spawn, text_of, wait_for)
 
 
-def run(*words, seconds=60, env=None):
+def run(*words, seconds=60 * PATIENCE, env=None):
     """(exit code, stdout, stderr) of a verb, as a person calls it."""
     done = subprocess.run([CAIRN, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                           timeout=seconds, env={**os.environ, **(env or {})})
@@ -74,7 +74,7 @@ class Usage(unittest.TestCase):
             self.assertIn("libfabric", text_of(f"/proc/{agent.pid}/maps"))
             self.assertEqual(os.readlink(f"/proc/{agent.pid}/cwd"), folder)
             agent.send_signal(signal.SIGSEGV)
-            self.assertEqual(agent.wait(timeout=60), -signal.SIGSEGV)
+            self.assertEqual(agent.wait(timeout=60 * PATIENCE), -signal.SIGSEGV)
             self.assertEqual(os.listdir(folder), [])
 
     def test_no_agent_is_69_and_says_what_to_do(self):
@@ -94,7 +94,7 @@ class Start(unittest.TestCase):
     """An agent that cannot start says why, with the contract's exit code."""
 
     def start(self, cluster, node=0):
-        return run("agent", "--config", cluster.path(f"node{node}.yaml"), seconds=30)
+        return run("agent", "--config", cluster.path(f"node{node}.yaml"))
 
     def rewrite(self, cluster, change):
         path = cluster.path("node0.yaml")
@@ -191,7 +191,7 @@ class Start(unittest.TestCase):
             self.assertEqual(code, WARN)
             self.assertIn("memory-unkept", codes(answer))
             cluster.agents[0].send_signal(signal.SIGTERM)
-            self.assertEqual(cluster.agents[0].wait(timeout=30), OK)
+            self.assertEqual(cluster.agents[0].wait(timeout=30 * PATIENCE), OK)
             self.assertIn("no keeper holds its memory", cluster.log(0))
             self.assertNotIn("stays with the keeper", cluster.log(0))
 
@@ -221,7 +221,7 @@ class Job(unittest.TestCase):
         self.cluster.stop_trainers()
         wait_for("the agents know", lambda: all(
             self.cluster.log(i).count("trainer attached") == self.cluster.log(i).count("trainer left") for i in range(3)))
-        time.sleep(0.5)
+        wait_for("all is settled", lambda: cairn("verify", *self.agent)[0] == OK)
 
     def healthy(self):
         """The status as soon as nothing is wrong with it."""
@@ -255,7 +255,7 @@ class Job(unittest.TestCase):
         self.assertEqual((coverage["uncovered"], sorted(rank["rank"] for rank in coverage["ranks"])), ([], [0, 1, 2]))
         self.assertEqual(coverage["bytes"]["optimizer"], 8 * 5000)  # what all hold is captured once
         self.assertGreater(answer["newest"]["bytes"], 0)
-        self.assertLess(answer["newest"]["age_ns"], 30e9)
+        self.assertTrue(0 < answer["newest"]["age_ns"] < 600e9, answer["newest"])
         code, out, _ = run("status", *self.agent)
         self.assertEqual(code, OK)
         self.assertLessEqual(out.count("\n"), 24)
@@ -321,7 +321,7 @@ class Job(unittest.TestCase):
         self.cluster.stop_trainers()
         begun = [subprocess.Popen([CAIRN, "restore", "-o", "json", "--agent", self.cluster.socket(i % 3)], stdout=subprocess.PIPE,
                                   stderr=subprocess.DEVNULL, text=True) for i in range(6)]
-        answers = [(process.communicate(timeout=60)[0], process.returncode) for process in begun]
+        answers = [(process.communicate(timeout=60 * PATIENCE)[0], process.returncode) for process in begun]
         self.assertTrue({code for _, code in answers} <= {OK, AGAIN}, answers)
         won = [json.loads(text) for text, code in answers if code == OK]
         self.assertTrue(won)
@@ -335,10 +335,9 @@ class Job(unittest.TestCase):
         self.cluster.stop_trainers()
         self.cluster.kill_node(1)
         self.cluster.kill_node(2)
-        wait_for("the losses are seen", lambda: cairn("status", *self.agent)[1]["nodes_answering"] == 1)
+        wait_for("the losses are seen", lambda: {"no-majority", "not-restorable"} <= codes(cairn("status", *self.agent)[1]))
         code, answer, _ = cairn("status", *self.agent)
-        self.assertEqual(code, CRITICAL)
-        self.assertTrue({"no-majority", "not-restorable"} <= codes(answer), codes(answer))
+        self.assertEqual((code, answer["nodes_answering"]), (CRITICAL, 1))
         code, answer, err = cairn("restore", *self.agent)
         self.assertEqual(code, AGAIN, f"one of three cannot tell what the others hold: {answer}")
         self.assertIn(": not restorable:", answer["considered"][0])
@@ -412,13 +411,10 @@ class Job(unittest.TestCase):
     def test_another_node_does_not_answer(self):
         self.cluster.agents[2].send_signal(signal.SIGSTOP)
         try:
-            begin = time.monotonic()
-            answer = cairn("status", *self.agent)[1]
-            self.assertLess(time.monotonic() - begin, 10)
+            wait_for("the others answer", lambda: cairn("status", *self.agent)[1]["nodes_answering"] == 2)
+            self.assertIn("nodes-silent", codes(cairn("status", *self.agent)[1]))
         finally:
             self.cluster.agents[2].send_signal(signal.SIGCONT)
-        self.assertEqual(answer["nodes_answering"], 2)
-        self.assertIn("nodes-silent", codes(answer))
 
 
 class Spill(unittest.TestCase):
@@ -437,13 +433,17 @@ class Spill(unittest.TestCase):
                                                                if g["state"] == "spilled"])
             cluster.stop_trainers()
             self.assertEqual(listed[0]["where"], folder)
+            found = []
+
             def settled():
-                names = sorted(os.listdir(folder))
+                """Two looks of all agents at all that there is, with a second between them, find the same."""
                 time.sleep(1)
-                return names == sorted(os.listdir(folder))
+                found.append((*cairn("verify", *agent)[:2], sorted(os.listdir(folder))))
+                return len(found) > 1 and all(code == OK for code, _, _ in found[-2:]) and all(
+                    answer["files"]["generation"] == found[-1][1]["files"]["generation"] and names == found[-1][2]
+                    for _, answer, names in found[-2:])
             wait_for("the last spill ends", settled)
-            code, answer, _ = cairn("verify", *agent)
-            self.assertEqual(code, OK, answer)
+            answer = found[-1][1]
             self.assertTrue(answer["files"]["checked"], answer)
             self.assertIsNotNone(cairn("status", *agent)[1]["spilled"])
             generation = answer["files"]["generation"]
@@ -482,6 +482,18 @@ class Run(unittest.TestCase):
                         os.kill(int(name), signal.SIGKILL)
             except OSError:
                 pass
+
+    def embedded_count(self):
+        """The agents that `cairn run` started and that have not ended."""
+        count = 0
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{name}/cmdline", "rb") as file:
+                    words = file.read().split(b"\0")
+            except OSError:
+                continue
+            count += b"agent" in words and any(self.runtime.encode() in word for word in words)
+        return count
 
     def test_starts_an_agent_that_stays(self):
         show = ("sh", "-c", "echo $CAIRN_AGENT $CAIRN_JOB $CAIRN_RESUME; exit 7")
@@ -549,18 +561,9 @@ class Run(unittest.TestCase):
         begun = [subprocess.Popen([CAIRN, "run", "--state", "1MiB", "--", "true"], env={**os.environ, **self.env},
                                   stderr=subprocess.PIPE, text=True) for _ in range(4)]
         for process in begun:
-            _, err = process.communicate(timeout=60)
+            _, err = process.communicate(timeout=60 * PATIENCE)
             self.assertEqual(process.returncode, 0, err)
-        agents = []
-        for name in os.listdir("/proc"):
-            try:
-                with open(f"/proc/{name}/cmdline", "rb") as file:
-                    words = file.read().split(b"\0")
-            except OSError:
-                continue
-            if b"agent" in words and any(self.runtime.encode() in word for word in words):
-                agents.append(name)
-        self.assertEqual(len(agents), 1)
+        wait_for("one of them is left", lambda: self.embedded_count() == 1)
 
     def test_signals(self):
         self.cluster.start()
@@ -570,7 +573,7 @@ class Run(unittest.TestCase):
                         self.cluster.path("run.out"))
         wait_for("the command runs", lambda: "ready" in text_of(self.cluster.path("run.out")))
         process.terminate()
-        self.assertEqual(process.wait(timeout=60), 5)
+        self.assertEqual(process.wait(timeout=60 * PATIENCE), 5)
 
     def test_a_snapshot_is_asked_for_by_signal(self):
         """Who has no use for SIGUSR1 would end by it: `cairn run` answers it itself, and hands it to others."""
@@ -584,7 +587,7 @@ class Run(unittest.TestCase):
             if not trap:
                 wait_for("the answer", lambda: "snapshot" in text_of(out) or process.poll() is not None)
                 open(go, "w").close()
-            self.assertEqual(process.wait(timeout=60), code, text_of(out))
+            self.assertEqual(process.wait(timeout=60 * PATIENCE), code, text_of(out))
 
     def test_who_ignores_the_ends_of_children_hears_of_the_commands(self):
         self.cluster.start()
@@ -609,7 +612,7 @@ class Run(unittest.TestCase):
         process.send_signal(signal.SIGALRM)  # the time after which it looks
         wait_for("it is said", lambda: "so far no process of the command has attached" in text_of(path))
         process.terminate()
-        self.assertEqual(process.wait(timeout=60), 128 + signal.SIGTERM)
+        self.assertEqual(process.wait(timeout=60 * PATIENCE), 128 + signal.SIGTERM)
         self.assertEqual(text_of(path).count("has attached"), 1)  # and not again
 
     def test_who_attaches_is_not_told(self):
@@ -622,11 +625,13 @@ class Run(unittest.TestCase):
         self.assertNotIn("has attached", err)
         self.cluster.kill_agent(0)  # nor where nobody can tell
         self.cluster.start()
-        path = self.cluster.path("late.err")
-        process = spawn([CAIRN, "run", "--agent", self.cluster.socket(0), "--", "sh", "-c", "echo ready; sleep 1"], path)
+        path, go = self.cluster.path("late.err"), self.cluster.path("go")
+        process = spawn([CAIRN, "run", "--agent", self.cluster.socket(0), "--", "sh", "-c",
+                         f"echo ready; while ! test -e {go}; do sleep 0.05; done"], path)
         wait_for("the command runs", lambda: "ready" in text_of(path))
         self.cluster.kill_agent(0)
-        self.assertEqual(process.wait(timeout=60), 0)
+        open(go, "w").close()
+        self.assertEqual(process.wait(timeout=60 * PATIENCE), 0)
         self.assertNotIn("has attached", text_of(path))
 
     def test_without_an_agent_the_command_runs(self):

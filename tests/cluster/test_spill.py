@@ -14,7 +14,7 @@ import tempfile
 import time
 import unittest
 
-from harness import INPUT, OK, USAGE, Cluster, build, cairn, say, wait_for
+from harness import INPUT, OK, PATIENCE, USAGE, Cluster, build, cairn, say, wait_for
 
 MASK = (1 << 64) - 1
 PARTS = 3
@@ -113,21 +113,29 @@ class Spill(unittest.TestCase):
         wait_for("all agents are in one epoch", lambda: len(epochs()) == 1)
 
     def wait_quiet(self, cluster):
-        """No spill runs any more (the trainers are gone)."""
+        """No spill runs any more (the trainers are gone): nothing changes while all agents that run answer several times."""
         def size():
-            return sum(log.count("spill: committed") + log.count("spill: given up")
+            return sum(log.count("spill: committed") + log.count("spill: given up") + log.count("save: committed")
                        for log in map(cluster.log, range(PARTS))), tuple(sorted(spilled(self.spill).items()))
-        last, since = size(), time.monotonic()
-        while time.monotonic() - since < (0.7 if all(spilled(self.spill).values()) else 5):  # one is not ended, or never will be
+        asked = next(node for node in range(PARTS) if cluster.runs(node))
+        last, since, answers = size(), time.monotonic(), 0
+        # One that is not ended may never be.
+        while answers < 3 or time.monotonic() - since < (0.7 if all(spilled(self.spill).values()) else 5):
+            cluster.wait_met(asked)
+            answers += 1
             time.sleep(0.05)
             if size() != last:
-                last, since = size(), time.monotonic()
+                last, since, answers = size(), time.monotonic(), 0
 
     def test_files_are_the_state(self):
         with self.cluster() as cluster:
             cluster.start()
-            for trainer in cluster.train(steps=120, step_us=20000):
-                self.assertEqual(trainer.process.wait(timeout=60), OK, trainer.err())
+            trainers = cluster.train(step_us=20000)
+            wait_for("three are spilled", lambda: cluster.log(0).count("spill: committed") >= 3)
+            for trainer in trainers:
+                trainer.process.terminate()
+            for trainer in trainers:
+                self.assertEqual(trainer.process.wait(timeout=60 * PATIENCE), OK, trainer.err())
             self.wait_quiet(cluster)
             generations = whole(self.spill)
             self.assertEqual(len(generations), 2, "spill_keep is 2")
@@ -135,7 +143,6 @@ class Spill(unittest.TestCase):
             for generation in generations:
                 check_files(name_of(self.spill, generation), generation[1])
             lines = re.findall(r"spill: committed epoch=\d+ step=(\d+) dir=(\S+)", cluster.log(0))
-            self.assertGreaterEqual(len(lines), 3, cluster.log(0))
             self.assertEqual(lines[-1], (str(generations[-1][1]), name_of(self.spill, generations[-1])))
             for node in (1, 2):
                 self.assertNotIn("spill: committed", cluster.log(node))
@@ -223,7 +230,6 @@ class Spill(unittest.TestCase):
                 # A restore that does not see the new agent yet goes on without it, and its rank with it.
                 wait_for("the others have met the new agent",
                          lambda: cluster.log(asked).count(f"peer: up node={node} ") > met)
-                time.sleep(0.3)
                 code, answer, error = cluster.restore(asked)
                 self.assertEqual(code, OK, f"seed {seed}: {answer} {error}")
                 self.wait_epoch(cluster)
@@ -248,10 +254,11 @@ class Spill(unittest.TestCase):
             cluster.start()
             cluster.train(step_us=20000)
             wait_for("the full disk is met", lambda: "spill: given up" in cluster.log(0), 30)
+            begun = time.monotonic()
             start = cluster.committed()
             newest = cluster.wait_committed((start[0], start[1] + 30), 60)
             said = re.findall(r"spill: given up.*", cluster.log(0))
-            self.assertEqual(len(said), 1, said)
+            self.assertLessEqual(len(said), 1 + (time.monotonic() - begun + 30) // 60, said)  # it is tried again every 60 s
             self.assertIn("no space is left", said[0])
             wait_for("what was written is removed", lambda: all(spilled(self.spill).values()), 20)
             for generation in whole(self.spill):  # one that fitted
@@ -263,7 +270,7 @@ class Spill(unittest.TestCase):
             code, found, text = cluster.check()
             self.assertEqual(code, OK, text)
             self.assertGreaterEqual(found, newest)
-            say(f"said once in {newest[1] - start[1]} generations: {said[0]}")
+            say(f"said {len(said)} time(s) in {newest[1] - start[1]} generations: {said[0]}")
 
     def test_directory_is_not_shared(self):
         with self.cluster() as cluster:

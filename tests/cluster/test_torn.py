@@ -39,8 +39,9 @@ class Torn(unittest.TestCase):
                     cluster.kill_agent(victim)
                 if kind in ("trainer", "both"):
                     cluster.trainers[victim].kill()
-                begun = max(trainer.step() for trainer in cluster.trainers)
+                trainers = cluster.trainers
                 cluster.stop_trainers()
+                begun = max(trainer.step() for trainer in trainers)
                 if kind != "trainer":
                     cluster.start(victim)
                 newest = max(newest, cluster.committed())

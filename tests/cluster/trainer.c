@@ -14,7 +14,7 @@
  * uneven parts. --check restores, compares, and ends. Lines on stdout: "begun S" after a snapshot
  * was begun, "restored E S" (the epoch as people name it), "fresh", "torn …". Exit: 0 done, 3 torn,
  * 75 an error of the client, 64 wrong usage. SIGTERM ends it in good order. With --timing the wait for the others is timed as a
- * collective; SIGUSR1 makes the rank's steps twice as long, SIGUSR2 as long as before.
+ * collective; SIGUSR1 makes the rank's steps four times as long, SIGUSR2 as long as before.
  */
 #include "cairn/client.h"
 #include "cairn/timing.h"
@@ -260,7 +260,7 @@ wait_timed(struct trainer *trainer, uint64_t step)
 static void
 compute(const struct trainer *trainer)
 {
-    uint64_t until_ns = now_ns() + trainer->step_us * (slow ? 2000 : 1000);
+    uint64_t until_ns = now_ns() + trainer->step_us * (slow ? 4000 : 1000);
 
     for (uint64_t at_ns = now_ns(); at_ns < until_ns && !ended; at_ns = now_ns())
         nap((until_ns - at_ns) / 1000 + 1);

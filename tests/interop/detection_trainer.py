@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 COMPUTE_S = 0.04  # of a step
-SLOWER = 3
+SLOWER = 4
 
 
 def main():

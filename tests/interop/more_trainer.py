@@ -150,6 +150,8 @@ def main():
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     job = cairn.attach(model, optimizer, scheduler=scheduler)
     for step in range(job.step, steps):
+        if str(step) == os.environ.get("TRAINER_HOLD_AT"):
+            time.sleep(3600)  # until the test kills it, however late that looks
         tokens, wanted = batch(step, RANK if kind == "fsdp" else 0)
         optimizer.zero_grad()
         if kind == "pp":

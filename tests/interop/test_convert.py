@@ -6,6 +6,7 @@ Needs the command of a build (BUILD=folder, build/plain by default).
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import time
@@ -161,7 +162,18 @@ def test_a_killed_process_goes_on(tmp_path):
 def test_memory_is_held(tmp_path):
     state = {f"layers.{i}": torch.randn(2048, 2048) for i in range(24)}  # 384 MiB
     safetensors_torch.save_file(state, tmp_path / "source.safetensors")
-    words = [CAIRN, "convert", tmp_path / "source.safetensors", tmp_path / "out", "--to", "universal", "--memory-limit", "64MiB"]
+    for attempt in range(5):  # a machine that is busy may let us look too late
+        peaks = peaks_of_a_conversion(tmp_path / "source.safetensors", tmp_path / f"out{attempt}")
+        assert max(peaks, default=0) <= 64 << 20
+        if max(peaks, default=0) > 16 << 20:
+            return
+        shutil.rmtree(tmp_path / f"out{attempt}")
+    raise AssertionError(f"it was never seen at work: {peaks}")
+
+
+def peaks_of_a_conversion(source, target):
+    """The most memory that a conversion had used, each time somebody looked."""
+    words = [CAIRN, "convert", source, target, "--to", "universal", "--memory-limit", "64MiB"]
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     peaks = []
     while process.poll() is None:  # the kernel keeps the peak of the program; what getrusage says includes who started it
@@ -173,4 +185,4 @@ def test_memory_is_held(tmp_path):
             peaks.append(int(status.split("VmHWM:")[1].split()[0]) * 1024)
         time.sleep(0.002)
     assert process.wait() == 0
-    assert len(peaks) > 20 and 16 << 20 < max(peaks) <= 64 << 20
+    return peaks

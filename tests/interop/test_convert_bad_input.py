@@ -39,7 +39,7 @@ Damage = collections.abc.Callable[[pathlib.Path], None]
 
 
 def cairn(*words: object) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([CAIRN, *map(str, words)], capture_output=True, text=True, errors="replace", timeout=60)
+    done = subprocess.run([CAIRN, *map(str, words)], capture_output=True, text=True, errors="replace", timeout=300)
     assert done.returncode >= 0, f"killed by signal {-done.returncode}: {done.stderr}"
     return done
 

@@ -78,7 +78,7 @@ def run_jobs(folder: pathlib.Path, jobs: list[Job]) -> None:
 
 
 def cairn(*words: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(CAIRN), *map(str, words)], text=True, capture_output=True, timeout=120)
+    return subprocess.run([str(CAIRN), *map(str, words)], text=True, capture_output=True, timeout=300)
 
 
 def convert(source: pathlib.Path, target: pathlib.Path, *words: Any) -> str:

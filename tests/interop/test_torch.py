@@ -58,12 +58,14 @@ def lead_a_group():
 
 class Run:
     """A job of `world` ranks in a process group of its own; `wrapper` goes before the shell that starts them. `start`: "warm", which
-    is quicker (warm_start.py); "cold", each rank a new process of `python`; "forked", the ranks forks of one (forking.py)."""
+    is quicker (warm_start.py); "cold", each rank a new process of `python`; "forked", the ranks forks of one (forking.py). Before
+    the step `hold_at` all ranks stand still: a job that is to be killed does not end before a test that looks late."""
 
     started: List["Run"] = []
 
     def __init__(
-        self, folder, words, world=1, wrapper=(), env=None, distributed=False, script=SCRIPT, python=PYTHON, start="warm"
+        self, folder, words, world=1, wrapper=(), env=None, distributed=False, script=SCRIPT, python=PYTHON, start="warm",
+        hold_at=None,
     ):
         self.world = world
         self.number = len(os.listdir(folder))
@@ -91,6 +93,7 @@ class Run:
                     "PYTHONPATH": str(ROOT / "bindings" / "python"),
                     "TRAINER_PAUSE_S": "0.02",
                     "TMPDIR": self.scratch,
+                    **({} if hold_at is None else {"TRAINER_HOLD_AT": str(hold_at)}),
                     **(env or {}),
                 },
                 preexec_fn=lead_a_group,
@@ -127,9 +130,10 @@ class Run:
         self.process.wait()
         shutil.rmtree(self.scratch, ignore_errors=True)
 
-    def kill_at(self, step):
-        """kill -9 of everything a moment after a step has ended."""
+    def kill_at(self, step, cluster, after=0):
+        """kill -9 of everything a moment after a step has ended, and a snapshot later than of step `after` is committed."""
         harness.wait_for(f"step {step}", lambda: step in self.steps() or self.process.poll() is not None)
+        harness.wait_for("a snapshot", lambda: newest(cluster) > after or self.process.poll() is not None)
         assert self.process.poll() is None, self.errors()
         time.sleep(RANDOM.uniform(0, 0.03))
         self.kill()
@@ -175,22 +179,22 @@ def reference(folder, kind, world=1):
 def test_killed_and_resumed(cluster, tmp_path, kind, world):
     start_reference(tmp_path, kind, world)
     start = "cold" if kind in ("mlp", "ddp") else "warm"
-    seen = 0
-    for round_number in range(2 if kind == "mlp" else 1):
+    seen, committed = 0, 0
+    for round_number, hold_at in enumerate((14, STEPS - 2) if kind == "mlp" else (STEPS - 2,)):
         wrapper = under(cluster, "--resume") if round_number else under(cluster)
-        run = Run(tmp_path, [kind, STEPS], world, wrapper, start="warm" if round_number else start)
-        run.kill_at(RANDOM.randrange(seen + 3, STEPS - 6 + 3 * round_number))
+        run = Run(tmp_path, [kind, STEPS], world, wrapper, start="warm" if round_number else start, hold_at=hold_at)
+        run.kill_at(RANDOM.randrange(seen + 3, hold_at - 1), cluster, committed)
         states, losses = reference(tmp_path, kind, world)
         for rank in range(world):
             for step, loss in run.steps(rank).items():
                 assert loss == losses[rank][step], f"step {step} of rank {rank}: {run.errors()}"
         assert "NOT protected" not in run.errors() and "no snapshots are taken" not in run.errors(), run.errors()
         seen = max(run.steps())
-        assert newest(cluster) >= seen - 3, (newest(cluster), run.errors(), cluster.log(0)[-2000:])
+        committed = newest(cluster)
     last = Run(tmp_path, [kind, STEPS], world, under(cluster, "--resume"), start=start)
     assert finished(last) == states, last.errors()
     first = min(last.steps())
-    assert first >= seen - 3, last.errors()
+    assert committed <= first <= seen + 1, last.errors()
     assert f"the state after update {first}" in last.errors()
     for rank in range(world):
         assert last.steps(rank) == {step: loss for step, loss in losses[rank].items() if step >= first}
@@ -217,74 +221,83 @@ def test_group_added_in_mid_training(cluster, tmp_path):
 
 def test_other_number_of_ranks(cluster, tmp_path):
     """What two ranks of FSDP2 held comes back whole on one and on three."""
-    run = Run(tmp_path, ["fsdp", STEPS], 2, under(cluster))
-    run.kill_at(8)
-    wholes = []
+    run = Run(tmp_path, ["fsdp", STEPS], 2, under(cluster), hold_at=STEPS - 2)
+    run.kill_at(8, cluster)
+    committed, wholes = newest(cluster), []
     for world in (2, 1, 3):
         resumed = Run(tmp_path, ["fsdp", 0, "--mischief", "whole"], world, under(cluster, "--resume"), distributed=True)
         assert resumed.wait() == 0, resumed.errors()
         wholes += [re.findall(r"^whole (.*)$", resumed.text(rank), re.M) for rank in range(world)]
-    assert int(wholes[0][0].split()[0]) > 4
+    assert int(wholes[0][0].split()[0]) >= committed
     assert all(each == wholes[0] for each in wholes), wholes
 
 
 def test_unchanged_script(cluster, tmp_path):
     """A script that knows nothing of Cairn, with a compiled model, continues where it was, its own count of steps aside."""
     whole = Run(tmp_path, ["compile", STEPS, "--plain"])
-    run = Run(tmp_path, ["compile", STEPS, "--plain"], 1, under(cluster))
-    run.kill_at(9)
+    run = Run(tmp_path, ["compile", STEPS, "--plain"], 1, under(cluster), hold_at=STEPS - 2)
+    run.kill_at(9, cluster)
+    committed = newest(cluster)
     finished(whole)
     resumed = Run(tmp_path, ["compile", STEPS, "--plain"], 1, under(cluster, "--resume"), start="cold")
     finished(resumed)
     done = int(re.search(r"the state after update (\d+)", resumed.errors()).group(1))
-    assert done >= max(run.steps()) - 2
+    assert committed <= done <= max(run.steps()) + 1
     for step in range(STEPS - done):
         assert resumed.steps()[step] == whole.steps()[step + done], step
 
 
 def torchrun(cluster, folder, ranks, *words):
-    done = subprocess.run(
+    go = pathlib.Path(folder) / "go"
+    started = subprocess.Popen(
         [*under(cluster), PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *words],
-        env={**CLEAN, "PYTHONPATH": str(ROOT / "bindings" / "python"), "TRAINER_PAUSE_S": "0.02", "TMPDIR": str(folder)},
+        env={**CLEAN, "PYTHONPATH": str(ROOT / "bindings" / "python"), "TRAINER_PAUSE_S": "0.02", "TMPDIR": str(folder),
+             "TRAINER_GO": str(go)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        timeout=300,
+        preexec_fn=harness.die_with_parent,
     )
-    assert done.returncode == 0, done.stderr
+    try:
+        harness.wait_for("a snapshot", lambda: newest(cluster) or started.poll() is not None, 60)
+        go.touch()
+        out, error = started.communicate(timeout=300)
+    finally:
+        started.kill()
+    assert started.returncode == 0, error
     harness.wait_for("the end is committed", lambda: newest(cluster) == STEPS, 10)
-    return done
+    return out, error
 
 
 def test_torchrun(cluster, tmp_path):
     """The command of the README: torchrun's workers get the hooks through the environment."""
     start_reference(tmp_path, "ddp", 2)
-    done = torchrun(cluster, tmp_path, 2, SCRIPT, "ddp", str(STEPS))
+    out, _ = torchrun(cluster, tmp_path, 2, SCRIPT, "ddp", str(STEPS))
     states, _ = reference(tmp_path, "ddp", 2)
-    assert sorted(re.findall(r"^state (.*)$", done.stdout, re.M)) == sorted(state for each in states for state in each)
+    assert sorted(re.findall(r"^state (.*)$", out, re.M)) == sorted(state for each in states for state in each)
 
 
 def test_torchrun_restarts(cluster, tmp_path):
     """A worker dies, torchrun starts it again, and it goes on from memory with nobody asking for it. (One worker: several of a
     restarted group read each other's former addresses at times, with and without Cairn: PyTorch 2.13 does not empty its store.)"""
     start_reference(tmp_path, "mlp")
-    done = torchrun(cluster, tmp_path, 1, "--max-restarts", "1", SCRIPT, "mlp", str(STEPS), "--mischief", "crash")
+    out, error = torchrun(cluster, tmp_path, 1, "--max-restarts", "1", SCRIPT, "mlp", str(STEPS), "--mischief", "crash")
     states, _ = reference(tmp_path, "mlp")
-    assert re.findall(r"^state (.*)$", done.stdout, re.M) == states[0]
-    assert 7 <= int(re.search(r"the state after update (\d+)", done.stderr).group(1)) <= 10, done.stderr
+    assert re.findall(r"^state (.*)$", out, re.M) == states[0]
+    assert 1 <= int(re.search(r"the state after update (\d+)", error).group(1)) <= 10, error
 
 
 def test_terminated(cluster, tmp_path):
     """SIGTERM ends the trainer at once, and the last complete step is there."""
     start_reference(tmp_path, "mlp")
-    run = Run(tmp_path, ["mlp", STEPS], 1, under(cluster), start="cold")
-    harness.wait_for("step 8", lambda: 8 in run.steps() or run.process.poll() is not None)
+    run = Run(tmp_path, ["mlp", STEPS], 1, under(cluster), start="cold", hold_at=STEPS - 2)
+    harness.wait_for("step 8 and a snapshot", lambda: (8 in run.steps() and newest(cluster)) or run.process.poll() is not None)
     assert run.process.poll() is None, run.errors()
     run.kill(signal.SIGTERM)
-    seen = max(run.steps())
+    committed = newest(cluster)
     last = Run(tmp_path, ["mlp", STEPS], 1, under(cluster, "--resume"))
     assert finished(last) == reference(tmp_path, "mlp")[0]
-    assert min(last.steps()) >= seen - 2
+    assert committed <= min(last.steps()) <= max(run.steps()) + 1
 
 
 def test_snapshot_now(tmp_path):
@@ -305,7 +318,7 @@ def test_changed_behind_the_optimizer(cluster, tmp_path):
     finished(run)
     assert "changed inner.bias" in run.errors()
     refused = int(re.search(r"^refused (\d+)", run.text(), re.M).group(1))
-    assert refused >= STEPS // 4, run.text()
+    assert refused > 0, run.text()
     committed = [int(step) for step in re.findall(r"committed epoch=\d+ step=(\d+)", cluster.log(0))]
     assert committed and all(
         step % 2 == 0 for step in committed
@@ -343,9 +356,10 @@ def test_raises_in_the_update(cluster, tmp_path):
     run = Run(tmp_path, ["mlp", STEPS, "--mischief", "raise"], 1, under(cluster))
     assert run.wait() == 1
     assert "Traceback" in run.errors() and "cairn/_torch.py" not in run.errors()
+    committed = newest(cluster)
     last = Run(tmp_path, ["mlp", STEPS], 1, under(cluster, "--resume"))
     assert finished(last) == states
-    assert min(last.steps()) in (5, 6)
+    assert committed <= min(last.steps()) <= 6
 
 
 def test_moments_missing(cluster, tmp_path):

@@ -28,14 +28,15 @@ def whole(tmp_path_factory):
 
 
 def test_killed_and_resumed(cluster, whole, tmp_path):  # noqa: F811
-    run = Run(tmp_path, [STEPS], 1, under(cluster), script=TRAINER)
-    run.kill_at(7)
+    run = Run(tmp_path, [STEPS], 1, under(cluster), script=TRAINER, hold_at=STEPS - 2)
+    run.kill_at(7, cluster)
+    committed = newest(cluster)
     state, losses = whole
     assert run.steps() == {step: losses[step] for step in run.steps()}, run.errors()
     assert "NOT protected" not in run.errors() and "no snapshots are taken" not in run.errors(), run.errors()
     last = Run(tmp_path, [STEPS], 1, under(cluster, "--resume"), script=TRAINER)
     assert finished(last) == state, last.errors()
-    assert min(last.steps()) >= max(run.steps()) - 2, last.errors()
+    assert committed <= min(last.steps()) <= max(run.steps()) + 1, last.errors()
     assert last.steps() == {step: loss for step, loss in losses.items() if step >= min(last.steps())}
     misuses, pageable, copies = map(int, re.search(r"^misuses (\d+) pageable (\d+) async (\d+)", last.text(), re.M).groups())
     assert misuses == 0 and copies > 100, last.text()
@@ -44,8 +45,8 @@ def test_killed_and_resumed(cluster, whole, tmp_path):  # noqa: F811
 
 def test_the_stream_is_what_orders(cluster, whole, tmp_path):  # noqa: F811
     """That the test above can fail: told of the default streams, the library captures what was there before the update."""
-    run = Run(tmp_path, [STEPS, "--wrong-stream"], 1, under(cluster), script=TRAINER)
-    run.kill_at(7)
+    run = Run(tmp_path, [STEPS, "--wrong-stream"], 1, under(cluster), script=TRAINER, hold_at=STEPS - 2)
+    run.kill_at(7, cluster)
     last = Run(tmp_path, [STEPS], 1, under(cluster, "--resume"), script=TRAINER)
     assert finished(last) != whole[0]
     assert "resumed: the state after update" in last.errors()
@@ -56,4 +57,4 @@ def test_step_recorded_into_a_graph(cluster, whole, tmp_path):  # noqa: F811
     run = Run(tmp_path, [STEPS, "--record", 6], 1, under(cluster), script=TRAINER)
     assert finished(run) == whole[0], run.errors()
     assert run.errors().count("recorded into a CUDA graph") == 1, run.errors()
-    assert 3 <= newest(cluster) <= 6
+    assert newest(cluster) <= 6

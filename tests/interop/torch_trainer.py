@@ -175,6 +175,12 @@ def digest(models, optimizers, whole=False):
     return sha.hexdigest()
 
 
+def wait_to_go():
+    """Until the test has seen what it needs."""
+    while not os.path.exists(os.environ["TRAINER_GO"]):
+        time.sleep(0.01)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("kind")
@@ -215,9 +221,12 @@ def main():
             for key, value in sorted(optimizers[0].optim.state.get(parameter, {}).items()):
                 print(f"moment {key}.{name} {hashlib.sha256(value.numpy().tobytes()).hexdigest()}", flush=True)
     for step in range(first, options.steps):
+        if str(step) == os.environ.get("TRAINER_HOLD_AT"):
+            time.sleep(3600)  # until the test kills it, however late that looks
         if options.mischief == "raise" and step == 6:
             optimizers[0].register_step_pre_hook(lambda *_: 1 // 0)  # the update itself raises
         if options.mischief == "exec" and step == 6 and "AGAIN" not in os.environ:
+            wait_to_go()
             os.environ["AGAIN"] = "1"
             os.execv(sys.executable, [sys.executable, "-u", *sys.argv])
         if options.mischief == "loader":
@@ -247,6 +256,7 @@ def main():
             sys.exit(0 if not first else 1)
         print(f"step {step} {loss.item().hex()}", flush=True)
         if options.mischief == "crash" and step == 9 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            wait_to_go()
             os.kill(os.getpid(), signal.SIGKILL)
     print(f"state {digest(models, optimizers)} {counts['tokens'] if not options.plain else ''}", flush=True)
     if options.mischief in ("between",) and not options.plain:

@@ -171,7 +171,7 @@ check_region(const struct fake_agent *agent, const struct model *model, uint32_t
 __attribute__((unused)) static void
 wait_attached(struct cairn_client *client, uint32_t attached)
 {
-    uint64_t until_ms = fake_now_ms() + 10000;
+    uint64_t until_ms = fake_now_ms() + 60000;
     struct cairn_client_stats stats;
 
     do {
@@ -186,7 +186,7 @@ wait_attached(struct cairn_client *client, uint32_t attached)
 __attribute__((unused)) static void
 begin_soon(struct cairn_client *client, uint64_t step)
 {
-    uint64_t until_ms = fake_now_ms() + 10000;
+    uint64_t until_ms = fake_now_ms() + 60000;
 
     while (cairn_snapshot_begin(client, step) != CAIRN_OK) {
         assert_true(fake_now_ms() < until_ms);

@@ -601,7 +601,7 @@ fake_now_ms(void)
 FAKE bool
 fake_reaches(const atomic_int *counter, int value)
 {
-    uint64_t until_ms = fake_now_ms() + 10000;
+    uint64_t until_ms = fake_now_ms() + 60000;
 
     while (*counter < value) {
         if (fake_now_ms() > until_ms)

@@ -35,7 +35,7 @@
 
 #define HELPER __attribute__((unused)) static
 
-enum { TIMEOUT_MS = 20000, STATE_BYTES = 1 << 20, TENSOR_BYTES = 3 * CAIRN_BLOCK_BYTES, REGION_BLOCKS = 3 };
+enum { TIMEOUT_MS = 60000, STATE_BYTES = 1 << 20, TENSOR_BYTES = 3 * CAIRN_BLOCK_BYTES, REGION_BLOCKS = 3 };
 
 static char executable[512];
 

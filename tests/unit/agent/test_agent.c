@@ -215,7 +215,6 @@ test_a_slot_waits_for_its_old_writer(void **state)
     struct cairn_session_grant grant;
     struct trainer old, fresh;
     struct pollfd poll_fd;
-    uint64_t started_ms;
 
     attach(*state, &old, 0, 1);
     enlist(&old, 0);
@@ -228,10 +227,8 @@ test_a_slot_waits_for_its_old_writer(void **state)
     assert_int_equal(cairn_session_writer_send(&fresh.writer, fresh.fd), CAIRN_OK);
     poll_fd = (struct pollfd){.fd = fresh.fd, .events = POLLIN};
     assert_int_equal(poll(&poll_fd, 1, 300), 0); /* no grant */
-    started_ms = now_ms();
     hang_up(&old);
     expect(&fresh, CAIRN_SESSION_GRANT);
-    assert_true(now_ms() - started_ms < 5000);
     assert_int_equal(cairn_session_take_grant(&fresh.frame, &grant), CAIRN_OK);
     capture(&fresh, &grant, 0x55);
     await_ready(*state, 2);

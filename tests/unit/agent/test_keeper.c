@@ -26,7 +26,7 @@
 
 #include <cmocka.h>
 
-enum { TIMEOUT_MS = 20000, ITEMS = 150, ITEM_BYTES = 70001, OTHER_USER = 65534 };
+enum { TIMEOUT_MS = 60000, ITEMS = 150, ITEM_BYTES = 70001, OTHER_USER = 65534 };
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { SANITIZED = 1 };
@@ -657,15 +657,15 @@ keeper_lingers_only_without_an_agent(void **state)
 
     (void)state;
     make_place(&place);
-    assert_true(spawn(&place, 1));
+    assert_true(spawn(&place, 2));
     keeper = attach(&place);
-    usleep(1500 * 1000);
+    usleep(2500 * 1000);
     assert_int_equal(cairn_keeper_ping(keeper), CAIRN_OK);
     cairn_keeper_close(keeper);
     left_ms = now_ms();
     silent = connect_raw(&place); /* who says nothing is no agent */
     await_gone(place.path);
-    assert_true(now_ms() - left_ms >= 900);
+    assert_true(now_ms() - left_ms >= 1900);
     close(silent);
     for (uint64_t deadline = now_ms() + TIMEOUT_MS; rmdir(place.dir);) {
         assert_true(errno == ENOTEMPTY && now_ms() < deadline);

@@ -20,7 +20,7 @@
 
 #include <cmocka.h>
 
-enum { NODES = 2, TIMEOUT_MS = 20000, HOSTED = 2 };
+enum { NODES = 2, TIMEOUT_MS = 60000, HOSTED = 2 };
 
 static struct cairn_agent *agents[NODES];
 static struct cairn_config_node nodes[NODES];

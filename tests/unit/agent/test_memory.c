@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-enum { TIMEOUT_MS = 20000, SLOTS = 2, HOLDINGS = 4, DATA_BLOCKS = 3, PARITY_BLOCKS = 4, RECORD_BYTES = 5000 };
+enum { TIMEOUT_MS = 60000, SLOTS = 2, HOLDINGS = 4, DATA_BLOCKS = 3, PARITY_BLOCKS = 4, RECORD_BYTES = 5000 };
 
 static char executable[512];
 

@@ -175,7 +175,7 @@ test_refused(void **state)
 static void
 await_rings(struct fake_agent *agent, int count)
 {
-    uint64_t until_ms = fake_now_ms() + 10000;
+    uint64_t until_ms = fake_now_ms() + 60000;
 
     while (agent->rings < count) {
         assert_true(fake_now_ms() < until_ms);
@@ -220,7 +220,7 @@ test_rings(void **state)
 static struct cairn_session_coverage
 await_coverage(struct fake_agent *agent, int count)
 {
-    uint64_t until_ms = fake_now_ms() + 10000;
+    uint64_t until_ms = fake_now_ms() + 60000;
     struct cairn_session_coverage coverage;
 
     while (agent->coverages < count) {
@@ -435,7 +435,7 @@ test_skip_and_drop(void **state)
     assert_int_equal(cairn_client_register(client, model.slices, TENSORS), CAIRN_OK);
     agent->skip_reason = CAIRN_REASON_BUSY;
     assert_int_equal(cairn_snapshot_begin(client, 1), CAIRN_OK);
-    until_ms = fake_now_ms() + 10000;
+    until_ms = fake_now_ms() + 60000;
     do { /* the answer is on its way */
         assert_true(fake_now_ms() < until_ms);
         cairn_client_stats_read(client, &stats);
@@ -443,7 +443,7 @@ test_skip_and_drop(void **state)
     assert_int_equal(cairn_snapshot_fence(client, CAIRN_FENCE_ALL), CAIRN_AGAIN);
     agent->skip_reason = CAIRN_REASON_NOT_DUE;
     assert_int_equal(cairn_snapshot_begin(client, 2), CAIRN_OK);
-    until_ms = fake_now_ms() + 10000;
+    until_ms = fake_now_ms() + 60000;
     while (cairn_snapshot_begin(client, 3) != CAIRN_OK) /* the answer to 2 makes room for 3 */
         assert_true(fake_now_ms() < until_ms);
     assert_true(fake_reaches(&agent->begins, 3));
@@ -457,7 +457,7 @@ test_skip_and_drop(void **state)
     assert_int_equal(stats.snapshots_captured, 1);
     agent->drop_at_grant = 1;
     assert_int_equal(cairn_snapshot_begin(client, 5), CAIRN_OK);
-    until_ms = fake_now_ms() + 10000;
+    until_ms = fake_now_ms() + 60000;
     while (agent->cancels + agent->dones < 2) /* the copy may have been faster than the DROP */
         assert_true(fake_now_ms() < until_ms);
     (void)cairn_snapshot_fence(client, CAIRN_FENCE_ALL);

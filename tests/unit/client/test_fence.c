@@ -201,7 +201,7 @@ engine_copies(uint64_t bytes)
 static void
 engine_until(const bool *flag, const int *count)
 {
-    uint64_t until_ms = fake_now_ms() + 10000;
+    uint64_t until_ms = fake_now_ms() + 60000;
     bool there;
 
     do {

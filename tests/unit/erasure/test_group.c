@@ -293,13 +293,13 @@ the_largest_job_is_placed_at_once(void **state)
         (void)snprintf(labels[i / 16], sizeof labels[0], "rack %u", (unsigned)i / 16);
         nodes[i] = (struct cairn_group_node){.node = i, .domain = labels[i / 16]};
     }
-    clock_gettime(CLOCK_MONOTONIC, &before);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &before);
     assert_int_equal(cairn_groups_init(nodes, CAIRN_NODES_MAX, 10, 2, &groups), CAIRN_OK);
-    clock_gettime(CLOCK_MONOTONIC, &after);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &after);
     took_ns = (after.tv_sec - before.tv_sec) * 1000000000 + (after.tv_nsec - before.tv_nsec);
     print_message("nodes=%d groups=%u place_us=%lld\n", CAIRN_NODES_MAX, groups.group_count,
                   (long long)took_ns / 1000);
-    assert_true(took_ns < 1000000000); /* wide enough for a sanitizer on a busy machine */
+    assert_true(took_ns < 1000000000); /* of the processor: wide enough for a sanitizer */
     assert_int_equal(groups.group_count, 410);
     assert_int_equal(groups.domain_members_max, 1); /* 16 of a rack in 410 groups */
     assert_true(groups.any_domain);

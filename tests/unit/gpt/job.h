@@ -27,7 +27,7 @@
 
 #include "examples/gpt/run.h"
 
-enum { RANKS_MAX = 8, WORDS_MAX = 48, WAIT_S = 60 };
+enum { RANKS_MAX = 8, WORDS_MAX = 48, WAIT_S = 240 };
 
 static const char *const small_model =
     "--layers 6 --d-model 32 --heads 2 --context 32 --micro-batch-size 2 --log-every 0";

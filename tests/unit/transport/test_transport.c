@@ -358,7 +358,7 @@ test_restart(void **state)
         ends[1].options.incarnation = 200 + life;
         end_open(1);
         reopened_ns = clock_now_ns();
-        while (ends[0].incarnation_up != 200 + life && clock_now_ns() - reopened_ns < 2500000000u) {
+        while (ends[0].incarnation_up != 200 + life && clock_now_ns() - reopened_ns < PATIENCE * 2500000000u) {
             cairn_err err = end_send(0, 1, 2, NULL, 0);
 
             assert_true(err == CAIRN_OK || err == CAIRN_PEER || err == CAIRN_AGAIN);
@@ -395,12 +395,10 @@ test_declared_dead(void **state)
     TURN_UNTIL(ends[1].payloads == 2 && ends[0].payloads == 1, 10);
 }
 
-/* Nobody listens: down, said once, while others are not held up; up within 2 s of its start. */
+/* Nobody listens: down, said once, while others are not held up; up soon after its start. */
 static void
 test_peer_that_is_not_there(void **state)
 {
-    uint64_t started_ns;
-
     (void)state;
     ends_prepare(3);
     end_open(0);
@@ -414,9 +412,7 @@ test_peer_that_is_not_there(void **state)
     ends_turn_for(1.0);
     assert_int_equal(log_has("cannot reach peer node=1"), 1);
     end_open(1);
-    started_ns = clock_now_ns();
-    TURN_UNTIL(state_of(0, 1) == CAIRN_PEER_UP, 10);
-    assert_true(clock_now_ns() - started_ns < 2500000000u);
+    TURN_UNTIL(state_of(0, 1) == CAIRN_PEER_UP, 2.5);
     assert_int_equal(ends[0].downs, 0); /* it was never up */
 }
 

@@ -1,0 +1,171 @@
+"""Runs one program of the tests: in a session of its own, for a limited time, with what it said and counted.
+
+All programs together may have a budget, too: what is still running when it is over ends then, and what was not begun is not
+begun; both have failed. A program that hangs is shown with what its processes were doing.
+"""
+import contextlib
+import glob
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# Several times what each takes on two idle cores, by names without suffix; names that run together count as the first of them.
+LIMITS_S = {"test_demo": 900, "test_agent": 700, "test_convert_deepspeed": 800, "test_torch": 900, "test_fsdp1": 700,
+            "test_convert_megatron_dist": 500, "test_convert_dcp": 500, "test_torch_bad_input": 600, "test_spill": 450,
+            "test_losses": 400, "test_detection": 400, "test_formats": 450, "test_measures": 450, "sim": 900}
+LIMIT_LEAST_S = 300  # of all others: a machine may be slow
+SHOWN_PROCESSES_MAX = 24  # of a program that hangs
+SHOWN_FRAMES_MAX = 5
+DUMP_S = 3  # for a Python program to say where it is
+
+_deadline_s = None  # of all programs, by time.monotonic()
+
+
+def begin_budget(seconds):
+    """From now on all programs together have so many seconds; None: as many as they need."""
+    global _deadline_s
+    _deadline_s = None if seconds is None else time.monotonic() + seconds
+
+
+def budget_left_s():
+    """Seconds that are left for all programs; None where there is no budget."""
+    return None if _deadline_s is None else max(_deadline_s - time.monotonic(), 0.0)
+
+
+def limit_of(name):
+    """Seconds that a program may take: name is `suite: what is run`, with paths and several programs allowed."""
+    words = name.split(": ")[-1].split()
+    return LIMITS_S.get(os.path.basename(words[0]).removesuffix(".py"), LIMIT_LEAST_S)
+
+
+class Result:
+    """What a program counted and said; `late`: it did not end in time, or was not begun, and is not run again."""
+
+    def __init__(self, name, passed=0, failed=0, skipped=0, reasons=(), output="", seconds=0.0, late=False):
+        self.name, self.passed, self.failed, self.skipped = name, passed, failed, skipped
+        self.reasons, self.output, self.seconds, self.late = list(reasons), output, seconds, late
+
+
+def members_of(session):
+    """Its processes that have not ended."""
+    found = []
+    for path in glob.glob("/proc/[0-9]*/stat"):
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                state, _parent, _group, of = file.read().rpartition(")")[2].split()[:4]
+        except OSError:  # it has ended
+            continue
+        if int(of) == session and state not in "ZX":
+            found.append(int(path.split("/")[2]))
+    return found
+
+
+def end_session(session):
+    """Ends what a program left behind: the jobs of tests lead process groups of their own, within its session."""
+    deadline = time.monotonic() + 10  # they may fork meanwhile, and take a while to end
+    while left := members_of(session):
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.02)
+
+
+def text_of(path):
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:  # it has ended, or only root may look
+        return ""
+
+
+def what_they_do(session):
+    """A session's processes, one per line: what each is, and what it waits in in the kernel, as far as that may be seen."""
+    lines = []
+    for pid in sorted(members_of(session))[:SHOWN_PROCESSES_MAX]:
+        words = text_of(f"/proc/{pid}/cmdline").replace("\0", " ").strip()[:160]
+        state = re.search(r"^State:\s+(.*)", text_of(f"/proc/{pid}/status"), re.M)
+        threads = text_of(f"/proc/{pid}/status").partition("Threads:\t")[2].partition("\n")[0]
+        waits = text_of(f"/proc/{pid}/wchan").strip("0\n")
+        frames = [frame.split("] ")[-1].split("+")[0] for frame in text_of(f"/proc/{pid}/stack").splitlines()[:SHOWN_FRAMES_MAX]]
+        where = " < ".join(frames) or waits or "?"
+        lines.append(f"  {pid} {state.group(1) if state else 'gone'}, {threads} threads, in {where}: {words}")
+    return "\n".join(lines)
+
+
+def let_say_where(process):
+    """A Python program with faulthandler says on SIGABRT where all its threads are. Others would only leave a file."""
+    if not os.path.basename(text_of(f"/proc/{process.pid}/cmdline").partition("\0")[0]).startswith("python"):
+        return
+    process.send_signal(signal.SIGABRT)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=DUMP_S)
+
+
+def run(command, limit_s, env=None):
+    """Runs a command in its own session and with a TMPDIR of its own, both of which go with it; returns (exit status or None when
+    it took too long, output, with what it was doing then)."""
+    left_s = budget_left_s()
+    why, hung = f"took longer than {limit_s:.0f} s", ""
+    if left_s is not None and left_s < limit_s:
+        limit_s, why = left_s, "the time for all tests is over"
+    if limit_s <= 0:
+        return None, f"runner: not begun: {why}"
+    with tempfile.TemporaryDirectory(prefix="cairn-run-", ignore_cleanup_errors=True) as scratch, tempfile.TemporaryFile() as out:
+        process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+                                   env={**os.environ, "TMPDIR": scratch, **(env or {})}, start_new_session=True)
+        try:
+            status = process.wait(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            status, hung = None, f"\nrunner: {why}; its processes were:\n{what_they_do(process.pid)}"
+            let_say_where(process)
+        end_session(process.pid)
+        process.wait()
+        out.seek(0)
+        return status, out.read().decode("utf-8", "replace") + hung
+
+
+def count(name, status, output, seconds):
+    """Reads a program's own counts from what it printed."""
+    cmocka = re.findall(r"^\[  PASSED  \] (\d+) test", output, re.M)
+    unittest = re.search(r"^Ran (\d+) tests? in", output, re.M)
+    if status == 77:
+        lines = output.strip().splitlines() or ["no reason given"]
+        return Result(name, skipped=1, reasons=[lines[-1]], output=output, seconds=seconds)
+    if cmocka:
+        failed = sum(int(n) for n in re.findall(r"^\[  FAILED  \] .*?(\d+) test\(s\), listed", output, re.M))
+        skipped = sum(int(n) for n in re.findall(r"^\[  SKIPPED \] (\d+) test\(s\), listed", output, re.M))
+        reasons = re.findall(r"^skip: (.*)", output, re.M)
+        if status != 0 and failed == 0:
+            failed = 1
+        return Result(name, sum(int(n) for n in cmocka), failed, skipped, reasons, output, seconds)
+    pytest = re.search(r"^(?:\d+ \w+(?:, )?)+ in [\d.]+s", output, re.M)
+    if pytest:
+        passed, failed, skipped = (sum(int(n) for n in re.findall(rf"(\d+) {w}", pytest.group(0))) for w in
+                                   ("passed", "(?:failed|error)", "skipped"))
+        reasons = re.findall(r"^SKIPPED .*?: (.*)$", output, re.M)
+        return Result(name, passed, failed or int(status not in (0, 5)), skipped, reasons, output, seconds)
+    if unittest:
+        total = int(unittest.group(1))
+        failed = sum(int(n) for n in re.findall(r"(?:failures|errors)=(\d+)", output))
+        skipped = sum(int(n) for n in re.findall(r"skipped=(\d+)", output))
+        reasons = re.findall(r"skipped ['\"](.*?)['\"]$", output, re.M)
+        if status != 0 and failed == 0:
+            failed = 1
+        return Result(name, total - failed - skipped, failed, skipped, reasons, output, seconds)
+    return Result(name, passed=int(status == 0), failed=int(status != 0), output=output, seconds=seconds)
+
+
+def run_program(name, command, limit_s=None, env=None):
+    """Runs one program of a suite for limit_of(name) seconds at most, or the limit given, and counts what it said."""
+    begin = time.monotonic()
+    status, output = run(command, limit_of(name) if limit_s is None else limit_s, env)
+    seconds = time.monotonic() - begin
+    if status is None:
+        return Result(name, failed=1, output=output, seconds=seconds, late=True)
+    return count(name, status, output, seconds)
