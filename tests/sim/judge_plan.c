@@ -37,7 +37,8 @@ judge_plan(struct world *world, struct node *coordinator, const struct cairn_mes
         return; /* repeated while it is carried out */
     coordinator->plan_judged = message->request;
     if (world->now_ns < world->unreliable_ns + 60 * SECOND_NS || network_unreliable(world) ||
-        world->now_ns < coordinator->started_ns + 60 * SECOND_NS)
+        world->now_ns < coordinator->started_ns + 60 * SECOND_NS ||
+        world->now_ns < coordinator->paused_until_ns + 5 * SECOND_NS) /* what was said meanwhile is behind it in its queue */
         return;
     cairn_reader_init(&reader, message->bytes, message->bytes_len);
     if (cairn_roster_read(&reader, &table) != CAIRN_OK) {
