@@ -535,7 +535,7 @@ class Run(unittest.TestCase):
         process = spawn([CAIRN, "run", *agent, "--", "true"], path)
         wait_for("it waits", lambda: "waits for the agent of" in text_of(path))
         cluster.agents[0].send_signal(signal.SIGCONT)
-        self.assertEqual(process.wait(timeout=60), 0)
+        self.assertEqual(process.wait(timeout=60 * PATIENCE), 0)
         self.assertNotIn("WITHOUT protection", text_of(path))
         cluster.kill_agent(0)
         for words in (("run", "--resume", *agent, "--dry-run"), ("run", "--resume", *agent)):
