@@ -30,7 +30,7 @@ def end(process):
     """Of a demo that a failed test has left: it ends all that it has started."""
     if process.poll() is None:
         process.terminate()
-        process.wait(timeout=60)
+        process.wait(timeout=120)
 
 
 class Demo(unittest.TestCase):

@@ -387,7 +387,7 @@ def test_no_optimizer(cluster, tmp_path):
     """A script without an optimizer is left alone."""
     code = "import torch; m = torch.nn.Linear(2, 2); m(torch.ones(1, 2)); print('ran')"
     done = subprocess.run(
-        [*under(cluster), PYTHON, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60, env=CLEAN
+        [*under(cluster), PYTHON, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=300, env=CLEAN
     )
     assert done.returncode == 0 and done.stdout == "ran\n" and "cairn:" not in done.stderr, done.stderr
     assert "it is NOT protected" in done.stderr and "unless it has no torch.optim optimizer" in done.stderr, done.stderr
@@ -402,7 +402,7 @@ def test_costs_nothing_without_torch(cluster, tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        timeout=60,
+        timeout=300,
         env={**CLEAN, "PYTHONPATH": str(tmp_path)},
     )
     assert done.stdout == "mine\n[]\n", done.stdout + done.stderr
