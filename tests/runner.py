@@ -8,8 +8,8 @@ counts as one: exit 0 passed, 77 skipped (its last line is the reason), else fai
 limit has failed, and is shown with what its processes were doing (programs.py); so has everything that has not ended, or not
 begun, when `all` has taken TEST_MINUTES (60).
 
-A program of real processes or real time (unit, asan, tsan, cluster, interop) that fails is run once more, alone: machines
-that run tests are often busy, and their deadlines are short. If it passes then it counts as passed, and is listed as unsteady with
+A program of all suites but style, sim and lint that fails is run once more, alone: machines that run tests are often busy,
+and the deadlines of real processes and real time are short. If it passes then it counts as passed, and is listed as unsteady with
 what it said the first time, so that nothing is hidden. What a sanitizer has reported is never taken back: a data race that is not
 seen again is there all the same. What has failed is shown once more at the end, where it is found. Fuzzers run in the
 background of the suites that follow (fuzzing.py).
@@ -23,11 +23,12 @@ import glob
 import os
 import re
 import shutil
+import signal
 import sys
 import time
 
 import fuzzing
-from programs import ROOT, Result, begin_budget, budget_left_s, run, run_program
+from programs import ROOT, Result, begin_budget, budget_left_s, give_up, run, run_program
 
 JOBS = os.cpu_count() or 2
 ORDER = ["style", "unit", "fault", "gpu", "fuzz", "asan", "tsan", "sim", "cluster", "interop"]
@@ -372,6 +373,12 @@ def cpu_seconds():
     return fuzzing.children_cpu_seconds() - (FUZZING.ended_cpu_seconds() if FUZZING else 0)
 
 
+def interrupted(number, _frame):
+    """Programs have sessions of their own: what ends the runner does not reach them by itself."""
+    give_up()
+    sys.exit(128 + number)
+
+
 def main(arguments):
     if any(a.startswith("-") for a in arguments):  # there are no options, and to run everything is no answer to one
         print(__doc__)
@@ -406,4 +413,7 @@ def main(arguments):
 
 
 if __name__ == "__main__":
+    for ending in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(ending) != signal.SIG_IGN:  # as under nohup
+            signal.signal(ending, interrupted)
     sys.exit(main(sys.argv[1:]))

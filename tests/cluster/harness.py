@@ -3,6 +3,7 @@
 Every wait polls and has a deadline. Children die with the test (PR_SET_PDEATHSIG); keepers, which are nobody's children,
 are killed by Cluster.close, and linger only for a minute should even that not come. CLUSTER_KEEP=1 keeps the directories.
 """
+import contextlib
 import ctypes
 import json
 import os
@@ -170,11 +171,15 @@ class Cluster:
     def keeper(self, node):
         return pids_with("keeper", os.path.join(self.state(node), "keeper.sock"))
 
+    def kill_keeper(self, node):
+        for pid in self.keeper(node):
+            with contextlib.suppress(ProcessLookupError):  # it ends by itself
+                os.kill(pid, signal.SIGKILL)
+
     def kill_node(self, node):
         """The machine is gone: agent, keeper, trainers and state."""
         self.kill_agent(node)
-        for pid in self.keeper(node):
-            os.kill(pid, signal.SIGKILL)
+        self.kill_keeper(node)
         wait_for(f"keeper {node} is gone", lambda: not self.keeper(node))
         for trainer in self.trainers:
             if trainer.agent == node:
@@ -252,8 +257,7 @@ class Cluster:
                 agent.kill()
                 agent.wait()
         for i in range(self.nodes):
-            for pid in self.keeper(i):
-                os.kill(pid, signal.SIGKILL)
+            self.kill_keeper(i)
         if os.environ.get("CLUSTER_KEEP"):
             say(f"kept: {self.dir}")
         else:
@@ -297,7 +301,7 @@ class Trainer:
         if self.process.poll() is None:
             os.kill(self.process.pid, signal.SIGCONT)
             os.kill(self.process.pid, number)
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=30 * PATIENCE)
 
     def step(self):
         """Newest step begun."""

@@ -6,7 +6,7 @@ import re
 import signal
 import unittest
 
-from harness import CRITICAL, OK, WARN, Cluster, build, cairn, say, wait_for
+from harness import CRITICAL, OK, PATIENCE, WARN, Cluster, build, cairn, say, wait_for
 
 SEED = int(os.environ.get("SEED", str(random.SystemRandom().randrange(1 << 32))))
 BLOCK = 65536
@@ -150,7 +150,7 @@ class Corruption(unittest.TestCase):
         cluster, refused = self.cluster, 0
         folder = os.path.join(cluster.state(1), "catalog")
         cluster.agents[1].send_signal(signal.SIGTERM)
-        cluster.agents[1].wait(timeout=30)
+        cluster.agents[1].wait(timeout=30 * PATIENCE)
         names = ["SIDE"] + ["db/" + name for name in sorted(os.listdir(os.path.join(folder, "db")))
                             if re.match(r"\d+\.(log|sst)$|MANIFEST|CURRENT", name)]
         for name in names:

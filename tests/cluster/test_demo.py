@@ -30,7 +30,7 @@ def end(process):
     """Of a demo that a failed test has left: it ends all that it has started."""
     if process.poll() is None:
         process.terminate()
-        process.wait(timeout=60)
+        process.wait(timeout=120)
 
 
 class Demo(unittest.TestCase):
@@ -127,7 +127,7 @@ class Demo(unittest.TestCase):
             self.compare(answer)  # training is the same for every division
 
     def test_too_many(self):
-        answer, talk = self.demo("--quick", "--kill", "0,1,2@30", "--no-reference", code=LOST)
+        answer, talk = self.demo("--quick", "--steps", "300", "--kill", "0,1,2@30", "--no-reference", code=LOST)
         self.assertTrue(any("not restorable" in line for line in answer["considered"]), answer)
         self.assertIn("nothing can be restored", talk)
 

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import unittest
 
-from harness import CONFIG, DENIED, OK, Cluster, build, cairn, say, wait_for
+from harness import CONFIG, DENIED, OK, PATIENCE, Cluster, build, cairn, say, wait_for
 
 NAMES = [f"cairn{os.getpid()}a", f"cairn{os.getpid()}b"]
 
@@ -54,7 +54,7 @@ class Namespaces(unittest.TestCase):
     def test_key_is_needed(self):
         cluster = self.cluster("")
         cluster.start(0, wait=False)
-        code = cluster.agents[0].wait(timeout=30)
+        code = cluster.agents[0].wait(timeout=30 * PATIENCE)
         say(f"without a key: exit {code}: {cluster.log(0).strip().splitlines()[-1]}")
         self.assertEqual(code, CONFIG)
         self.assertIn("key", cluster.log(0))
@@ -64,7 +64,7 @@ class Namespaces(unittest.TestCase):
         os.chmod(key, 0o644)
         cluster = self.cluster(f"key_file: {key}")
         cluster.start(0, wait=False)
-        self.assertEqual(cluster.agents[0].wait(timeout=30), DENIED, cluster.log(0))
+        self.assertEqual(cluster.agents[0].wait(timeout=30 * PATIENCE), DENIED, cluster.log(0))
 
     def test_cut_and_healed(self):
         cluster = self.cluster("key_file: /tmp/replaced")

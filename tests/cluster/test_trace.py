@@ -109,7 +109,7 @@ class Detection(unittest.TestCase):
 
     def run_verb(self, *words: str) -> Tuple[int, str, str]:
         done = subprocess.run([CAIRN, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                              text=True, timeout=60, check=False)
+                              text=True, timeout=300, check=False)
         return done.returncode, done.stdout, done.stderr
 
     def answer(self, *words: str) -> Dict[str, Any]:

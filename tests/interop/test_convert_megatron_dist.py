@@ -63,7 +63,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
     started = Worker(tmp_path_factory.mktemp("worker") / "log")
     yield started
     started.process.stdin.close()
-    started.process.wait(timeout=60)
+    started.process.wait(timeout=300)
 
 
 @pytest.fixture(scope="module")

@@ -205,14 +205,15 @@ def test_group_added_in_mid_training(cluster, tmp_path):
     """A layer that the script thaws at step 6, and again at once where it resumes later: its moments come back with its group's
     learning rate, which the scheduler has changed since. A script that does not thaw it is told."""
     whole = Run(tmp_path, ["thaw", STEPS])
-    run = Run(tmp_path, ["thaw", STEPS], 1, under(cluster))
-    run.kill_at(RANDOM.randrange(10, STEPS - 6))
+    run = Run(tmp_path, ["thaw", STEPS], 1, under(cluster), hold_at=STEPS - 2)
+    run.kill_at(RANDOM.randrange(10, STEPS - 6), cluster, 10)
     assert "NOT protected" not in run.errors() and "no snapshots are taken" not in run.errors(), run.errors()
-    states, losses, seen = finished(whole), whole.steps(), max(run.steps())
+    states, losses, seen, committed = finished(whole), whole.steps(), max(run.steps()), newest(cluster)
     last = Run(tmp_path, ["thaw", STEPS], 1, under(cluster, "--resume"))
     assert finished(last) == states, last.errors()
     first = min(last.steps())
-    assert first >= seen - 3 and last.steps() == {step: loss for step, loss in losses.items() if step >= first}, last.errors()
+    assert committed <= first <= seen + 1, last.errors()
+    assert last.steps() == {step: loss for step, loss in losses.items() if step >= first}, last.errors()
     harness.wait_for("the end is committed", lambda: newest(cluster) == STEPS, 10)
     other = Run(tmp_path, ["mlp", STEPS + 1], 1, under(cluster, "--resume"))
     finished(other)
@@ -386,7 +387,7 @@ def test_no_optimizer(cluster, tmp_path):
     """A script without an optimizer is left alone."""
     code = "import torch; m = torch.nn.Linear(2, 2); m(torch.ones(1, 2)); print('ran')"
     done = subprocess.run(
-        [*under(cluster), PYTHON, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60, env=CLEAN
+        [*under(cluster), PYTHON, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=300, env=CLEAN
     )
     assert done.returncode == 0 and done.stdout == "ran\n" and "cairn:" not in done.stderr, done.stderr
     assert "it is NOT protected" in done.stderr and "unless it has no torch.optim optimizer" in done.stderr, done.stderr
@@ -401,7 +402,7 @@ def test_costs_nothing_without_torch(cluster, tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        timeout=60,
+        timeout=300,
         env={**CLEAN, "PYTHONPATH": str(tmp_path)},
     )
     assert done.stdout == "mine\n[]\n", done.stdout + done.stderr

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Tests of tests/programs.py and of what tests/runner.py does with it: programs that hang, and a budget that is over."""
+"""Tests of tests/programs.py and of what tests/runner.py does with it: programs that hang, a budget that is over, and what is counted."""
 import contextlib
 import glob
 import io
 import os
 import sys
+import subprocess
 import tempfile
+import threading
+import time
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -14,15 +17,41 @@ sys.path.insert(0, os.path.join(ROOT, "tests"))
 import programs
 import runner
 
-# It hangs beside a child that leads a process group of its own.
+# It hangs beside a child that leads a process group of its own, and one that leads a session, as a keeper does.
 HANGS = """
 import subprocess, sys, time
 def stand_still():
     time.sleep(600)
-child = subprocess.Popen(["sleep", "601"], process_group=0)
-print("child", child.pid, flush=True)
+children = subprocess.Popen(["sleep", "601"], process_group=0), subprocess.Popen(["sleep", "602"], start_new_session=True)
+print("children", *(child.pid for child in children), flush=True)
 stand_still()
 """
+CMOCKA = "[==========] Running 3 test(s).\n[  PASSED  ] %d test(s).\n"
+# What a program is called, its exit status, what it says: passed, failed, skipped.
+COUNTS = [
+    ("unit: base/test_x", 0, CMOCKA % 3, (3, 0, 0)),
+    ("unit: base/test_x", 1, CMOCKA % 2 + "[  FAILED  ] all: 1 test(s), listed below:\n", (2, 1, 0)),
+    ("unit: base/test_x", 0, CMOCKA % 2 + "[  SKIPPED ] all: 1 test(s), listed below:\n", (2, 0, 1)),
+    ("unit: base/test_x", 77, CMOCKA % 0 + "[  FAILED  ] all: 77 test(s), listed below:\n", (0, 77, 0)),
+    ("unit: base/test_x", -11, CMOCKA % 3, (3, 1, 0)),
+    ("unit: base/test_x", 0, "[==========] Running 3 test(s).\n", (0, 1, 0)),  # it ended in the middle
+    ("unit: base/test_x", 0, "", (0, 1, 0)),
+    ("gpu: test_x", 77, "no device", (0, 0, 1)),
+    ("style: layers", 0, "", (1, 0, 0)),
+    ("cluster: test_x.py", 0, "agent: errors=7 skipped=9\nRan 4 tests in 1s\n\nOK\n", (4, 0, 0)),
+    ("cluster: test_x.py", 1, "Ran 4 tests in 1s\n\nFAILED (failures=1, errors=1, skipped=1)\n", (1, 2, 1)),
+    ("cluster: test_x.py", 0, "Ran 0 tests in 1s\n\nOK (skipped=1)\n", (0, 0, 1)),  # a whole class
+    ("cluster: test_x.py", 5, "Ran 0 tests in 1s\n\nNO TESTS RAN (skipped=1)\n", (0, 0, 1)),
+    ("cluster: test_x.py", 1, "Ran 0 tests in 1s\n\nFAILED (errors=1)\n", (0, 1, 0)),
+    ("cluster: test_x.py", 0, "Ran 2 tests in 1s\n\nOK (expected failures=1)\n", (2, 0, 0)),
+    ("cluster: test_x.py", 1, "Ran 2 tests in 1s\n\nFAILED (unexpected successes=1)\n", (1, 1, 0)),
+    ("cluster: test_x.py", 0, "it left early", (0, 1, 0)),
+    ("interop: test_x.py", 0, "3 passed, 1 skipped, 2 warnings in 1.2s\n", (3, 0, 1)),
+    ("interop: test_x.py", 1, "1 failed, 3 passed, 1 error in 61.20s (0:01:01)\n", (3, 2, 0)),
+    ("interop: test_x.py", 5, "1 skipped in 0.1s\n", (0, 0, 1)),
+    ("interop: test_x.py", 5, "no tests ran in 0.01s\n", (0, 1, 0)),
+    ("interop: test_x.py", 3, "3 passed in 1.2s\n", (3, 1, 0)),
+]
 
 
 class Programs(unittest.TestCase):
@@ -36,7 +65,7 @@ class Programs(unittest.TestCase):
         """What became of a program that hangs, for which the limit was long enough to come so far."""
         for limit_s in (0.5, 2, 8, 32):
             result = programs.run_program("some: program", [*runner.PYTHON, "-c", code], limit_s)
-            if "child" in result.output.partition("runner:")[0]:
+            if "children" in result.output.partition("runner:")[0]:
                 return result
         self.fail(result.output)
 
@@ -46,8 +75,36 @@ class Programs(unittest.TestCase):
         said, _, shown = result.output.partition("runner: took longer than")
         self.assertIn("in stand_still", said, "where the program stood")
         self.assertIn("sleep 601", shown, "what it waited beside")
-        child = int(said.split()[1])
-        self.assertNotIn("sleep", programs.text_of(f"/proc/{child}/cmdline"), "the child lives on")
+        self.assertIn("sleep 602", shown, "what has left its session")
+        for child in said.split()[1:3]:
+            self.assertNotIn("sleep", programs.text_of(f"/proc/{int(child)}/cmdline"), "a child lives on")
+
+    def test_what_a_program_leaves_is_ended(self):
+        leaves = "import subprocess; print(subprocess.Popen(['sleep', '603'], start_new_session=True).pid)"
+        result = programs.run_program("some: program", [sys.executable, "-c", leaves])
+        self.assertEqual(result.failed, 0, result.output)
+        self.assertNotIn("sleep", programs.text_of(f"/proc/{int(result.output)}/cmdline"), "it lives on")
+
+    def test_an_interrupted_run_leaves_nothing(self):
+        results = []
+        thread = threading.Thread(target=lambda: results.append(programs.run_program("some: program", ["sleep", "604"])))
+        thread.start()
+        while not programs._running:
+            time.sleep(0.01)
+        programs.give_up()
+        thread.join(60)
+        self.assertEqual([result.failed for result in results], [1])
+        self.assertIn("not begun", programs.run_program("some: program", ["true"]).output)
+
+    def test_the_runner_passes_its_end_on(self):
+        code = "import runner; runner.give_up = lambda: print('given up', flush=True); runner.interrupted(15, None)"
+        ended = subprocess.run([sys.executable, "-c", code], cwd=f"{ROOT}/tests", stdout=subprocess.PIPE, text=True, check=False)
+        self.assertEqual((ended.returncode, ended.stdout), (143, "given up\n"))
+
+    def test_counts(self):
+        for name, status, output, expected in COUNTS:
+            result = programs.count(name, status, output, 0.0)
+            self.assertEqual((result.passed, result.failed, result.skipped), expected, (name, status, output))
 
     def test_a_hang_is_not_run_again(self):
         result = self.hangs()

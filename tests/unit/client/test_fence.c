@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-enum { SLICE_BYTES = 2 * CAIRN_BLOCK_BYTES, SLICES = 3, MARGIN_MS = 400 };
+enum { SLICE_BYTES = 2 * CAIRN_BLOCK_BYTES, SLICES = 3, MARGIN_MS = 2000 };
 
 /* ---- the engine ---- */
 
@@ -400,7 +400,7 @@ test_timeout(void **state)
     engine_copies(CAIRN_BLOCK_BYTES);
     start_ms = fake_now_ms();
     assert_int_equal(cairn_snapshot_fence(trainer.client, 1), CAIRN_TIMEOUT);
-    assert_true(fake_now_ms() - start_ms <= MARGIN_MS + 100);
+    assert_true(fake_now_ms() - start_ms < 2 * MARGIN_MS); /* it is waited for once */
     assert_true(fake_now_ms() - start_ms >= MARGIN_MS / 2);
     assert_true(engine.cancels > 0);
     assert_int_equal(cairn_snapshot_fence(trainer.client, CAIRN_FENCE_ALL), CAIRN_TIMEOUT);
@@ -430,7 +430,7 @@ test_hanging_device(void **state)
     engine.hangs = true;
     start_ms = fake_now_ms();
     assert_int_equal(cairn_snapshot_fence(trainer.client, CAIRN_FENCE_ALL), CAIRN_TIMEOUT);
-    assert_true(fake_now_ms() - start_ms <= MARGIN_MS + 100);
+    assert_true(fake_now_ms() - start_ms < 2 * MARGIN_MS); /* it is waited for once */
     for (uint64_t step = 2; step < 10; step++) { /* training goes on, without snapshots */
         assert_int_equal(cairn_snapshot_begin(trainer.client, step), CAIRN_AGAIN);
         assert_int_equal(cairn_snapshot_fence(trainer.client, CAIRN_FENCE_ALL), CAIRN_OK);
