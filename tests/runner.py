@@ -6,7 +6,7 @@
 A suite is a list of programs. A cmocka program counts its own tests, a Python program those of unittest or pytest, any other
 counts as one: exit 0 passed, 77 skipped (its last line is the reason), else failed. A program that runs longer than its
 limit has failed, and is shown with what its processes were doing (programs.py); so has everything that has not ended, or not
-begun, when `all` has taken TEST_MINUTES (60).
+begun, when `all` has taken TEST_MINUTES (80).
 
 A program of all suites but style, sim and lint that fails is run once more, alone: machines that run tests are often busy,
 and the deadlines of real processes and real time are short. If it passes then it counts as passed, and is listed as unsteady with
@@ -54,7 +54,7 @@ TOGETHER = [["test_convert_deepspeed", "test_convert_to_deepspeed", "test_conver
 # With which a program that hangs can be made to say where.
 PYTHON = [sys.executable, "-u", "-X", "faulthandler"]
 FUZZ_SECONDS = int(os.environ.get("FUZZ_SECONDS", "60"))  # for each fuzzer
-TEST_MINUTES = int(os.environ.get("TEST_MINUTES", "60"))  # for all suites together
+TEST_MINUTES = int(os.environ.get("TEST_MINUTES", "80"))  # for all suites together
 
 
 UNSTEADY = []
