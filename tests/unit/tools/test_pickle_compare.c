@@ -46,6 +46,10 @@ says_the_same_in_other_bytes(void **state)
     /* a list that holds itself */
     assert_true(COMPARE("\x80\x02]q\x00h\x00" "a.", "\x80\x02]q\x05h\x05" "a.").same);
     assert_true(COMPARE("F0.0\n.", "F-0.0\n.").same);
+    /* a set of protocol 4, in two orders */
+    assert_true(COMPARE("\x80\x04\x8f(K\x01K\x02K\x03\x90.", "\x80\x04\x8f(K\x03K\x02K\x01\x90.").same);
+    /* keys that are calls: {torch.device('cpu'): 1} */
+    assert_true(COMPARE("(dctorch\ndevice\n(Vcpu\ntRI1\ns.", "\x80\x02}ctorch\ndevice\nX\x03\x00\x00\x00" "cpu\x85RK\x01s.").same);
     assert_false(compare("F0.0\n.", 6, "F-0.0\n.", 7, true).same);
 }
 
@@ -62,6 +66,11 @@ says_where_it_differs(void **state)
         {"I1\n.", "I01\n.", ""},
         {"(dVx\nI1\nsVy\n(lI1\nas.", "(dVy\n(lI2\nasVx\nI1\ns.", "y[0]"},
         {"(dVm\ncos\nsystem\ns.", "(dVm\ncos\nsysten\ns.", "m"},
+        /* what is said twice on one side does not stand for what is missing there */
+        {"(dVa\nI1\nsVa\nI1\ns.", "(dVa\nI1\nsVb\nI2\ns.", "a"},
+        {"(dVa\nI1\nsVb\nI2\ns.", "(dVa\nI1\nsVa\nI1\ns.", "b"},
+        {"(dVa\nI2\nsVb\nI5\nsVb\nI5\ns.", "(dVa\nI2\nsVb\nI5\nsVa\nI1\ns.", "b"},
+        {"\x80\x04\x8f(K\x01K\x01K\x02\x90.", "\x80\x04\x8f(K\x01K\x02K\x03\x90.", "[1]"},
         /* the order of an OrderedDict is said, that of a dict is not */
         {"ccollections\nOrderedDict\n(tRVa\nI1\nsVb\nI1\ns.", "ccollections\nOrderedDict\n(tRVb\nI1\nsVa\nI1\ns.", "a"},
     };
