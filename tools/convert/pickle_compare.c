@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PART_PAIRS = 4 }; /* of an object: set by key, in an order that an OrderedDict keeps */
+/* Of an object: what it is called with; what is set by key, in an order that an OrderedDict keeps. */
+enum { PART_ARGS = 1, PART_PAIRS = 4 };
 
 enum {
     FRAMES_MAX = 2 * CAIRN_PICKLE_DEPTH_MAX, /* a call's parts are a level more */
@@ -19,6 +20,7 @@ struct frame {
     const struct cairn_pickle_node *left, *right;
     uint32_t next; /* item, pair or part */
     bool ordered;  /* a dict whose order counts */
+    bool set;      /* a list that only a set is made of: its order does not count */
     size_t path_end;
 };
 
@@ -137,7 +139,7 @@ take(struct comparing *comparing, const struct cairn_pickle_node *left, const st
     if (comparing->depth == FRAMES_MAX)
         return false;
     comparing->seen[left->index] = right->index + 1;
-    comparing->frames[comparing->depth++] = (struct frame){left, right, 0, ordered, path_end};
+    comparing->frames[comparing->depth++] = (struct frame){left, right, 0, ordered, false, path_end};
     return true;
 }
 
@@ -204,6 +206,29 @@ part_of(const struct cairn_pickle_object *object, uint32_t part)
     return parts[part];
 }
 
+/* The list that a set of protocols below 4 is made of; NULL where the object is none. */
+static const struct cairn_pickle_node *
+list_of_set(const struct cairn_pickle_node *node)
+{
+    const struct cairn_pickle_node *args = node->object->args;
+    bool set = cairn_pickle_is_call(node, "builtins", "set") || cairn_pickle_is_call(node, "__builtin__", "set") ||
+               cairn_pickle_is_call(node, "builtins", "frozenset") || cairn_pickle_is_call(node, "__builtin__", "frozenset");
+
+    return set && args && args->kind == CAIRN_PICKLE_TUPLE && args->count == 1 && args->items[0]->kind == CAIRN_PICKLE_LIST
+               ? args->items[0]
+               : NULL;
+}
+
+/* Pushes two such lists. They are not noted as seen, for elsewhere the same lists may be lists. */
+static bool
+take_sets(struct comparing *comparing, const struct cairn_pickle_node *left, const struct cairn_pickle_node *right, size_t path_end)
+{
+    if (left->count != right->count || comparing->depth == FRAMES_MAX)
+        return false;
+    comparing->frames[comparing->depth++] = (struct frame){left, right, 0, false, true, path_end};
+    return true;
+}
+
 /* The next pair that the topmost one holds; *ended where there is none any more. */
 static bool
 step(struct comparing *comparing, bool *ended)
@@ -218,8 +243,10 @@ step(struct comparing *comparing, bool *ended)
     *ended = i >= count;
     if (*ended)
         return true;
-    switch ((enum cairn_pickle_kind)left->kind) {
+    switch (frame->set ? CAIRN_PICKLE_SET : (enum cairn_pickle_kind)left->kind) {
     case CAIRN_PICKLE_OBJECT:
+        if (i == PART_ARGS && list_of_set(left) && list_of_set(right))
+            return take_sets(comparing, list_of_set(left), list_of_set(right), path_end);
         return take(comparing, part_of(left->object, i), part_of(right->object, i), i == PART_PAIRS, path_end);
     case CAIRN_PICKLE_DICT:
         extend_key(comparing, left->items[2 * i]);

@@ -1,7 +1,6 @@
 /*
  * tools/convert/pickle_compare.h - whether two pickles say the same, however their bytes are: what a memo shares, the protocol,
- * and the order of a dict's keys are no part of what is said. An OrderedDict's order is, and that of the list which pickles of
- * protocols below 4 make a set of.
+ * and the order of a dict's keys and of a set are no part of what is said. An OrderedDict's order is.
  */
 #ifndef CAIRN_TOOLS_CONVERT_PICKLE_COMPARE_H
 #define CAIRN_TOOLS_CONVERT_PICKLE_COMPARE_H
