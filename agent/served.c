@@ -1,18 +1,19 @@
 /* agent/served.c - see served.h. */
 #include "agent/served.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { LOCK_PATH_BYTES = CAIRN_CONFIG_PATH_BYTES_MAX + 8 };
+enum { LOCK_PATH_BYTES = CAIRN_CONFIG_PATH_BYTES_MAX + 8, CLAIM_TRIES = 10, CLAIM_PAUSE_MS = 10 };
 
 static bool
 lock_path_of(const char *socket_path, char path[LOCK_PATH_BYTES])
@@ -35,6 +36,20 @@ write_who(int fd, const struct cairn_config *config)
     free(source);
 }
 
+/* Somebody who looks holds the lock for a moment: that is not yet another agent. */
+static bool
+lock(int fd)
+{
+    const struct timespec pause = {.tv_nsec = CLAIM_PAUSE_MS * (long)CAIRN_NS_PER_MS};
+
+    for (int i = 0; flock(fd, LOCK_EX | LOCK_NB) != 0; i++) {
+        if (errno != EWOULDBLOCK || i == CLAIM_TRIES)
+            return false;
+        nanosleep(&pause, NULL);
+    }
+    return true;
+}
+
 cairn_err
 cairn_served_claim(const struct cairn_config *config, int *lock_fd)
 {
@@ -45,7 +60,7 @@ cairn_served_claim(const struct cairn_config *config, int *lock_fd)
         CAIRN_LOG_AT(ERROR, "session: cannot make %s: %s: check that its folder exists and is ours", path, strerror(errno));
         return CAIRN_IO;
     }
-    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    if (!lock(fd)) {
         CAIRN_LOG_AT(ERROR, "session: another agent serves %s: stop it, or set `socket` to another path", config->socket);
         close(fd);
         return CAIRN_AGAIN;
@@ -74,8 +89,9 @@ cairn_served_look(const char *socket_path, struct cairn_served *out)
         else if (sscanf(line, "pid %" SCNu32, &served.pid) != 1)
             (void)sscanf(line, "node %" SCNu32 " of %" SCNu32, &served.node, &served.node_count);
     }
+    /* not by its number, which is another process's after a reboot, and none here where it runs in another container */
+    served.lives = flock(fileno(file), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
     fclose(file);
-    served.lives = served.pid > 0 && (kill((pid_t)served.pid, 0) == 0 || errno == EPERM);
     *out = served;
     return true;
 }

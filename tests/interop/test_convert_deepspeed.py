@@ -211,14 +211,22 @@ def test_many_ranks(tmp_path: pathlib.Path, stage: int) -> None:
 
 def test_round_robin(tmp_path: pathlib.Path) -> None:
     """With round_robin_gradients the order in the buffers is that of the number of ranks: it is read as it is, written for the same
-    number, refused for another, and the universal form has none. DeepSpeed's own accessors and its own loader of that form take the
-    buffers for ordered as without the option, so what is in it is held against the weights and the live buffers."""
+    number, refused for another, whatever form it came through, and the universal form has none. DeepSpeed's own accessors and its
+    own loader of that form take the buffers for ordered as without the option, so what is in it is held against the weights and
+    the live buffers."""
     job = {"stage": 2, "options": {"round_robin_gradients": True}}
     saved = run_job("save", 2, tmp_path / "a", tmp_path / "a.pt", **job)
     convert(tmp_path / "a", tmp_path / "b", "--to", "deepspeed", "--dp", 2)
     assert_same(saved, run_job("load", 2, tmp_path / "b", tmp_path / "b.pt", **job))
     refused = cairn("convert", tmp_path / "a", tmp_path / "c", "--to", "deepspeed", "--dp", 3)
     assert refused.returncode == 64 and "round_robin_gradients" in refused.stderr and not (tmp_path / "c").exists()
+    for form in ("dcp", "deepspeed-universal"):  # which three others wrote
+        convert(tmp_path / "a", tmp_path / form, "--to", form, "--dp", 3)
+        refused = cairn("convert", tmp_path / form, tmp_path / "c", "--to", "deepspeed", "--dp", 3)
+        assert refused.returncode == 64 and "round_robin_gradients" in refused.stderr and not (tmp_path / "c").exists()
+        convert(tmp_path / form, tmp_path / f"{form}-again", "--to", "deepspeed", "--dp", 2)
+        same = cairn("diff", tmp_path / "a", tmp_path / f"{form}-again", "--bits")
+        assert same.returncode == 0, same.stdout + same.stderr
     convert(tmp_path / "a", tmp_path / "u", "--to", "deepspeed-universal")
     for name, moment in saved["exp_avg"].items():
         folder = tmp_path / "u" / "global_step3_universal" / "zero" / name

@@ -235,7 +235,7 @@ digest_plan(const struct cairn_conversion *conversion, uint8_t digest[CAIRN_SHA2
     cairn_sha256_update(sha, output->format->name, strlen(output->format->name) + 1);
     for (uint32_t c = 0; c < conversion->source.container_count; c++) {
         const struct cairn_container *container = &conversion->source.containers[c];
-        uint64_t numbers[3] = {container->bytes, container->modified_ns,
+        uint64_t numbers[4] = {container->bytes, container->modified_ns, container->changed_ns,
                                container->literal
                                    ? cairn_crc64(0, container->literal, (size_t)container->bytes)
                                    : 0};

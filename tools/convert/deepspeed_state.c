@@ -59,6 +59,16 @@ cairn_deepspeed_set_ranks(struct cairn_pickle *tree, struct cairn_pickle_node *d
 }
 
 bool
+cairn_deepspeed_takes_turns(const struct cairn_pickle_node *model)
+{
+    const struct cairn_pickle_node *zero =
+        cairn_pickle_get(cairn_pickle_get(model, "ds_config"), "zero_optimization");
+    const struct cairn_pickle_node *turns = cairn_pickle_get(zero, "round_robin_gradients");
+
+    return turns && turns->kind == CAIRN_PICKLE_BOOL && turns->truth;
+}
+
+bool
 cairn_deepspeed_stage(const struct cairn_pickle_node *node, uint32_t *stage)
 {
     static const char *const names[] = {"disabled", "optimizer_states", "gradients", "weights"};
@@ -250,6 +260,19 @@ add_shared(struct cairn_checkpoint *checkpoint, const struct cairn_pickle_node *
     return CAIRN_OK;
 }
 
+/* What other formats do not say: how many ranks DeepSpeed had may not be how many wrote theirs. */
+static cairn_err
+add_order(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_state *state,
+          const struct cairn_pickle_node *model, struct cairn_complaint *complaint)
+{
+    char text[16];
+
+    if (state->first || state->stage3 || !cairn_deepspeed_takes_turns(model))
+        return CAIRN_OK;
+    (void)snprintf(text, sizeof(text), "%" PRIu32, state->ranks);
+    return cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_ORDER_RANKS, text, strlen(text), complaint);
+}
+
 cairn_err
 cairn_deepspeed_state_end(struct cairn_checkpoint *checkpoint, struct cairn_deepspeed_state *state,
                           struct cairn_complaint *complaint)
@@ -266,6 +289,8 @@ cairn_deepspeed_state_end(struct cairn_checkpoint *checkpoint, struct cairn_deep
         err = add_parameters(checkpoint, state, complaint);
     if (!err)
         err = add_shared(checkpoint, cairn_pickle_get(model.root, "shared_params"), complaint);
+    if (!err)
+        err = add_order(checkpoint, state, model.root, complaint);
     cairn_opaque_tree_close(&model);
     checkpoint->parallelism =
         (struct cairn_parallelism){.tp = state->cut ? state->part_count : 1,

@@ -33,6 +33,8 @@
 #define CAIRN_DEEPSPEED_VOCABULARY_ROWS "deepspeed/vocabulary_rows"
 /* The ranks that experts are spread over, where the groups hold for this number alone: text, "0" for several numbers. */
 #define CAIRN_DEEPSPEED_EXPERT_RANKS "deepspeed/expert_ranks"
+/* The ranks that the order of parameters holds for, where it is theirs (round_robin_gradients): text. */
+#define CAIRN_DEEPSPEED_ORDER_RANKS "deepspeed/order_ranks"
 #define CAIRN_DEEPSPEED_SCOPE "deepspeed/"
 
 enum { CAIRN_DEEPSPEED_KEY_BYTES_MAX = 64 };
@@ -157,6 +159,8 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_carry(struct cairn_checkpoint *checkp
 /* The stage of `zero_stage`: a number, or ZeroStageEnum in either of its pickled forms; false where it is
  * none of them. */
 bool cairn_deepspeed_stage(const struct cairn_pickle_node *node, uint32_t *stage);
+/* Whether a model_states object is of a job with round_robin_gradients. */
+bool cairn_deepspeed_takes_turns(const struct cairn_pickle_node *model);
 
 /* Notes rank 0's value of a scalar, or compares another rank's with it. CAIRN_CORRUPT where they differ. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_agree(struct cairn_deepspeed_state *state,

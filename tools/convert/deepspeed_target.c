@@ -247,25 +247,37 @@ spread_experts(struct cairn_deepspeed_target *target, const struct cairn_pickle_
 
 /*
  * With round_robin_gradients the order in the buffers of ZeRO 1 and 2 depends on the number of ranks, and
- * DeepSpeed's loader does not look at the order that the files tell.
+ * DeepSpeed's loader does not look at the order that the files tell. The number is the source's own, wherever it came through:
+ * `parallelism` is of those who wrote the files that are read.
  */
 static cairn_err
-check_order(const struct cairn_deepspeed_target *target, const struct cairn_pickle_node *model)
+check_order(struct cairn_deepspeed_target *target, const struct cairn_pickle_node *model, bool flat)
 {
-    const struct cairn_pickle_node *zero =
-        cairn_pickle_get(cairn_pickle_get(model, "ds_config"), "zero_optimization");
-    const struct cairn_pickle_node *turns = cairn_pickle_get(zero, "round_robin_gradients");
+    uint8_t *text = NULL;
+    size_t text_bytes = 0;
+    unsigned long ranks;
+    char had[32] = "a number of";
+    cairn_err err;
 
-    if (!turns || turns->kind != CAIRN_PICKLE_BOOL || !turns->truth ||
-        (target->ranks == target->checkpoint->parallelism.dp &&
-         (target->layers.count == 0 || target->spread == target->checkpoint->parallelism.ep)))
+    if (target->stage3 || !cairn_deepspeed_takes_turns(model))
         return CAIRN_OK;
+    err = cairn_checkpoint_load_opaque(target->checkpoint, CAIRN_DEEPSPEED_ORDER_RANKS, 15, &text, &text_bytes,
+                                       target->complaint);
+    if (err && err != CAIRN_NOT_FOUND)
+        return err;
+    ranks = err ? 0 : strtoul((const char *)text, NULL, 10);
+    free(text);
+    if (!flat && ranks > 0 && ranks <= UINT32_MAX)
+        target->ranks = (uint32_t)ranks; /* any may load that form, and its object says whose order it has */
+    if (!flat || (target->ranks == ranks && (target->layers.count == 0 || target->spread == target->checkpoint->parallelism.ep)))
+        return cairn_deepspeed_target_carried(target, CAIRN_DEEPSPEED_ORDER_RANKS);
+    if (ranks > 0)
+        (void)snprintf(had, sizeof(had), "its %lu", ranks);
     return cairn_complain(target->complaint, CAIRN_INVAL,
                           "%s was saved with round_robin_gradients, so the order of its parameters "
-                          "holds for its %" PRIu32 " ranks and not for these %" PRIu32
+                          "holds for %s ranks%s and not for these %" PRIu32
                           "; convert it to deepspeed-universal, and load that without the option",
-                          target->checkpoint->place.path, target->checkpoint->parallelism.dp,
-                          target->ranks);
+                          target->checkpoint->place.path, had, ranks > 0 ? "" : " that it does not say", target->ranks);
 }
 
 static uint32_t
@@ -403,8 +415,8 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
         err = cairn_deepspeed_tensor_plan(target, object.root, target->part_count > 1 ? 1 : wanted->tp, flat);
     if (!err)
         err = note_aliases(target);
-    if (!err && !target->stage3 && flat)
-        err = check_order(target, object.root);
+    if (!err)
+        err = check_order(target, object.root, flat);
     if (!err && target->stage3 && flat)
         err = cairn_deepspeed_subgroups_plan(target, object.root);
     cairn_deepspeed_object_fini(&object);

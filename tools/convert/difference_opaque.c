@@ -40,7 +40,7 @@ compare(const struct cairn_difference_side sides[2], bool bits, const char *name
         err = cairn_opaque_tree_open(sides[1].checkpoint, name, &right, complaint);
     if (err == CAIRN_CORRUPT || err == CAIRN_VERSION) {
         err = CAIRN_OK; /* it is called so and is no pickle: its bytes differ, and that is all */
-    } else if (!err) {
+    } else if (!err && left.whole && right.whole) {
         err = cairn_pickle_compare(&left.tree, left.root, right.root, bits, path, sizeof(path), same);
         if (!err && !*same) {
             difference->kind = CAIRN_OTHER_VALUE;

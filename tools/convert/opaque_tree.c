@@ -16,7 +16,10 @@ cairn_opaque_tree_open(const struct cairn_checkpoint *checkpoint, const char *na
     memset(out, 0, sizeof(*out));
     cairn_pickle_init(&out->tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
     err = cairn_checkpoint_load_opaque(checkpoint, name, CAIRN_CONVERT_METADATA_BYTES_MAX, &out->bytes, &bytes_len, complaint);
-    return err ? err : cairn_pickle_read(&out->tree, name, out->bytes, bytes_len, &out->root, &taken);
+    if (!err)
+        err = cairn_pickle_read(&out->tree, name, out->bytes, bytes_len, &out->root, &taken);
+    out->whole = !err && taken == bytes_len;
+    return err;
 }
 
 void

@@ -11,6 +11,7 @@ struct cairn_opaque_tree {
     struct cairn_pickle tree;
     struct cairn_pickle_node *root; /* NULL where it was not opened */
     uint8_t *bytes;                 /* owned: what the tree borrows from */
+    bool whole;                     /* nothing stands behind the pickle, which would not be in the tree */
 };
 
 /*

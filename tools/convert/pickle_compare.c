@@ -7,11 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PART_PAIRS = 4 }; /* of an object: set by key, in an order that an OrderedDict keeps */
+/* Of an object: what it is called with; what is set by key, in an order that an OrderedDict keeps. */
+enum { PART_ARGS = 1, PART_PAIRS = 4 };
 
 enum {
     FRAMES_MAX = 2 * CAIRN_PICKLE_DEPTH_MAX, /* a call's parts are a level more */
-    STEPS_MAX = 1 << 26,                     /* a hostile pickle may have a node in places without number */
+    STEPS_MAX = 1 << 28,                     /* a second or two; a hostile pickle may have a node in places without number */
     OBJECT_PARTS = 6
 };
 
@@ -19,6 +20,7 @@ struct frame {
     const struct cairn_pickle_node *left, *right;
     uint32_t next; /* item, pair or part */
     bool ordered;  /* a dict whose order counts */
+    bool set;      /* a list that only a set is made of: its order does not count */
     size_t path_end;
 };
 
@@ -137,7 +139,7 @@ take(struct comparing *comparing, const struct cairn_pickle_node *left, const st
     if (comparing->depth == FRAMES_MAX)
         return false;
     comparing->seen[left->index] = right->index + 1;
-    comparing->frames[comparing->depth++] = (struct frame){left, right, 0, ordered, path_end};
+    comparing->frames[comparing->depth++] = (struct frame){left, right, 0, ordered, false, path_end};
     return true;
 }
 
@@ -151,18 +153,48 @@ same_key(const struct cairn_pickle_node *left, const struct cairn_pickle_node *r
     return left->kind == right->kind && same_node(left, right, true, &inner) && !inner;
 }
 
-/* The value of the right dict for the left one's pair `i`; NULL where it has none. Most keys are at the same place. */
-static const struct cairn_pickle_node *
-value_of(struct comparing *comparing, const struct frame *frame, uint32_t i)
+/* The place of a key among every `stride`-th node of one that holds nodes; UINT32_MAX: nowhere, or more than once. */
+static uint32_t
+only_place(struct comparing *comparing, const struct cairn_pickle_node *holder, uint32_t stride,
+           const struct cairn_pickle_node *key)
 {
-    const struct cairn_pickle_node *key = frame->left->items[2 * i], *right = frame->right;
+    uint32_t found = UINT32_MAX;
 
-    if (same_key(key, right->items[2 * i]))
-        return right->items[2 * i + 1];
-    for (uint32_t j = 0; !frame->ordered && j < right->count; j++, comparing->steps++)
-        if (same_key(key, right->items[2 * j]))
-            return right->items[2 * j + 1];
-    return NULL;
+    comparing->steps += holder->count;
+    for (uint32_t j = 0; j < holder->count; j++) {
+        if (!same_key(key, holder->items[(size_t)stride * j]))
+            continue;
+        if (found != UINT32_MAX)
+            return UINT32_MAX;
+        found = j;
+    }
+    return found;
+}
+
+/*
+ * The place in the right dict (stride 2) or set (stride 1) of the left one's key `i`; UINT32_MAX where it has none. Most keys are at the
+ * same place. One that is not has to be there once on both sides: so all keys of the left are paired with all of the right, also where a
+ * hostile pickle says some twice.
+ */
+static uint32_t
+place_of(struct comparing *comparing, const struct frame *frame, uint32_t stride, uint32_t i)
+{
+    const struct cairn_pickle_node *key = frame->left->items[(size_t)stride * i];
+
+    if (same_key(key, frame->right->items[(size_t)stride * i]))
+        return i;
+    if (frame->ordered || only_place(comparing, frame->left, stride, key) == UINT32_MAX)
+        return UINT32_MAX;
+    return only_place(comparing, frame->right, stride, key);
+}
+
+/* Whether two nodes are keys that hold others, of one kind: such are compared where they stand. */
+static bool
+both_hold(const struct cairn_pickle_node *left, const struct cairn_pickle_node *right)
+{
+    bool inner;
+
+    return left->kind == right->kind && same_node(left, right, true, &inner) && inner;
 }
 
 static const struct cairn_pickle_node *
@@ -174,13 +206,36 @@ part_of(const struct cairn_pickle_object *object, uint32_t part)
     return parts[part];
 }
 
+/* The list that a set of protocols below 4 is made of; NULL where the object is none. */
+static const struct cairn_pickle_node *
+list_of_set(const struct cairn_pickle_node *node)
+{
+    const struct cairn_pickle_node *args = node->object->args;
+    bool set = cairn_pickle_is_call(node, "builtins", "set") || cairn_pickle_is_call(node, "__builtin__", "set") ||
+               cairn_pickle_is_call(node, "builtins", "frozenset") || cairn_pickle_is_call(node, "__builtin__", "frozenset");
+
+    return set && args && args->kind == CAIRN_PICKLE_TUPLE && args->count == 1 && args->items[0]->kind == CAIRN_PICKLE_LIST
+               ? args->items[0]
+               : NULL;
+}
+
+/* Pushes two such lists. They are not noted as seen, for elsewhere the same lists may be lists. */
+static bool
+take_sets(struct comparing *comparing, const struct cairn_pickle_node *left, const struct cairn_pickle_node *right, size_t path_end)
+{
+    if (left->count != right->count || comparing->depth == FRAMES_MAX)
+        return false;
+    comparing->frames[comparing->depth++] = (struct frame){left, right, 0, false, true, path_end};
+    return true;
+}
+
 /* The next pair that the topmost one holds; *ended where there is none any more. */
 static bool
 step(struct comparing *comparing, bool *ended)
 {
     struct frame *frame = &comparing->frames[comparing->depth - 1];
-    const struct cairn_pickle_node *left = frame->left, *right = frame->right, *value;
-    uint32_t i = frame->next++, count = left->kind == CAIRN_PICKLE_OBJECT       ? OBJECT_PARTS
+    const struct cairn_pickle_node *left = frame->left, *right = frame->right;
+    uint32_t at, i = frame->next++, count = left->kind == CAIRN_PICKLE_OBJECT       ? OBJECT_PARTS
                                         : left->kind == CAIRN_PICKLE_PERSISTENT ? 1
                                                                                 : left->count;
     size_t path_end = comparing->path_end;
@@ -188,17 +243,24 @@ step(struct comparing *comparing, bool *ended)
     *ended = i >= count;
     if (*ended)
         return true;
-    switch ((enum cairn_pickle_kind)left->kind) {
+    switch (frame->set ? CAIRN_PICKLE_SET : (enum cairn_pickle_kind)left->kind) {
     case CAIRN_PICKLE_OBJECT:
+        if (i == PART_ARGS && list_of_set(left) && list_of_set(right))
+            return take_sets(comparing, list_of_set(left), list_of_set(right), path_end);
         return take(comparing, part_of(left->object, i), part_of(right->object, i), i == PART_PAIRS, path_end);
     case CAIRN_PICKLE_DICT:
         extend_key(comparing, left->items[2 * i]);
-        value = value_of(comparing, frame, i);
-        /* keys that hold others are compared as pairs of an order */
-        if (!value && left->items[2 * i]->kind == CAIRN_PICKLE_TUPLE &&
+        at = place_of(comparing, frame, 2, i);
+        if (at == UINT32_MAX && both_hold(left->items[2 * i], right->items[2 * i]) &&
             take(comparing, left->items[2 * i], right->items[2 * i], true, path_end))
-            value = right->items[2 * i + 1];
-        return value && take(comparing, left->items[2 * i + 1], value, false, path_end);
+            at = i;
+        return at != UINT32_MAX && take(comparing, left->items[2 * i + 1], right->items[2 * at + 1], false, path_end);
+    case CAIRN_PICKLE_SET:
+    case CAIRN_PICKLE_FROZENSET:
+        if (place_of(comparing, frame, 1, i) != UINT32_MAX)
+            return true;
+        extend_number(comparing, i);
+        return both_hold(left->items[i], right->items[i]) && take(comparing, left->items[i], right->items[i], false, path_end);
     case CAIRN_PICKLE_PERSISTENT:
         return take(comparing, left->items[0], right->items[0], false, path_end);
     default:

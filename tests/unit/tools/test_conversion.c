@@ -216,6 +216,10 @@ a_source_that_changes_is_refused(void **state)
     assert_non_null(strstr(complaint.text, "has changed since"));
     assert_non_null(strstr(complaint.text, name));
     assert_false(is_there("DONE"));
+    complaint.text[0] = '\0'; /* and what was read of the file as it was is not completed */
+    assert_int_equal(convert(NULL, &complaint), CAIRN_INVAL);
+    assert_non_null(strstr(complaint.text, "unfinished conversion from another source"));
+    assert_false(is_there("DONE"));
 }
 
 static void

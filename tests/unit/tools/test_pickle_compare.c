@@ -46,6 +46,12 @@ says_the_same_in_other_bytes(void **state)
     /* a list that holds itself */
     assert_true(COMPARE("\x80\x02]q\x00h\x00" "a.", "\x80\x02]q\x05h\x05" "a.").same);
     assert_true(COMPARE("F0.0\n.", "F-0.0\n.").same);
+    /* a set of protocol 4, in two orders */
+    assert_true(COMPARE("\x80\x04\x8f(K\x01K\x02K\x03\x90.", "\x80\x04\x8f(K\x03K\x02K\x01\x90.").same);
+    /* the same as protocol 2 has it, which torch.save writes */
+    assert_true(COMPARE("\x80\x02" "c__builtin__\nset\n](Va\nVb\nVc\ne\x85R.", "\x80\x02" "c__builtin__\nset\n](Vc\nVa\nVb\ne\x85R.").same);
+    /* keys that are calls: {torch.device('cpu'): 1} */
+    assert_true(COMPARE("(dctorch\ndevice\n(Vcpu\ntRI1\ns.", "\x80\x02}ctorch\ndevice\nX\x03\x00\x00\x00" "cpu\x85RK\x01s.").same);
     assert_false(compare("F0.0\n.", 6, "F-0.0\n.", 7, true).same);
 }
 
@@ -62,6 +68,14 @@ says_where_it_differs(void **state)
         {"I1\n.", "I01\n.", ""},
         {"(dVx\nI1\nsVy\n(lI1\nas.", "(dVy\n(lI2\nasVx\nI1\ns.", "y[0]"},
         {"(dVm\ncos\nsystem\ns.", "(dVm\ncos\nsysten\ns.", "m"},
+        /* what is said twice on one side does not stand for what is missing there */
+        {"(dVa\nI1\nsVa\nI1\ns.", "(dVa\nI1\nsVb\nI2\ns.", "a"},
+        {"(dVa\nI1\nsVb\nI2\ns.", "(dVa\nI1\nsVa\nI1\ns.", "b"},
+        {"(dVa\nI2\nsVb\nI5\nsVb\nI5\ns.", "(dVa\nI2\nsVb\nI5\nsVa\nI1\ns.", "b"},
+        {"\x80\x04\x8f(K\x01K\x01K\x02\x90.", "\x80\x04\x8f(K\x01K\x02K\x03\x90.", "[1]"},
+        {"c__builtin__\nset\n((lVa\naVb\natR.", "c__builtin__\nset\n((lVb\naVc\natR.", "[0]"},
+        /* a list of which a set is made is a list elsewhere: [set([a, b]), the same list] */
+        {"(lc__builtin__\nset\n((lVa\naVb\nap1\ntRag1\na.", "(lc__builtin__\nset\n((lVb\naVa\nap1\ntRag1\na.", "[1][0]"},
         /* the order of an OrderedDict is said, that of a dict is not */
         {"ccollections\nOrderedDict\n(tRVa\nI1\nsVb\nI1\ns.", "ccollections\nOrderedDict\n(tRVb\nI1\nsVa\nI1\ns.", "a"},
     };
