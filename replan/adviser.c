@@ -15,6 +15,7 @@ struct cairn_adviser {
     struct cairn_offers offers;
     bool has_offers; /* at the present rates */
     bool is_asked;   /* somebody makes offers */
+    bool is_given;   /* the advice is one of these offers */
     uint64_t rates_number; /* grows as settled rates change */
     uint64_t steps_waiting; /* made since rates changed, not weighed yet */
     struct cairn_advice advice;
@@ -118,6 +119,7 @@ withdraw(struct cairn_adviser *adviser)
     bool had = adviser->advice.action != CAIRN_REPLAN_NONE;
 
     adviser->advice = no_advice;
+    adviser->is_given = false;
     return had ? CAIRN_ADVICE_WITHDRAWN : CAIRN_ADVICE_SAME;
 }
 
@@ -133,20 +135,35 @@ give(struct cairn_adviser *adviser, enum cairn_replan_action action)
 
     advice.payback_steps = gain_ms > 0 && gain_ms < INFINITY ? (uint64_t)ceil(offer->cost_ms / gain_ms) : 0;
     adviser->advice = advice;
-    return same ? CAIRN_ADVICE_SAME : CAIRN_ADVICE_GIVEN; /* one that was given and not followed becomes due again */
+    adviser->is_given = true;
+    return same ? CAIRN_ADVICE_SAME : CAIRN_ADVICE_GIVEN; /* the same once more, of offers that were made anew */
 }
 
+/* Advice that was given counts as taken, whether it is followed or not: what gains more than that may still come to be due, and it is
+ * not due again itself, which would cost patience and take back what others have gathered. */
 static enum cairn_advice_change
 weigh(struct cairn_adviser *adviser)
 {
+    double current_ms = adviser->is_given ? adviser->advice.step_ms : adviser->offers.current_ms;
     uint32_t steps = adviser->steps_waiting < UINT32_MAX ? (uint32_t)adviser->steps_waiting : UINT32_MAX;
     enum cairn_replan_action action =
-        cairn_decider_weigh(adviser->decider, steps, adviser->offers.current_ms, adviser->offers.offers);
+        cairn_decider_weigh(adviser->decider, steps, current_ms, adviser->offers.offers);
 
     adviser->steps_waiting = 0;
     if (action != CAIRN_REPLAN_NONE)
         return give(adviser, action);
     return is_still_worth(adviser) ? CAIRN_ADVICE_SAME : withdraw(adviser);
+}
+
+/* Steps in which nothing is slow: what was lost before is over, and they are quiet. */
+static enum cairn_advice_change
+rest(struct cairn_adviser *adviser, uint32_t steps)
+{
+    static const struct cairn_offer no_gain[CAIRN_REPLAN_COUNT];
+
+    (void)cairn_decider_weigh(adviser->decider, steps, 0, no_gain);
+    adviser->steps_waiting = 0;
+    return withdraw(adviser);
 }
 
 enum cairn_advice_change
@@ -158,10 +175,11 @@ cairn_adviser_round(struct cairn_adviser *adviser, const double *rates, uint32_t
         adviser->rates_number++;
         adviser->steps_waiting = 0;
         adviser->has_offers = false;
+        adviser->is_given = false;
     }
     adviser->steps_waiting += steps;
     if (!any_is_off(adviser))
-        change = withdraw(adviser);
+        change = rest(adviser, steps);
     else if (adviser->has_offers)
         change = weigh(adviser);
     *advice = adviser->advice;

@@ -144,14 +144,17 @@ noise_of(const struct cairn_detector *detector, const struct cairn_channel *chan
 }
 
 /* How much slower a hot channel is, as well as can be told: by all of its steps since the onset but the last `tail`, over all of
- * those before it. */
+ * those before it. It stays what it was where none of these is left. */
 static void
 measure(const struct cairn_detector *detector, struct cairn_channel *channel, uint32_t tail)
 {
-    double sigma = noise_of(detector, channel);
+    double sigma = noise_of(detector, channel), size;
 
-    if (tail < channel->found.steps)
-        channel->found.size = cairn_shift_height(&channel->shift, tail, channel->found.steps - tail, sigma) - channel->found.base;
+    if (tail >= channel->found.steps || tail >= channel->shift.used)
+        return;
+    size = cairn_shift_height(&channel->shift, tail, channel->found.steps - tail, sigma) - channel->found.base;
+    if (size > 0)
+        channel->found.size = size;
 }
 
 double
@@ -173,6 +176,7 @@ cairn_detect_link_rate(const struct cairn_detector *detector, uint32_t verdict)
     return weights > 0 ? exp(sum / weights) : 1;
 }
 
+/* Whether a hot channel is over. One that has faded is judged as the least that counts, else nothing would ever tell it from noise. */
 static void
 follow(struct cairn_detector *detector, struct cairn_channel *channel)
 {
@@ -181,7 +185,7 @@ follow(struct cairn_detector *detector, struct cairn_channel *channel)
     uint32_t tail;
 
     channel->found.steps++;
-    tail = cairn_shift_tail(&channel->shift, channel->found.base, channel->found.size, noise_of(detector, channel),
+    tail = cairn_shift_tail(&channel->shift, channel->found.base, fmax(channel->found.size, size_min), noise_of(detector, channel),
                             channel->found.steps, &sure);
     if (tail < QUIET_STEPS || sure < end_sure_min) {
         measure(detector, channel, tail);

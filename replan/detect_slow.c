@@ -103,19 +103,23 @@ open_verdict(struct cairn_detector *detector, uint32_t rank, const struct cairn_
     return err ? err : find_victims(detector, rank, found->steps, verdict);
 }
 
-/* Follows an open verdict: its rate, and whether it is over. */
+/* Follows an open verdict: its rate, and whether it is over. One that has faded is judged as the least that counts, else nothing would
+ * ever tell it from noise. */
 static void
 follow(struct cairn_detector *detector, struct cairn_rank_state *state)
 {
     struct cairn_verdict *verdict = &detector->verdicts.items[state->verdict];
-    double sigma = state->sigma * detector->noise_growth * (detector->by_pairs ? noise_of_pairs : 1), sure;
+    double sigma = state->sigma * detector->noise_growth * (detector->by_pairs ? noise_of_pairs : 1), size, sure;
     uint32_t tail;
 
     state->slow_steps++;
-    tail = cairn_shift_tail(&state->shift, state->slow_base, log(verdict->rate), sigma, state->slow_steps, &sure);
+    tail = cairn_shift_tail(&state->shift, state->slow_base, fmax(log(verdict->rate), size_min), sigma, state->slow_steps, &sure);
     if (tail < QUIET_STEPS || sure < end_sure_min) {
-        if (verdict->ranks.count == 1 && tail < state->slow_steps)
-            verdict->rate = exp(cairn_shift_height(&state->shift, tail, state->slow_steps - tail, sigma) - state->slow_base);
+        if (verdict->ranks.count > 1 || tail >= state->slow_steps || tail >= state->shift.used)
+            return; /* it is the node's, or none of its steps is left */
+        size = cairn_shift_height(&state->shift, tail, state->slow_steps - tail, sigma) - state->slow_base;
+        if (size > 0)
+            verdict->rate = exp(size);
         return;
     }
     if (verdict->ranks.count == 1 || verdict->until_step == CAIRN_STEP_NONE)

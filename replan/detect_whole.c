@@ -5,7 +5,8 @@
  * common is taken out of their deviations (detect_normal.c), and with it a node that all of a pipeline
  * runs on. So that is watched by itself: for each node that holds nothing but whole pipelines, the mean
  * of what they have in common, over the median of all pipelines. Sequences come anew in every step; what
- * lasts is the node.
+ * lasts is the node. Few of them may be very long, of which the first steps show nothing: what steps as late
+ * as other nodes' could look like by chance has to go on.
  */
 #include "replan/detector.h"
 
@@ -15,6 +16,7 @@
 
 static const double score_min = 7, size_min = 0.0583 /* ln(1.06) */, sigma_floor = 0.01;
 static const double spread = 0.01; /* of healthy nodes of one kind */
+static const double chance_max = 1e-3; /* of long sequences that meet on a node, in the whole job */
 enum { STEPS_MIN = 4, OVER_STEPS = 12, PIPELINES_MIN = 3, BASE_VALUES_MAX = 256 };
 
 bool
@@ -141,6 +143,43 @@ cairn_detect_wholes_learn(struct cairn_detector *detector)
     return err;
 }
 
+/* How many of the values from `skip` to `end` back are above the base by more than half of a size. */
+static uint32_t
+count_late(const struct cairn_whole_node *whole, uint32_t skip, uint32_t end, double size)
+{
+    uint32_t late = 0;
+
+    for (uint32_t back = skip; back < end; back++)
+        late += cairn_shift_value(&whole->shift, back) - whole->base > size / 2;
+    return late;
+}
+
+/* A shift is compared with how often nodes are as late while nothing lasts, as cairn_detect_may_be_pauses does with pauses. */
+static bool
+may_be_lengths(const struct cairn_detector *detector, uint32_t node, const struct cairn_shift_found *found)
+{
+    uint32_t late = count_late(&detector->wholes[node], 0, found->steps, found->size), values = 0, others = 0, nodes = 0;
+    double chance;
+
+    for (uint32_t i = 0; i < detector->topology->node_count; i++) {
+        const struct cairn_whole_node *whole = &detector->wholes[i];
+        uint32_t skip = i == node ? found->steps : 0;
+
+        if (whole->pipelines == 0)
+            continue;
+        nodes++;
+        if (whole->verdict != UINT32_MAX || whole->shift.used <= skip)
+            continue;
+        values += whole->shift.used - skip;
+        others += count_late(whole, skip, whole->shift.used, found->size);
+    }
+    if (others == 0)
+        return false;
+    chance = log((double)nodes * detector->watched_steps) + late * log((double)others / values) + lgamma(found->steps + 1.0) -
+             lgamma(late + 1.0) - lgamma(found->steps - late + 1.0);
+    return chance > log(chance_max);
+}
+
 static cairn_err
 say(struct cairn_detector *detector, uint32_t node, const struct cairn_shift_found *found)
 {
@@ -210,7 +249,7 @@ cairn_detect_wholes(struct cairn_detector *detector)
         cairn_shift_push(&whole->shift, detector->now.step, whole->sum / whole->pipelines);
         if (whole->verdict != UINT32_MAX)
             follow(detector, whole);
-        else if (cairn_shift_find(&whole->shift, &limits, &found))
+        else if (cairn_shift_find(&whole->shift, &limits, &found) && !may_be_lengths(detector, node, &found))
             err = say(detector, node, &found);
     }
     return err;

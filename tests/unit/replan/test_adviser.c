@@ -164,6 +164,70 @@ test_noise(void **state)
     cairn_adviser_destroy(adviser);
 }
 
+/* Takes offers over: what costs nothing and gains some, and what costs 10 s and gains more. */
+static void
+offer_two(struct cairn_adviser *adviser)
+{
+    struct cairn_offers offers = {.current_ms = 320};
+    struct cairn_problem problem;
+    uint64_t number;
+
+    for (int i = 0; i < CAIRN_REPLAN_COUNT; i++)
+        offers.offers[i] = (struct cairn_offer){INFINITY, INFINITY};
+    offers.offers[CAIRN_REPLAN_MICROBATCHES] = (struct cairn_offer){200, 0};
+    offers.offers[CAIRN_REPLAN_GROUPS] = (struct cairn_offer){150, 10000};
+    assert_true(cairn_adviser_wants(adviser, &number, &problem));
+    free(problem.devices);
+    cairn_adviser_offered(adviser, number, &offers);
+}
+
+/* Advice that nobody follows neither hides better advice, nor makes whatever comes later wait for longer. */
+static void
+test_not_followed(void **state)
+{
+    struct cairn_adviser *adviser = begin();
+    struct cairn_advice advice;
+
+    (void)state;
+    (void)rounds(adviser, 2, ROUNDS, 1, &advice);
+    offer_two(adviser);
+    assert_int_equal(rounds(adviser, 2, 3, 1, &advice), CAIRN_ADVICE_GIVEN);
+    assert_int_equal(advice.action, CAIRN_REPLAN_MICROBATCHES);
+    assert_int_equal(rounds(adviser, 2, 500, 1, &advice), CAIRN_ADVICE_GIVEN); /* 50 ms a step, twice 10,150 to be lost */
+    assert_int_equal(advice.action, CAIRN_REPLAN_GROUPS);
+    assert_int_equal(rounds(adviser, 2, 10000, 1, &advice), CAIRN_ADVICE_SAME);
+    assert_int_equal(rounds(adviser, 4, ROUNDS, 1, &advice), CAIRN_ADVICE_SAME);
+    offer_two(adviser);
+    assert_int_equal(rounds(adviser, 4, 4, 1, &advice), CAIRN_ADVICE_GIVEN);
+    cairn_adviser_destroy(adviser);
+}
+
+/* What was lost before all was normal again is over. */
+static void
+test_rest_between(void **state)
+{
+    struct cairn_adviser *adviser = begin();
+    struct cairn_offers offers = {.current_ms = 320};
+    struct cairn_problem problem;
+    struct cairn_advice advice;
+    uint64_t number;
+
+    (void)state;
+    for (int i = 0; i < CAIRN_REPLAN_COUNT; i++)
+        offers.offers[i] = (struct cairn_offer){i == CAIRN_REPLAN_GROUPS ? 220 : INFINITY, 10000};
+    for (uint32_t i = 0; i < 10; i++) { /* 102 steps pay, each time there are 65 */
+        struct cairn_offers own = offers;
+
+        assert_int_equal(rounds(adviser, 2, ROUNDS, 1, &advice), CAIRN_ADVICE_SAME);
+        assert_true(cairn_adviser_wants(adviser, &number, &problem));
+        free(problem.devices);
+        cairn_adviser_offered(adviser, number, &own);
+        assert_int_equal(rounds(adviser, 2, 60, 1, &advice), CAIRN_ADVICE_SAME);
+        assert_int_equal(rounds(adviser, 1, 100, 1, &advice), CAIRN_ADVICE_SAME);
+    }
+    cairn_adviser_destroy(adviser);
+}
+
 static void
 test_verdicts(void **state)
 {
@@ -213,7 +277,8 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_life),     cmocka_unit_test(test_late_offers), cmocka_unit_test(test_noise),
-        cmocka_unit_test(test_verdicts), cmocka_unit_test(test_problems),
+        cmocka_unit_test(test_verdicts), cmocka_unit_test(test_problems),    cmocka_unit_test(test_not_followed),
+        cmocka_unit_test(test_rest_between),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -202,6 +202,37 @@ test_slow_of_a_pair(void **state)
     }
 }
 
+/* What gets well little by little is over too, and its rate is never that of something faster than normal. */
+static void
+test_fading(void **state)
+{
+    (void)state;
+    for (uint32_t seed = 0; seed < 24; seed++) {
+        const struct cairn_verdicts *verdicts;
+        bool is_link = seed % 2;
+        double excess = is_link ? 1 : 0.12;
+        struct job job;
+
+        start(&job);
+        job.seed = seed;
+        for (uint32_t step = 0; step < 900; step++) {
+            double slow[WORLD] = {1, 1, 1, 1, 1, 1, 1, 1};
+
+            excess *= step > 100 ? 0.994 : 1;
+            slow[5] += step < 40 || is_link ? 0 : excess;
+            run_step(&job, step, slow, step < 40 || !is_link ? 1 : 1 + excess);
+        }
+        verdicts = finish(&job);
+        assert_true(verdicts->count > 0);
+        for (uint32_t i = 0; i < verdicts->count; i++) {
+            assert_int_equal(verdicts->items[i].kind, is_link ? CAIRN_SLOW_LINK : CAIRN_SLOW_COMPUTE);
+            assert_true(verdicts->items[i].rate > 1);
+            assert_true(verdicts->items[i].until_step < 500);
+        }
+        end(&job);
+    }
+}
+
 static void
 test_slow_node(void **state)
 {
@@ -438,7 +469,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_quiet),     cmocka_unit_test(test_slow_rank), cmocka_unit_test(test_slow_rank_without_steps),
-        cmocka_unit_test(test_slow_of_a_pair), cmocka_unit_test(test_slow_node), cmocka_unit_test(test_slow_link),
+        cmocka_unit_test(test_slow_of_a_pair), cmocka_unit_test(test_fading), cmocka_unit_test(test_slow_node), cmocka_unit_test(test_slow_link),
         cmocka_unit_test(test_hangs),
         cmocka_unit_test(test_hang_link), cmocka_unit_test(test_any_order),
         cmocka_unit_test(test_rings_together), cmocka_unit_test(test_numbers_far_apart)};
