@@ -18,7 +18,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed here")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bindings" / "python"))
 
-from cairn import _blob, _coverage, _lib, _moments, _resume, _state, _torch  # noqa: E402
+from cairn import _blob, _coverage, _late, _lib, _moments, _resume, _state, _torch  # noqa: E402
 
 HERE = _state.Place(0, 1, 1)
 
@@ -177,7 +177,7 @@ def test_optimizers_are_covered(optimizer, options):
     listed = {e.name: _lib.Listed(_torch.DTYPES[e.tensor.dtype], e.kind, _torch.box(e.tensor)[0]) for e in layout.entries}
     fresh = optimizer(model.parameters(), **options)
     known = _state.Known(lambda: fresh, 0)
-    known.make_state({id(p): name for name, p in model.named_parameters()}, listed, unnamed_too=False)
+    known.make_state({id(p): name for name, p in model.named_parameters()}, listed, HERE, unnamed_too=False)
     for parameter in model.parameters():
         before, after = trained_optimizer.state.get(parameter, {}), fresh.state.get(parameter, {})
         tensors = {key: value for key, value in before.items() if torch.is_tensor(value)}
@@ -247,6 +247,47 @@ def test_what_differs_is_named():
 def test_long_names_stay_different():
     names = {_state.fitting("ü" * 200 + str(i)) for i in range(10)}
     assert len(names) == 10 and all(len(name.encode()) < _lib.NAME_BYTES_MAX for name in names)
+
+
+def test_moments_of_long_names_are_found():
+    """Those of which the name is cut, be it only a moment's."""
+    for length in (200, 250, 300):
+        layer, name = torch.nn.Linear(4, 5, bias=False), "w" * length
+        model = torch.nn.Module()
+        model.register_parameter(name, layer.weight)
+        optimizer = torch.optim.AdamW([layer.weight])
+        layer(torch.randn(3, 4)).sum().backward()
+        optimizer.step()
+        layout, _ = layout_of(model, optimizer)
+        listed = {e.name: _lib.Listed(_torch.DTYPES[e.tensor.dtype], e.kind, _torch.box(e.tensor)[0]) for e in layout.entries}
+        assert len(listed) == 4
+        fresh = torch.optim.AdamW([layer.weight])
+        _state.Known(lambda: fresh, 0).make_state({id(layer.weight): name}, listed, HERE, unnamed_too=False)
+        assert set(fresh.state[layer.weight]) == {"step", "exp_avg", "exp_avg_sq"}
+        layout, _ = layout_of(model, fresh)
+        todo, problems = layout.match(listed, set(), HERE)
+        assert {name for _, name in todo} == set(listed) and problems == []
+
+
+def test_moments_of_another_ranks_shape():
+    """Ranks that have something else each under one name, as stages of a pipeline do, get their own moments back."""
+    listed = {f"cairn.rank{rank}": _lib.Listed(_lib.DTYPES["U8"], _lib.OPAQUE, (8,)) for rank in range(2)}
+    for rank, shape in enumerate(((3, 4), (5, 4))):
+        listed[f"rank{rank}/weight"] = _lib.Listed(_lib.DTYPES["F32"], _lib.PARAM, shape)
+        for key, of in (("step", ()), ("exp_avg", shape), ("exp_avg_sq", shape)):
+            listed[f"rank{rank}/{key}.weight"] = _lib.Listed(_lib.DTYPES["F32"], _lib.OPTIMIZER, of)
+    for rank, rows in enumerate((3, 5)):
+        place = _state.Place(rank, 2, 2)
+        model = torch.nn.Linear(4, rows, bias=False)
+        optimizer = torch.optim.AdamW(model.parameters())
+        known = _state.Known(lambda: optimizer, 0)
+        late = _late.Late({"weight": model.weight}, [], listed, place)
+        assert {(entry.shape(), name) for entry, name in late.entries} == {
+            (listed[name].shape, name) for name in listed if name.startswith(f"rank{rank}/") and "." in name}
+        known.make_state({id(model.weight): "weight"}, listed, place, unnamed_too=False)
+        layout = _state.collect({"": model}, [known], place, _state.Problems(), set())
+        todo, problems = layout.match(listed, set(), place)
+        assert problems == [] and len(todo) == 4 and all(name.startswith(f"rank{rank}/") for _, name in todo)
 
 
 def test_changes_are_found():

@@ -99,7 +99,7 @@ class Resume:
         assert self._listed is not None and self._job.place is not None
         names, parts, _ = named(self._job.models.roots, self._job.place.world)
         for known in self._job.models.live():
-            known.make_state(names, self._listed, unnamed_too=final, parts=parts)
+            known.make_state(names, self._listed, self._job.place, unnamed_too=final, parts=parts)
         uncovered = Problems()
         layout = collect(self._job.models.roots, self._job.models.live(), self._job.place, uncovered, self._job.staged_always, unnamed_too=final)
         todo, differences = layout.match(self._listed, self._restored, self._job.place)

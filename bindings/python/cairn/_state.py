@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import operator
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from . import _lib
 from ._fsdp1 import Part, Parts, parts_of
@@ -281,21 +281,26 @@ class Known:
                     group[key] = each
 
     def make_state(
-        self, names: Mapping[int, str], listed: Mapping[str, _lib.Listed], unnamed_too: bool, parts: Optional[Parts] = None
+        self,
+        names: Mapping[int, str],
+        listed: Mapping[str, _lib.Listed],
+        place: Place,
+        unnamed_too: bool,
+        parts: Optional[Parts] = None,
     ) -> None:
         """The tensors of the state that a first step would make, where the snapshot has them and they are not there. Not yet filled."""
         from . import _torch
 
-        by_parameter = moments_of(listed)
+        keys = keys_of(listed)
         optimizer = self.holder()
         for number, index, group, parameter in _torch.grouped(optimizer):
             if id(parameter) not in names and not unnamed_too:
                 continue
-            name = fitting(names.get(id(parameter)) or positional(self.number, number, index))
+            name = names.get(id(parameter)) or positional(self.number, number, index)
             for part in (parts or {}).get(id(parameter), [None]):
                 if part is not None and part.is_empty:
                     continue
-                for key, each in by_parameter.get(name if part is None else fitting(part.name), ()):
+                for key, _, each in moments_of(listed, keys, name if part is None else part.name, place):
                     if optimizer.state.get(parameter, {}).get(key) is None and not _torch.uncovered(parameter):
                         state = optimizer.state[parameter]
                         state[key] = _torch.make_state(parameter, group, each, part)
@@ -311,15 +316,28 @@ class Known:
         self._made = []
 
 
-def moments_of(listed: Mapping[str, _lib.Listed]) -> Dict[str, List[Tuple[str, _lib.Listed]]]:
-    """The tensors of optimizers' state in a snapshot, with their keys, by the name of the parameter."""
-    by_parameter: Dict[str, List[Tuple[str, _lib.Listed]]] = {}
+def keys_of(listed: Mapping[str, _lib.Listed]) -> List[str]:
+    """The keys under which optimizers keep tensors of their state, of all parameters of a snapshot."""
+    keys: Dict[str, None] = {}
     for name, each in listed.items():
         if each.kind == _lib.OPTIMIZER:
-            _rank, _slash, rest = name.rpartition("/") if name.startswith("rank") else ("", "", name)
-            key, _, parameter_name = rest.partition(".")
-            by_parameter.setdefault(parameter_name, []).append((key, each))
-    return by_parameter
+            rank, _, rest = name.partition("/")
+            own = rank.startswith("rank") and rank[4:].isdigit()
+            keys.setdefault((rest if own else name).partition(".")[0])
+    return list(keys)
+
+
+def moments_of(
+    listed: Mapping[str, _lib.Listed], keys: Iterable[str], name: str, place: Place
+) -> Iterator[Tuple[str, str, _lib.Listed]]:
+    """(key, name in the snapshot, tensor) of a parameter's state: what this rank has of its own, where it does. What another rank
+    has under that name may be of another shape. Names are put together, not taken apart: a long one is cut."""
+    for key in keys:
+        moment = fitting(f"{key}.{name}")
+        for each in (fitting(f"rank{place.rank}/{moment}"), moment):
+            if each in listed and listed[each].kind == _lib.OPTIMIZER:
+                yield key, each, listed[each]
+                break
 
 
 def positional(optimizer: int, group: int, index: int) -> str:
