@@ -279,7 +279,7 @@ class Job:
         if not changed:
             return
         self.snapshots_refused += 1
-        movable = {entry.name for entry in changed if entry.kind == _lib.BUFFER}
+        movable = {entry.called for entry in changed if entry.kind == _lib.BUFFER}
         if movable:  # a large buffer that forward writes to: captured from a copy from now on
             self.staged_always |= movable
             self._layout = None

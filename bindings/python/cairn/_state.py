@@ -61,7 +61,7 @@ class Entry:
     Where `part` is given, it says what is captured, and where that lies: the tensor is FSDP1's, and may hold several.
     """
 
-    __slots__ = ("name", "kind", "tensor", "owner", "key", "parameter", "staged", "replica", "captured", "part", "alone")
+    __slots__ = ("name", "called", "kind", "tensor", "owner", "key", "parameter", "staged", "replica", "captured", "part", "alone")
 
     def __init__(
         self,
@@ -86,6 +86,7 @@ class Entry:
             key,
             parameter,
         )
+        self.called = self.name  # in the model: the name in a snapshot may get the rank's before it
         self.staged: Any = _torch.staging_like(tensor) if staged else None
         self.replica = (0, 1)
         self.captured = True  # by this rank; all ranks restore it
@@ -446,11 +447,12 @@ class Layout:
         from . import _torch
 
         for entry in self._staged:
-            _torch.stage(entry.tensor, entry.staged)
+            if entry.captured:
+                _torch.stage(entry.tensor, entry.staged)
         self._versions = self._all_counters(self._look())
 
     def changed(self) -> List[Entry]:
-        """What was written to, or moved, since prepare."""
+        """What of that which this rank captures was written to, or moved, since prepare."""
         from . import _torch
 
         memory = self._look()
@@ -465,7 +467,8 @@ class Layout:
         memory = [self.in_place[position].memory() for position in positions]
         in_parts = [i for i, position in enumerate(positions) if self.in_place[position].part is not None]
         now = zip(positions, self._counters(memory, positions, in_parts), _torch.addresses(memory))
-        return [self.in_place[i] for i, version, at in now if version != self._versions[i] or at != self._addresses[i]]
+        moved = (self.in_place[i] for i, version, at in now if version != self._versions[i] or at != self._addresses[i])
+        return [entry for entry in moved if entry.captured]
 
     def storages(self) -> List[int]:
         """Where the block of memory begins that each entry in place is a part of: views of one block have one version counter."""
