@@ -18,7 +18,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed here")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bindings" / "python"))
 
-from cairn import _blob, _coverage, _late, _lib, _moments, _resume, _state, _torch  # noqa: E402
+from cairn import _blob, _coverage, _late, _lib, _models, _moments, _names, _resume, _state, _torch  # noqa: E402
 
 HERE = _state.Place(0, 1, 1)
 
@@ -242,6 +242,49 @@ def test_what_differs_is_named():
         "2.weight has another type or kind in the snapshot",
         "exp_avg.2.bias is not in the snapshot",
     ]
+
+
+def test_what_ddp_does_not_keep_alike():
+    """Ranks share the copying of what DDP keeps alike on all, and of nothing else: half of one rank's and half of another's is nobody's."""
+    from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks
+
+    def module():
+        layers = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.BatchNorm1d(5))
+        layers.register_buffer("own", torch.zeros(1))
+        return layers
+
+    def wrapped(*ignored, hook=None):
+        layers = module()
+        torch.nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(layers, list(ignored))
+        parallel = torch.nn.parallel.DistributedDataParallel(layers)
+        if hook is not None:
+            parallel.register_comm_hook(None, hook)
+        return parallel
+
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        assert _torch.replicates(wrapped()) and not _torch.replicates(module())
+        assert _torch.replicates(wrapped("no.such.name")) and _torch.replicates(wrapped(hook=default_hooks.fp16_compress_hook))
+        layers = module()
+        late = [("0.weight", layers[0].weight)]  # reduced, but at the end
+        sinks = {"delay_all_reduce_named_params": late, "param_to_hook_all_reduce": layers[0].bias}
+        assert _torch.replicates(torch.nn.parallel.DistributedDataParallel(layers, **sinks))
+        for other in (wrapped("0.weight"), wrapped("own"), wrapped(hook=debugging_hooks.noop_hook)):
+            assert not _torch.replicates(other)
+        model, beside = wrapped(), torch.nn.Parameter(torch.randn(40))
+        optimizer = torch.optim.AdamW([*model.parameters(), beside])
+        for parameter in (*model.parameters(), beside):
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        layout, place = layout_of(model, optimizer)[0], _state.Place(1, 2, 2)
+        models = _models.Models(lambda: None, lambda _: None)
+        models.roots = {"": model}
+        _names.Names(models).agree(layout, place)
+        own = {entry.name: entry.replica for entry in layout.entries if entry.kind != _lib.BUFFER}
+        assert own["0.weight"] == own["exp_avg.0.weight"] == (1, 2)
+        assert own["rank1/optimizer0.group0.4"] == own["rank1/exp_avg.optimizer0.group0.4"] == (0, 1)
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_long_names_stay_different():
