@@ -370,6 +370,30 @@ def test_what_is_not_covered_is_listed():
     }
 
 
+@pytest.mark.parametrize("failed", [False, True])
+def test_the_agent_learns_how_a_process_ends(monkeypatch, failed):
+    """After an exception it is not told that the rank leaves as it should, whoever takes the snapshots."""
+    from cairn import _job, dcp
+
+    closed = []
+
+    class Client:
+        def close(self, failed=False):
+            closed.append(failed)
+
+        def confirm(self, good):
+            pass
+
+    monkeypatch.setattr(sys, "last_type", ValueError if failed else None, raising=False)
+    monkeypatch.setattr(dcp, "_session", (Client(), HERE))
+    dcp._close()
+    job = _job.Job(False)
+    monkeypatch.setattr(_job, "_current", job)
+    job.client, job.place = Client(), HERE
+    job._at_exit()
+    assert closed == [failed, failed] and job.client is None
+
+
 class Deaf:
     """A client that keeps what it is told, or has no memory for it."""
 

@@ -535,7 +535,7 @@ class Job:
         """The process ends in good order, or with an exception: then the other ranks are not kept waiting."""
         if self.client is None or _current is not self:  # a forked child that ends has another job
             return
-        failed = hasattr(sys, "last_type") and sys.last_type is not None
+        failed = _lib.ends_by_an_error()
         if self._ended:
             self.client.close(failed)
             self.client = None
