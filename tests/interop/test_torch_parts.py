@@ -244,6 +244,22 @@ def test_what_differs_is_named():
     ]
 
 
+def test_a_module_that_was_called_before_it_had_an_optimizer():
+    """It is a root from its next forward on, and its parameters have their names."""
+    models = _models.Models(lambda: None, lambda _: None)
+    try:
+        first, second = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+        one = torch.optim.SGD(first.parameters(), lr=0.1)
+        models.add_optimizer(one)
+        assert not models.saw_forward(second) and models.saw_forward(first) and not models.saw_forward(first)
+        two = torch.optim.SGD(second.parameters(), lr=0.1)
+        models.add_optimizer(two)
+        assert not models.saw_forward(first) and models.saw_forward(second) and not models.saw_forward(second)
+        assert list(models.roots) == ["", "model1."]
+    finally:
+        models.unwatch()
+
+
 def test_what_ddp_does_not_keep_alike():
     """Ranks share the copying of what DDP keeps alike on all, and of nothing else: half of one rank's and half of another's is nobody's."""
     from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks
