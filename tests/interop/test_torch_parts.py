@@ -308,6 +308,20 @@ def test_long_names_stay_different():
     assert len(names) == 10 and all(len(name.encode()) < _lib.NAME_BYTES_MAX for name in names)
 
 
+def test_plain_state_of_what_has_no_name_comes_back():
+    """Of a parameter of no module, which is named by its position."""
+    layer, beside = torch.nn.Linear(2, 2), torch.nn.Parameter(torch.randn(3))
+    optimizer = torch.optim.SGD([{"params": layer.parameters()}, {"params": [beside]}], lr=0.1)
+    for count, parameter in enumerate((layer.weight, layer.bias, beside)):
+        optimizer.state[parameter]["count"] = count + 5  # as some keep their step
+    layout, _ = layout_of(layer, optimizer)
+    value = again(_state.Known(lambda: optimizer, 0).plain(layout))
+    fresh = torch.optim.SGD([{"params": layer.parameters()}, {"params": [beside]}], lr=0.1)
+    known = _state.Known(lambda: fresh, 0)
+    known.load_plain(value, known.all_names({id(layer.weight): "weight", id(layer.bias): "bias"}), groups_from=0)
+    assert [fresh.state[parameter]["count"] for parameter in (layer.weight, layer.bias, beside)] == [5, 6, 7]
+
+
 def test_moments_of_long_names_are_found():
     """Those of which the name is cut, be it only a moment's."""
     for length in (200, 250, 300):

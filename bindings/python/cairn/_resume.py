@@ -236,7 +236,10 @@ class Resume:
             names = named(self._job.models.roots, self._job.place.world)[0]
             value = _blob.decode(data[8 : 8 + int.from_bytes(data[:8], "little")], _torch.unpack)
             for known, plain in zip(self._job.models.live(), value["optimizers"]):
-                known.load_plain(plain, names, groups_from=0 if self._job.attached else len(plain["groups"]))
+                if self._job.attached:
+                    known.load_plain(plain, known.all_names(names), groups_from=0)
+                else:  # what has no name does not come back, nor do hyperparameters
+                    known.load_plain(plain, names, groups_from=len(plain["groups"]))
             if self._late is not None:
                 self._late.keep(value["optimizers"], self._job.models.live())
             self._job.extras.load({**value["early"], **value["late"]}, self._job)

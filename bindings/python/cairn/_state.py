@@ -265,6 +265,13 @@ class Known:
         }
         return {"groups": groups, "state": values}
 
+    def all_names(self, names: Mapping[int, str]) -> Dict[int, str]:
+        """Those of its parameters, by their ids; by position of those that have no other."""
+        from . import _torch
+
+        places = _torch.grouped(self.holder())
+        return {id(each): names.get(id(each)) or positional(self.number, number, index) for number, index, _, each in places}
+
     def load_plain(self, value: Mapping[str, Any], names: Mapping[int, str], groups_from: int) -> None:
         """What `plain` gave: the state of these parameters, and the hyperparameters of all groups from that one on."""
         from . import _torch
@@ -292,16 +299,16 @@ class Known:
         """The tensors of the state that a first step would make, where the snapshot has them and they are not there. Not yet filled."""
         from . import _torch
 
-        keys = keys_of(listed)
+        keys, of = keys_of(listed), self.all_names(names)
         optimizer = self.holder()
-        for number, index, group, parameter in _torch.grouped(optimizer):
+        for _number, _index, group, parameter in _torch.grouped(optimizer):
             if id(parameter) not in names and not unnamed_too:
                 continue
-            name = names.get(id(parameter)) or positional(self.number, number, index)
             for part in (parts or {}).get(id(parameter), [None]):
                 if part is not None and part.is_empty:
                     continue
-                for key, _, each in moments_of(listed, keys, name if part is None else part.name, place):
+                name = of[id(parameter)] if part is None else part.name
+                for key, _, each in moments_of(listed, keys, name, place):
                     if optimizer.state.get(parameter, {}).get(key) is None and not _torch.uncovered(parameter):
                         state = optimizer.state[parameter]
                         state[key] = _torch.make_state(parameter, group, each, part)
