@@ -448,6 +448,33 @@ def test_in_doubt_everything_is_waited_for(job, what):
     assert {index for index, _ in capture.fences} <= {0, _lib.FENCE_ALL}, capture.fences
 
 
+class Queued(torch.nn.Sequential):
+    """A large buffer that each forward writes to."""
+
+    def __init__(self, *layers):
+        super().__init__(*layers)
+        self.register_buffer("queue", torch.zeros(_state.STAGED_BYTES_MAX // 4 + 1))
+
+    def forward(self, x):
+        self.queue[0] += 1
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("rank, replicates, refused", [(0, False, [1]), (1, False, [1]), (0, True, [1]), (1, True, [])])
+def test_a_large_buffer_that_forward_writes_to(job, monkeypatch, rank, replicates, refused):
+    """It is captured from a copy from the second snapshot on, on every rank; of one that another rank captures nothing is refused."""
+    job.place, published = _state.Place(rank, 2, 2), []
+    monkeypatch.setattr(_torch, "publish", lambda key, value, here: published.append(value))
+    monkeypatch.setattr(_torch, "gather", lambda key, here: [published[-1]] * 2)
+    monkeypatch.setattr(_torch, "replicates", lambda module: replicates)
+    job.client.always_captured = True
+    model = Queued(torch.nn.Linear(6, 6), torch.nn.Linear(6, 6))
+    capture = train(model, [torch.optim.AdamW(model.parameters())])
+    assert capture.bad == refused and capture.good == [step for step in (1, 2, 3, 4) if step not in refused], job.said
+    names = [name for name in capture.registered[-1] if "queue" in name]
+    assert names == (["queue"] if rank == 0 else [] if replicates else ["rank1/queue"])
+
+
 def test_not_granted_is_given_up(job):
     """A snapshot for which there was no memory by the update is given up rather than waited for, as ever."""
     job.client.refuses = True

@@ -18,7 +18,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed here")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bindings" / "python"))
 
-from cairn import _blob, _coverage, _lib, _moments, _resume, _state, _torch  # noqa: E402
+from cairn import _blob, _coverage, _late, _lib, _models, _moments, _names, _resume, _state, _torch  # noqa: E402
 
 HERE = _state.Place(0, 1, 1)
 
@@ -177,7 +177,7 @@ def test_optimizers_are_covered(optimizer, options):
     listed = {e.name: _lib.Listed(_torch.DTYPES[e.tensor.dtype], e.kind, _torch.box(e.tensor)[0]) for e in layout.entries}
     fresh = optimizer(model.parameters(), **options)
     known = _state.Known(lambda: fresh, 0)
-    known.make_state({id(p): name for name, p in model.named_parameters()}, listed, unnamed_too=False)
+    known.make_state({id(p): name for name, p in model.named_parameters()}, listed, HERE, unnamed_too=False)
     for parameter in model.parameters():
         before, after = trained_optimizer.state.get(parameter, {}), fresh.state.get(parameter, {})
         tensors = {key: value for key, value in before.items() if torch.is_tensor(value)}
@@ -244,9 +244,123 @@ def test_what_differs_is_named():
     ]
 
 
+def test_a_module_that_was_called_before_it_had_an_optimizer():
+    """It is a root from its next forward on, and its parameters have their names."""
+    models = _models.Models(lambda: None, lambda _: None)
+    try:
+        first, second = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+        one = torch.optim.SGD(first.parameters(), lr=0.1)
+        models.add_optimizer(one)
+        assert not models.saw_forward(second) and models.saw_forward(first) and not models.saw_forward(first)
+        two = torch.optim.SGD(second.parameters(), lr=0.1)
+        models.add_optimizer(two)
+        assert not models.saw_forward(first) and models.saw_forward(second) and not models.saw_forward(second)
+        assert list(models.roots) == ["", "model1."]
+    finally:
+        models.unwatch()
+
+
+def test_what_ddp_does_not_keep_alike():
+    """Ranks share the copying of what DDP keeps alike on all, and of nothing else: half of one rank's and half of another's is nobody's."""
+    from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks
+
+    def module():
+        layers = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.BatchNorm1d(5))
+        layers.register_buffer("own", torch.zeros(1))
+        return layers
+
+    def wrapped(*ignored, hook=None):
+        layers = module()
+        torch.nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(layers, list(ignored))
+        parallel = torch.nn.parallel.DistributedDataParallel(layers)
+        if hook is not None:
+            parallel.register_comm_hook(None, hook)
+        return parallel
+
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        assert _torch.replicates(wrapped()) and not _torch.replicates(module())
+        assert _torch.replicates(wrapped("no.such.name")) and _torch.replicates(wrapped(hook=default_hooks.fp16_compress_hook))
+        layers = module()
+        late = [("0.weight", layers[0].weight)]  # reduced, but at the end
+        sinks = {"delay_all_reduce_named_params": late, "param_to_hook_all_reduce": layers[0].bias}
+        assert _torch.replicates(torch.nn.parallel.DistributedDataParallel(layers, **sinks))
+        for other in (wrapped("0.weight"), wrapped("own"), wrapped(hook=debugging_hooks.noop_hook)):
+            assert not _torch.replicates(other)
+        model, beside = wrapped(), torch.nn.Parameter(torch.randn(40))
+        optimizer = torch.optim.AdamW([*model.parameters(), beside])
+        for parameter in (*model.parameters(), beside):
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        layout, place = layout_of(model, optimizer)[0], _state.Place(1, 2, 2)
+        models = _models.Models(lambda: None, lambda _: None)
+        models.roots = {"": model}
+        _names.Names(models).agree(layout, place)
+        own = {entry.name: entry.replica for entry in layout.entries if entry.kind != _lib.BUFFER}
+        assert own["0.weight"] == own["exp_avg.0.weight"] == (1, 2)
+        assert own["rank1/optimizer0.group0.4"] == own["rank1/exp_avg.optimizer0.group0.4"] == (0, 1)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 def test_long_names_stay_different():
     names = {_state.fitting("ü" * 200 + str(i)) for i in range(10)}
     assert len(names) == 10 and all(len(name.encode()) < _lib.NAME_BYTES_MAX for name in names)
+
+
+def test_plain_state_of_what_has_no_name_comes_back():
+    """Of a parameter of no module, which is named by its position."""
+    layer, beside = torch.nn.Linear(2, 2), torch.nn.Parameter(torch.randn(3))
+    optimizer = torch.optim.SGD([{"params": layer.parameters()}, {"params": [beside]}], lr=0.1)
+    for count, parameter in enumerate((layer.weight, layer.bias, beside)):
+        optimizer.state[parameter]["count"] = count + 5  # as some keep their step
+    layout, _ = layout_of(layer, optimizer)
+    value = again(_state.Known(lambda: optimizer, 0).plain(layout))
+    fresh = torch.optim.SGD([{"params": layer.parameters()}, {"params": [beside]}], lr=0.1)
+    known = _state.Known(lambda: fresh, 0)
+    known.load_plain(value, known.all_names({id(layer.weight): "weight", id(layer.bias): "bias"}), groups_from=0)
+    assert [fresh.state[parameter]["count"] for parameter in (layer.weight, layer.bias, beside)] == [5, 6, 7]
+
+
+def test_moments_of_long_names_are_found():
+    """Those of which the name is cut, be it only a moment's."""
+    for length in (200, 250, 300):
+        layer, name = torch.nn.Linear(4, 5, bias=False), "w" * length
+        model = torch.nn.Module()
+        model.register_parameter(name, layer.weight)
+        optimizer = torch.optim.AdamW([layer.weight])
+        layer(torch.randn(3, 4)).sum().backward()
+        optimizer.step()
+        layout, _ = layout_of(model, optimizer)
+        listed = {e.name: _lib.Listed(_torch.DTYPES[e.tensor.dtype], e.kind, _torch.box(e.tensor)[0]) for e in layout.entries}
+        assert len(listed) == 4
+        fresh = torch.optim.AdamW([layer.weight])
+        _state.Known(lambda: fresh, 0).make_state({id(layer.weight): name}, listed, HERE, unnamed_too=False)
+        assert set(fresh.state[layer.weight]) == {"step", "exp_avg", "exp_avg_sq"}
+        layout, _ = layout_of(model, fresh)
+        todo, problems = layout.match(listed, set(), HERE)
+        assert {name for _, name in todo} == set(listed) and problems == []
+
+
+def test_moments_of_another_ranks_shape():
+    """Ranks that have something else each under one name, as stages of a pipeline do, get their own moments back."""
+    listed = {f"cairn.rank{rank}": _lib.Listed(_lib.DTYPES["U8"], _lib.OPAQUE, (8,)) for rank in range(2)}
+    for rank, shape in enumerate(((3, 4), (5, 4))):
+        listed[f"rank{rank}/weight"] = _lib.Listed(_lib.DTYPES["F32"], _lib.PARAM, shape)
+        for key, of in (("step", ()), ("exp_avg", shape), ("exp_avg_sq", shape)):
+            listed[f"rank{rank}/{key}.weight"] = _lib.Listed(_lib.DTYPES["F32"], _lib.OPTIMIZER, of)
+    for rank, rows in enumerate((3, 5)):
+        place = _state.Place(rank, 2, 2)
+        model = torch.nn.Linear(4, rows, bias=False)
+        optimizer = torch.optim.AdamW(model.parameters())
+        known = _state.Known(lambda: optimizer, 0)
+        late = _late.Late({"weight": model.weight}, [], listed, place)
+        assert {(entry.shape(), name) for entry, name in late.entries} == {
+            (listed[name].shape, name) for name in listed if name.startswith(f"rank{rank}/") and "." in name}
+        known.make_state({id(model.weight): "weight"}, listed, place, unnamed_too=False)
+        layout = _state.collect({"": model}, [known], place, _state.Problems(), set())
+        todo, problems = layout.match(listed, set(), place)
+        assert problems == [] and len(todo) == 4 and all(name.startswith(f"rank{rank}/") for _, name in todo)
 
 
 def test_changes_are_found():
@@ -284,6 +398,30 @@ def test_what_is_not_covered_is_listed():
         (_lib.PARAM, "lazy"): "it is on the meta device",
         (_lib.BUFFER, "phase"): "its type is torch.complex128",
     }
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_the_agent_learns_how_a_process_ends(monkeypatch, failed):
+    """After an exception it is not told that the rank leaves as it should, whoever takes the snapshots."""
+    from cairn import _job, dcp
+
+    closed = []
+
+    class Client:
+        def close(self, failed=False):
+            closed.append(failed)
+
+        def confirm(self, good):
+            pass
+
+    monkeypatch.setattr(sys, "last_type", ValueError if failed else None, raising=False)
+    monkeypatch.setattr(dcp, "_session", (Client(), HERE))
+    dcp._close()
+    job = _job.Job(False)
+    monkeypatch.setattr(_job, "_current", job)
+    job.client, job.place = Client(), HERE
+    job._at_exit()
+    assert closed == [failed, failed] and job.client is None
 
 
 class Deaf:

@@ -279,7 +279,7 @@ class Job:
         if not changed:
             return
         self.snapshots_refused += 1
-        movable = {entry.name for entry in changed if entry.kind == _lib.BUFFER}
+        movable = {entry.called for entry in changed if entry.kind == _lib.BUFFER}
         if movable:  # a large buffer that forward writes to: captured from a copy from now on
             self.staged_always |= movable
             self._layout = None
@@ -535,7 +535,7 @@ class Job:
         """The process ends in good order, or with an exception: then the other ranks are not kept waiting."""
         if self.client is None or _current is not self:  # a forked child that ends has another job
             return
-        failed = hasattr(sys, "last_type") and sys.last_type is not None
+        failed = _lib.ends_by_an_error()
         if self._ended:
             self.client.close(failed)
             self.client = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from . import _lib
-from ._state import Entry, Known, Place, fitting, moments_of
+from ._state import Entry, Known, Place, keys_of, moments_of
 
 
 class Late:
@@ -25,19 +25,15 @@ class Late:
         self._plains: Sequence[Mapping[str, Any]] = ()
         self._groups: List[int] = []
         held = {id(parameter) for each in known for parameter in each.parameters()}
-        moments = moments_of(listed)
+        keys = keys_of(listed)
         group = known[0].holder().param_groups[0] if known else {}
         for name, parameter in named.items():
             if id(parameter) in held or _torch.uncovered(parameter):
                 continue
             state: Dict[str, Any] = {}
-            for key, each in moments.get(fitting(name), ()):
-                moment = fitting(f"{key}.{name}")
-                own = fitting(f"rank{place.rank}/{moment}")
-                of = own if own in listed else moment
-                if key not in state and of in listed:
-                    state[key] = _torch.make_state(parameter, group, each)
-                    self.entries.append((Entry(moment, _lib.OPTIMIZER, state[key], state, key, parameter), of))
+            for key, of, each in moments_of(listed, keys, name, place):
+                state[key] = _torch.make_state(parameter, group, each)
+                self.entries.append((Entry(f"{key}.{name}", _lib.OPTIMIZER, state[key], state, key, parameter), of))
             if state:
                 self._waiting[id(parameter)] = name, state
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+import sys
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 OK, AGAIN, INVAL, NOMEM, NOT_FOUND, PEER, STALE, VERSION = 0, 1, 2, 3, 8, 9, 11, 13
@@ -219,6 +220,11 @@ def library() -> ctypes.CDLL:
         _library = loaded
         return loaded
     raise OSError("libcairn.so cannot be loaded (set CAIRN_LIBRARY to its path): " + "; ".join(reasons))
+
+
+def ends_by_an_error() -> bool:
+    """At the end of the process: it ends by an exception that nothing has caught."""
+    return getattr(sys, "last_type", None) is not None
 
 
 def error_text(code: int) -> str:

@@ -42,6 +42,8 @@ class Models:
         self.known.append(known)
         self.alive[number] = known
         _torch.guard_step(optimizer)
+        # What was called before may hold parameters of this one.
+        self._seen = weakref.WeakSet(module for root in self.roots.values() for module in root.modules())
         self._changed()
         self._watch()
 

@@ -28,9 +28,13 @@ class Names:
         if here.world == 1:
             return
         if all(_torch.replicates(root) for root in self._models.roots.values()) and self._models.roots:
-            layout.share(
-                {name: (name, here.rank, here.world) for name in layout.plain_parameters()}, here, buffers_of_rank_0=True
-            )
+            # What an optimizer has beside the modules is each rank's own.
+            held = {id(each) for root in self._models.roots.values() for _, each in _torch.named_parameters(root)}
+            shared = {
+                name: (name, here.rank, here.world) if id(each) in held else (f"rank{here.rank}/{name}", 0, 1)
+                for name, each in layout.plain_parameters().items()
+            }
+            layout.share(shared, here, buffers_of_rank_0=True)
             return
         plain = sorted(layout.plain_parameters())
         if self._agreed[0] != plain:

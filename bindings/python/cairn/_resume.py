@@ -99,7 +99,7 @@ class Resume:
         assert self._listed is not None and self._job.place is not None
         names, parts, _ = named(self._job.models.roots, self._job.place.world)
         for known in self._job.models.live():
-            known.make_state(names, self._listed, unnamed_too=final, parts=parts)
+            known.make_state(names, self._listed, self._job.place, unnamed_too=final, parts=parts)
         uncovered = Problems()
         layout = collect(self._job.models.roots, self._job.models.live(), self._job.place, uncovered, self._job.staged_always, unnamed_too=final)
         todo, differences = layout.match(self._listed, self._restored, self._job.place)
@@ -236,7 +236,10 @@ class Resume:
             names = named(self._job.models.roots, self._job.place.world)[0]
             value = _blob.decode(data[8 : 8 + int.from_bytes(data[:8], "little")], _torch.unpack)
             for known, plain in zip(self._job.models.live(), value["optimizers"]):
-                known.load_plain(plain, names, groups_from=0 if self._job.attached else len(plain["groups"]))
+                if self._job.attached:
+                    known.load_plain(plain, known.all_names(names), groups_from=0)
+                else:  # what has no name does not come back, nor do hyperparameters
+                    known.load_plain(plain, names, groups_from=len(plain["groups"]))
             if self._late is not None:
                 self._late.keep(value["optimizers"], self._job.models.live())
             self._job.extras.load({**value["early"], **value["late"]}, self._job)

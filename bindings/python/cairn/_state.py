@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import operator
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from . import _lib
 from ._fsdp1 import Part, Parts, parts_of
@@ -61,7 +61,7 @@ class Entry:
     Where `part` is given, it says what is captured, and where that lies: the tensor is FSDP1's, and may hold several.
     """
 
-    __slots__ = ("name", "kind", "tensor", "owner", "key", "parameter", "staged", "replica", "captured", "part", "alone")
+    __slots__ = ("name", "called", "kind", "tensor", "owner", "key", "parameter", "staged", "replica", "captured", "part", "alone")
 
     def __init__(
         self,
@@ -86,6 +86,7 @@ class Entry:
             key,
             parameter,
         )
+        self.called = self.name  # in the model: the name in a snapshot may get the rank's before it
         self.staged: Any = _torch.staging_like(tensor) if staged else None
         self.replica = (0, 1)
         self.captured = True  # by this rank; all ranks restore it
@@ -264,6 +265,13 @@ class Known:
         }
         return {"groups": groups, "state": values}
 
+    def all_names(self, names: Mapping[int, str]) -> Dict[int, str]:
+        """Those of its parameters, by their ids; by position of those that have no other."""
+        from . import _torch
+
+        places = _torch.grouped(self.holder())
+        return {id(each): names.get(id(each)) or positional(self.number, number, index) for number, index, _, each in places}
+
     def load_plain(self, value: Mapping[str, Any], names: Mapping[int, str], groups_from: int) -> None:
         """What `plain` gave: the state of these parameters, and the hyperparameters of all groups from that one on."""
         from . import _torch
@@ -281,21 +289,26 @@ class Known:
                     group[key] = each
 
     def make_state(
-        self, names: Mapping[int, str], listed: Mapping[str, _lib.Listed], unnamed_too: bool, parts: Optional[Parts] = None
+        self,
+        names: Mapping[int, str],
+        listed: Mapping[str, _lib.Listed],
+        place: Place,
+        unnamed_too: bool,
+        parts: Optional[Parts] = None,
     ) -> None:
         """The tensors of the state that a first step would make, where the snapshot has them and they are not there. Not yet filled."""
         from . import _torch
 
-        by_parameter = moments_of(listed)
+        keys, of = keys_of(listed), self.all_names(names)
         optimizer = self.holder()
-        for number, index, group, parameter in _torch.grouped(optimizer):
+        for _number, _index, group, parameter in _torch.grouped(optimizer):
             if id(parameter) not in names and not unnamed_too:
                 continue
-            name = fitting(names.get(id(parameter)) or positional(self.number, number, index))
             for part in (parts or {}).get(id(parameter), [None]):
                 if part is not None and part.is_empty:
                     continue
-                for key, each in by_parameter.get(name if part is None else fitting(part.name), ()):
+                name = of[id(parameter)] if part is None else part.name
+                for key, _, each in moments_of(listed, keys, name, place):
                     if optimizer.state.get(parameter, {}).get(key) is None and not _torch.uncovered(parameter):
                         state = optimizer.state[parameter]
                         state[key] = _torch.make_state(parameter, group, each, part)
@@ -311,15 +324,28 @@ class Known:
         self._made = []
 
 
-def moments_of(listed: Mapping[str, _lib.Listed]) -> Dict[str, List[Tuple[str, _lib.Listed]]]:
-    """The tensors of optimizers' state in a snapshot, with their keys, by the name of the parameter."""
-    by_parameter: Dict[str, List[Tuple[str, _lib.Listed]]] = {}
+def keys_of(listed: Mapping[str, _lib.Listed]) -> List[str]:
+    """The keys under which optimizers keep tensors of their state, of all parameters of a snapshot."""
+    keys: Dict[str, None] = {}
     for name, each in listed.items():
         if each.kind == _lib.OPTIMIZER:
-            _rank, _slash, rest = name.rpartition("/") if name.startswith("rank") else ("", "", name)
-            key, _, parameter_name = rest.partition(".")
-            by_parameter.setdefault(parameter_name, []).append((key, each))
-    return by_parameter
+            rank, _, rest = name.partition("/")
+            own = rank.startswith("rank") and rank[4:].isdigit()
+            keys.setdefault((rest if own else name).partition(".")[0])
+    return list(keys)
+
+
+def moments_of(
+    listed: Mapping[str, _lib.Listed], keys: Iterable[str], name: str, place: Place
+) -> Iterator[Tuple[str, str, _lib.Listed]]:
+    """(key, name in the snapshot, tensor) of a parameter's state: what this rank has of its own, where it does. What another rank
+    has under that name may be of another shape. Names are put together, not taken apart: a long one is cut."""
+    for key in keys:
+        moment = fitting(f"{key}.{name}")
+        for each in (fitting(f"rank{place.rank}/{moment}"), moment):
+            if each in listed and listed[each].kind == _lib.OPTIMIZER:
+                yield key, each, listed[each]
+                break
 
 
 def positional(optimizer: int, group: int, index: int) -> str:
@@ -428,11 +454,12 @@ class Layout:
         from . import _torch
 
         for entry in self._staged:
-            _torch.stage(entry.tensor, entry.staged)
+            if entry.captured:
+                _torch.stage(entry.tensor, entry.staged)
         self._versions = self._all_counters(self._look())
 
     def changed(self) -> List[Entry]:
-        """What was written to, or moved, since prepare."""
+        """What of that which this rank captures was written to, or moved, since prepare."""
         from . import _torch
 
         memory = self._look()
@@ -447,7 +474,8 @@ class Layout:
         memory = [self.in_place[position].memory() for position in positions]
         in_parts = [i for i, position in enumerate(positions) if self.in_place[position].part is not None]
         now = zip(positions, self._counters(memory, positions, in_parts), _torch.addresses(memory))
-        return [self.in_place[i] for i, version, at in now if version != self._versions[i] or at != self._addresses[i]]
+        moved = (self.in_place[i] for i, version, at in now if version != self._versions[i] or at != self._addresses[i])
+        return [entry for entry in moved if entry.captured]
 
     def storages(self) -> List[int]:
         """Where the block of memory begins that each entry in place is a part of: views of one block have one version counter."""

@@ -310,12 +310,25 @@ def unwrap(module: Any) -> Any:
     return module
 
 
+# Communication hooks of torch's own after which each rank goes on with gradients of its own.
+DIVERGING_HOOKS = ("post_localSGD_hook", "noop_hook")
+
+
+def _reduces_all(module: Any) -> bool:
+    """A DistributedDataParallel keeps all that it holds alike on its ranks: nothing is left out, no hook lets ranks drift apart."""
+    delayed = {id(parameter) for parameter in getattr(module, "_delay_all_reduce_params", ())}
+    held = [*module.module.named_parameters(remove_duplicate=False), *module.module.named_buffers(remove_duplicate=False)]
+    ignored = any(name in module.parameters_to_ignore and id(tensor) not in delayed for name, tensor in held)
+    return not ignored and all(getattr(hook, "__name__", "") not in DIVERGING_HOOKS for hook, _ in module._comm_hooks)
+
+
 def replicates(module: torch.nn.Module) -> bool:
     """Its parameters are the same on all ranks of the world, and its buffers are sent from rank 0 before each forward."""
     return any(
         isinstance(each, torch.nn.parallel.DistributedDataParallel)
         and each.broadcast_buffers
         and each.process_group.size() == torch.distributed.get_world_size()
+        and _reduces_all(each)
         for each in (module, getattr(module, "_orig_mod", None))
     )
 

@@ -71,7 +71,7 @@ def _close() -> None:
     global _session
     session, _session = _session, None
     if session is not None:
-        session[0].close()
+        session[0].close(_lib.ends_by_an_error())
 
 
 def _open() -> Tuple[_lib.Client, Place]:
