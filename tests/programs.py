@@ -18,7 +18,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LIMITS_S = {"test_demo": 900, "test_agent": 1000, "test_convert_deepspeed": 800, "test_torch": 1300, "test_fsdp1": 1200,
             "test_dcp": 900, "test_torch_more": 900, "test_convert_megatron_dist": 500, "test_convert_dcp": 500,
             "test_torch_bad_input": 1000, "test_spill": 450, "test_losses": 400, "test_detection": 400, "test_formats": 450,
-            "test_measures": 450, "sim": 900}
+            "test_measures": 450, "sim": 1800}
 LIMIT_LEAST_S = 300  # of all others: a machine may be slow
 SHOWN_PROCESSES_MAX = 24  # of a program that hangs
 SHOWN_FRAMES_MAX = 5
