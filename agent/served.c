@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -50,6 +49,9 @@ cairn_served_claim(const struct cairn_config *config, int *lock_fd)
         close(fd);
         return CAIRN_AGAIN;
     }
+    /* For those who look: this one can be asked for without being taken, so that they never stand in the way of a start. */
+    if (fcntl(fd, F_OFD_SETLK, &(struct flock){.l_type = F_WRLCK}) != 0)
+        CAIRN_LOG_AT(WARN, "session: %s cannot be locked for who looks at it: %s", path, strerror(errno));
     write_who(fd, config);
     *lock_fd = fd;
     return CAIRN_OK;
@@ -59,6 +61,7 @@ bool
 cairn_served_look(const char *socket_path, struct cairn_served *out)
 {
     char path[LOCK_PATH_BYTES], line[CAIRN_CONFIG_PATH_BYTES_MAX + 16];
+    struct flock lock = {.l_type = F_WRLCK};
     struct cairn_served served = {0};
     FILE *file;
 
@@ -74,8 +77,8 @@ cairn_served_look(const char *socket_path, struct cairn_served *out)
         else if (sscanf(line, "pid %" SCNu32, &served.pid) != 1)
             (void)sscanf(line, "node %" SCNu32 " of %" SCNu32, &served.node, &served.node_count);
     }
+    served.lives = fcntl(fileno(file), F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
     fclose(file);
-    served.lives = served.pid > 0 && (kill((pid_t)served.pid, 0) == 0 || errno == EPERM);
     *out = served;
     return true;
 }
