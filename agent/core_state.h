@@ -356,8 +356,8 @@ struct cairn_core {
     bool asked_here;      /* of this agent, which tells the others */
     bool said_asked;      /* that it is tried again */
     uint64_t said_too_large;   /* the epoch in which that was said */
-    uint64_t forgotten_before; /* to steps below it an earlier start, whose memory is gone, may have
-                                  said yes */
+    uint64_t forgotten_before; /* to steps below it an earlier start, whose memory is gone, may have said yes, or this one, whose part
+                                  was damaged and is rebuilt */
 
     /* facts.c */
     struct facts facts[FACTS_MAX];

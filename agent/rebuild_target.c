@@ -136,6 +136,21 @@ rebuild_finished(struct cairn_core *core, struct holding *holding, cairn_err err
         rebuild_report(core, holding);
 }
 
+/*
+ * Drops a part that is too damaged to be counted, to be rebuilt. Its yes may have been said: until it is whole again nothing here would
+ * show that, neither to who restores nor to the next start.
+ */
+static void
+drop_damaged(struct cairn_core *core, struct holding *holding)
+{
+    if (holding->member == core->self_member && holding->generation.epoch == core->active &&
+        holding->generation.step >= core->forgotten_before) {
+        core->forgotten_before = holding->generation.step + 1;
+        epoch_store(core); /* before the part's record is erased */
+    }
+    holding_drop(core, holding, false);
+}
+
 cairn_err
 rebuild_open_target(struct cairn_core *core, uint32_t member)
 {
@@ -167,7 +182,7 @@ rebuild_open_target(struct cairn_core *core, uint32_t member)
     if (holding && holding->state == CAIRN_HOLDING_REBUILDING)
         return CAIRN_OK; /* a new plan goes on where the old one was */
     if (holding)
-        holding_drop(core, holding, false); /* too damaged to be counted */
+        drop_damaged(core, holding);
     holding = holding_open(core, plan->generation, member, plan->table, CAIRN_HOLDING_REBUILDING);
     return holding ? CAIRN_OK : CAIRN_NOMEM;
 }

@@ -1,7 +1,6 @@
 /* agent/served.c - see served.h. */
 #include "agent/served.h"
 
-#include "base/clock.h"
 #include "base/log.h"
 
 #include <errno.h>
@@ -10,10 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { LOCK_PATH_BYTES = CAIRN_CONFIG_PATH_BYTES_MAX + 8, CLAIM_TRIES = 10, CLAIM_PAUSE_MS = 10 };
+enum { LOCK_PATH_BYTES = CAIRN_CONFIG_PATH_BYTES_MAX + 8 };
 
 static bool
 lock_path_of(const char *socket_path, char path[LOCK_PATH_BYTES])
@@ -36,20 +34,6 @@ write_who(int fd, const struct cairn_config *config)
     free(source);
 }
 
-/* Somebody who looks holds the lock for a moment: that is not yet another agent. */
-static bool
-lock(int fd)
-{
-    const struct timespec pause = {.tv_nsec = CLAIM_PAUSE_MS * (long)CAIRN_NS_PER_MS};
-
-    for (int i = 0; flock(fd, LOCK_EX | LOCK_NB) != 0; i++) {
-        if (errno != EWOULDBLOCK || i == CLAIM_TRIES)
-            return false;
-        nanosleep(&pause, NULL);
-    }
-    return true;
-}
-
 cairn_err
 cairn_served_claim(const struct cairn_config *config, int *lock_fd)
 {
@@ -60,11 +44,14 @@ cairn_served_claim(const struct cairn_config *config, int *lock_fd)
         CAIRN_LOG_AT(ERROR, "session: cannot make %s: %s: check that its folder exists and is ours", path, strerror(errno));
         return CAIRN_IO;
     }
-    if (!lock(fd)) {
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
         CAIRN_LOG_AT(ERROR, "session: another agent serves %s: stop it, or set `socket` to another path", config->socket);
         close(fd);
         return CAIRN_AGAIN;
     }
+    /* For those who look: this one can be asked for without being taken, so that they never stand in the way of a start. */
+    if (fcntl(fd, F_OFD_SETLK, &(struct flock){.l_type = F_WRLCK}) != 0)
+        CAIRN_LOG_AT(WARN, "session: %s cannot be locked for who looks at it: %s", path, strerror(errno));
     write_who(fd, config);
     *lock_fd = fd;
     return CAIRN_OK;
@@ -74,6 +61,7 @@ bool
 cairn_served_look(const char *socket_path, struct cairn_served *out)
 {
     char path[LOCK_PATH_BYTES], line[CAIRN_CONFIG_PATH_BYTES_MAX + 16];
+    struct flock lock = {.l_type = F_WRLCK};
     struct cairn_served served = {0};
     FILE *file;
 
@@ -89,8 +77,7 @@ cairn_served_look(const char *socket_path, struct cairn_served *out)
         else if (sscanf(line, "pid %" SCNu32, &served.pid) != 1)
             (void)sscanf(line, "node %" SCNu32 " of %" SCNu32, &served.node, &served.node_count);
     }
-    /* not by its number, which is another process's after a reboot, and none here where it runs in another container */
-    served.lives = flock(fileno(file), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    served.lives = fcntl(fileno(file), F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
     fclose(file);
     *out = served;
     return true;

@@ -16,7 +16,7 @@ CAIRN_MUST_CHECK cairn_err cairn_served_claim(const struct cairn_config *config,
 
 struct cairn_served {
     uint32_t pid; /* 0: the file does not say */
-    bool lives;   /* somebody holds the lock */
+    bool lives;   /* it holds the lock; its number alone may be another process' by now */
     uint32_t node;
     uint32_t node_count;                     /* of the job; 0: the file does not say */
     char config[CAIRN_CONFIG_PATH_BYTES_MAX]; /* empty: the file does not say */

@@ -65,6 +65,14 @@ check_hello(const struct cairn_agent *agent, const struct cairn_session_hello *h
     return CAIRN_OK;
 }
 
+static bool
+has_unread(const struct session *session)
+{
+    char byte;
+
+    return session->state != SESSION_CLOSING && recv(session->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+}
+
 /* A trainer that forked leaves its socket in the child, so its process is watched too. */
 static void
 pid_ready(void *context, int fd, uint32_t ready)
@@ -73,13 +81,8 @@ pid_ready(void *context, int fd, uint32_t ready)
 
     (void)fd;
     (void)ready;
-    for (uint32_t i = 0; i < LAST_READS_MAX && session->used && session->pid_fd >= 0; i++) {
-        uint64_t before = session->reader.used;
-
+    for (uint32_t i = 0; i < LAST_READS_MAX && session->used && session->pid_fd >= 0 && has_unread(session); i++)
         session_ready(session, session->fd, CAIRN_LOOP_READ); /* what it said last */
-        if (!session->used || session->reader.used == before)
-            break;
-    }
     if (session->used) {
         session->writing = 0;
         session_end(session_agent(session), session);

@@ -129,6 +129,7 @@ done(struct cairn_job *job)
     struct timing_analysis *analysis = (struct timing_analysis *)job;
     struct cairn_agent *agent = analysis->agent;
     struct timing_state *timing = agent->timing;
+    bool is_taken;
 
     analysis->is_running = false;
     if (analysis->running != analysis->live) { /* somebody else analyses by now */
@@ -136,11 +137,12 @@ done(struct cairn_job *job)
         return;
     }
     analysis->view = analysis->seen;
-    if (timing->ledger.version == analysis->base_version)
+    is_taken = timing->ledger.version == analysis->base_version;
+    if (is_taken)
         timing->ledger = analysis->ledger;
     if (!agent->stopping)
         timing_tell_changes(agent);
-    for (uint32_t i = 0; i < analysis->change_count; i++)
+    for (uint32_t i = 0; is_taken && i < analysis->change_count; i++) /* else the numbers are of other verdicts; said with the next turn */
         timing_say_change(agent, &analysis->changes[i].entry, analysis->changes[i].change);
     say_troubles(analysis);
     if (analysis->wants_announcements)

@@ -316,8 +316,7 @@ end(struct cairn_client *client, bool leaves)
         client_give_up(client, CAIRN_AGAIN, CAIRN_REASON_CLOSING);
     if (!client_wait_idle(client, client_now_ns() + client->fence_timeout_ns))
         client_give_up(client, CAIRN_TIMEOUT, CAIRN_REASON_CLOSING);
-    if (leaves && client->link == CLIENT_LINK_ATTACHED && cairn_session_put_leave(&client->writer) != CAIRN_OK)
-        client->broken = true; /* the agent will take it for a death, which is said where others wait for this rank */
+    client->leave_wanted = leaves;
     pthread_mutex_unlock(&client->lock);
     cairn_capture_give_up(client->capture, CLOSE_DEVICES_NS); /* a process that ends does not wait for a hung device */
     destroy(client, true, client->path[0] != '\0');

@@ -374,6 +374,17 @@ put_coverage(struct cairn_client *client)
         client->broken = true;
 }
 
+/* What does not get through the agent takes for a death, which is said where others wait for this rank. Lock held. */
+static void
+put_leave(struct cairn_client *client)
+{
+    cairn_err err = cairn_session_put_leave(&client->writer);
+
+    client->leave_wanted = err == CAIRN_AGAIN; /* a large frame is on its way */
+    if (err && err != CAIRN_AGAIN)
+        client->broken = true;
+}
+
 /* Queues everything that is due and sends what the socket takes. Lock held. */
 static cairn_err
 serve(struct cairn_client *client, bool stats_due, const struct cairn_client_stats *stats)
@@ -385,6 +396,8 @@ serve(struct cairn_client *client, bool stats_due, const struct cairn_client_sta
             put_register(client);
         if (client->coverage_wanted)
             put_coverage(client);
+        if (client->leave_wanted)
+            put_leave(client);
         /* What does not fit now is said a second later. */
         if (stats_due && cairn_session_put_stats(&client->writer, stats) == CAIRN_NOMEM)
             client->broken = true;
@@ -417,7 +430,7 @@ may_stop(const struct cairn_client *client, uint64_t now_ns, uint64_t *stop_unti
     if (*stop_until_ns == 0)
         *stop_until_ns = now_ns + FAREWELL_NS;
     return client->link != CLIENT_LINK_ATTACHED || now_ns >= *stop_until_ns ||
-           (!client->report.active && cairn_session_writer_queued(&client->writer) == 0);
+           (!client->report.active && !client->leave_wanted && cairn_session_writer_queued(&client->writer) == 0);
 }
 
 static void

@@ -191,6 +191,7 @@ struct cairn_client {
     uint32_t next_request;
     struct cairn_session_coverage *coverage; /* NULL: nothing was told */
     bool coverage_wanted;                    /* to be sent */
+    bool leave_wanted; /* it closes, and the agent is to be told */
     struct cairn_client_stats stats;
     uint64_t fences_ns[CLIENT_FENCES_KEPT];
     struct cairn_session_piece piece; /* room to build one */

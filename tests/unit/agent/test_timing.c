@@ -313,6 +313,43 @@ test_a_death_at_equal_counts(void **state)
         end_ring(&files[rank]);
 }
 
+/* The socket of a trainer that has ended is still open in a child of its: what it said last is read to the end, over all that came with
+ * descriptors, behind each of which the kernel ends a read. Of that the last is what makes the agent say something. */
+static void
+test_what_was_said_last(void **state)
+{
+    enum { HANDED = 4 };
+    const struct node *node = *state;
+    struct ring_file file = make_ring();
+    pid_t *heir = mmap(NULL, sizeof *heir, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pid_t pid = fork();
+
+    assert_ptr_not_equal(heir, MAP_FAILED);
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        struct trainer trainer;
+
+        attach(node, &trainer, 0, 1);
+        kill(node->pid, SIGSTOP); /* all is there when it looks */
+        for (int i = 0; i < HANDED; i++)
+            hand_over(&trainer, file.fd);
+        if (write(trainer.fd, "no frame", 8) == 8)
+            pid = fork();
+        if (pid == 0)
+            sleep(2 * TIMEOUT_MS / 1000);
+        else
+            *heir = pid;
+        _exit(0);
+    }
+    assert_int_equal(wait_exit(pid), 0);
+    kill(node->pid, SIGCONT);
+    await_log(node, "session: closed rank=0");
+    assert_true(*heir > 0);
+    kill(*heir, SIGKILL);
+    munmap(heir, sizeof *heir);
+    end_ring(&file);
+}
+
 /* What a full ring has dropped is newer than all that waits in it: of that rank nobody knows how far it has come. */
 static void
 test_a_ring_that_was_full(void **state)
@@ -384,6 +421,7 @@ main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_noise_in_a_ring, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_a_hang_by_counts, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_a_death_at_equal_counts, start_node, end_node),
+        cmocka_unit_test_setup_teardown(test_what_was_said_last, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_a_ring_that_was_full, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_a_ring_of_the_dead, start_node, end_node),
     };
