@@ -78,6 +78,7 @@ static void
 pid_ready(void *context, int fd, uint32_t ready)
 {
     struct session *session = context;
+    struct cairn_agent *agent = session_agent(session); /* an ended session does not know it any more */
 
     (void)fd;
     (void)ready;
@@ -85,8 +86,8 @@ pid_ready(void *context, int fd, uint32_t ready)
         session_ready(session, session->fd, CAIRN_LOOP_READ); /* what it said last */
     if (session->used) {
         session->writing = 0;
-        session_end(session_agent(session), session);
-        sessions_reap(session_agent(session));
+        session_end(agent, session);
+        sessions_reap(agent);
     }
 }
 
