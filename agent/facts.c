@@ -85,11 +85,13 @@ facts_clear(struct cairn_core *core)
 static void
 remember_veto(struct cairn_core *core, const struct facts *facts)
 {
-    for (uint32_t m = 0; facts->vetoed && m < member_count(core); m++)
-        if (cairn_bitset_has(facts->no, m)) {
-            core->vetoes[core->veto_next++ % VETOES_MAX] = (struct veto){facts->generation, m};
-            return;
-        }
+    uint32_t m = 0;
+
+    if (!facts->vetoed)
+        return;
+    while (m < member_count(core) && !cairn_bitset_has(facts->no, m))
+        m++; /* none: what does not fit together is refused by everyone, though nobody said no */
+    core->vetoes[core->veto_next++ % VETOES_MAX] = (struct veto){facts->generation, m};
 }
 
 /*
@@ -484,8 +486,10 @@ facts_answer(struct cairn_core *core, struct cairn_generation generation, uint32
         answer_committed(core, to_agent);
     else if (facts && facts->vetoed)
         send_facts(core, facts, to_agent);
-    else if (veto)
+    else if (veto && veto->member < member_count(core))
         send_veto(core, veto, to_agent);
+    else if (veto)
+        send_given_up(core, generation, to_agent);
     else if (!facts && is_gone(core, generation))
         send_given_up(core, generation, to_agent);
 }
