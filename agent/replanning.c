@@ -49,6 +49,7 @@ struct replanning_state {
     uint64_t given_wall_ns;
     uint64_t plans_made;
     uint64_t steps_before; /* that the analysis had at the last round */
+    cairn_err said_err; /* why no plans could be made, when that was said last; CAIRN_OK: they could since */
     bool was_analysing, said_unknown, said_unwritten;
 };
 
@@ -114,10 +115,10 @@ offering_done(struct cairn_job *job)
                      strerror(offering->write_errno));
         state->said_unwritten = true;
     }
-    if (offering->err)
+    if (offering->err && offering->err != state->said_err) /* they are tried again with each round */
         CAIRN_LOG_AT(WARN, "replan: no plans could be made: %s", cairn_err_text(offering->err));
-    else
-        state->plans_made++;
+    state->said_err = offering->err;
+    state->plans_made += !offering->err;
     cairn_adviser_offered(state->adviser, offering->number, offering->err ? NULL : &offering->offers);
     free(offering->problem.devices);
     free(offering);
