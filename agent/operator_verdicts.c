@@ -133,7 +133,7 @@ void
 operator_verdicts_report(struct cairn_json_writer *writer, const struct operator_job *job)
 {
     static const char *const policies[] = {"observe", "advise", "enforce"};
-    uint64_t rings = 0, records = 0, lost = 0, refused = 0;
+    uint64_t rings = 0, records = 0, lost = 0, refused = 0, dropped = 0;
     const struct operator_node *analyst;
     uint32_t index = 0;
 
@@ -146,6 +146,7 @@ operator_verdicts_report(struct cairn_json_writer *writer, const struct operator
         records += node->timing_records;
         lost += node->timing_lost;
         refused += node->timing_refused;
+        dropped += node->timing_dropped;
     }
     analyst = operator_analyst(job, &index);
     cairn_json_write_object_begin(writer);
@@ -166,6 +167,7 @@ operator_verdicts_report(struct cairn_json_writer *writer, const struct operator
     put_u64(writer, "records", records);
     put_u64(writer, "records_lost", lost);
     put_u64(writer, "records_refused", refused);
+    put_u64(writer, "reports_dropped", dropped);
     cairn_json_write_key(writer, "verdicts");
     cairn_json_write_array_begin(writer);
     for (uint32_t i = 0; job->ledger && i < job->ledger->count; i++)

@@ -245,6 +245,7 @@ timing_fill(const struct cairn_agent *agent, struct operator_node *out)
         out->timing_lost += counts.lost;
         out->timing_refused += counts.refused;
     }
+    out->timing_dropped = timing_analysis_dropped(agent);
     if (!timing_analysis_look(agent, &view))
         return;
     out->analyses = 1;

@@ -98,6 +98,8 @@ void timing_analysis_take(struct cairn_agent *agent, uint32_t from, const uint8_
 void timing_analysis_turn(struct cairn_agent *agent, uint64_t now_ns);
 /* What the last turn saw. False: this agent does not analyse. */
 bool timing_analysis_look(const struct cairn_agent *agent, struct cairn_live_view *out);
+/* Deliveries that were dropped, since there was no room for them, while this agent analysed. */
+uint64_t timing_analysis_dropped(const struct cairn_agent *agent);
 
 /* ---- timing_rings.c ---- */
 /* Reads what is waiting, and twice a second looks at the processes. */

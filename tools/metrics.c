@@ -183,6 +183,9 @@ put_detection(const struct page *page)
     put(page, "cairn_timing_records_total", NULL, NULL, number_at(page, "detection.records"));
     begin(page, "cairn_timing_records_lost_total", "counter", "Timing records lost in full rings, or beyond what is kept apart.");
     put(page, "cairn_timing_records_lost_total", NULL, NULL, number_at(page, "detection.records_lost"));
+    begin(page, "cairn_timing_reports_dropped_total", "counter",
+          "Parcels of reports of ranks that the analysis had no room for, since the agents' start.");
+    put(page, "cairn_timing_reports_dropped_total", NULL, NULL, number_at(page, "detection.reports_dropped"));
 }
 
 /* What is advised about the plan that runs. */
