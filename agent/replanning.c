@@ -162,7 +162,7 @@ say_change(struct cairn_agent *agent, enum cairn_advice_change change)
     state->given_wall_ns = cairn_clock_wall_ns(&agent->clock);
     cairn_advice_describe(&state->advice, text, sizeof text);
     CAIRN_LOG_AT(WARN, "replan: advice: %s; `cairn plan --problem %s/replan.json` shows the plan%s", text, agent->config.dir,
-                 agent->config.verdict_policy == CAIRN_CONFIG_ENFORCE ? "; nothing is enforced yet, do it yourself" : "");
+                 agent->config.verdict_policy == CAIRN_CONFIG_ENFORCE ? "; enforce_command is not run for plans: do it yourself" : "");
 }
 
 static void
@@ -233,8 +233,6 @@ replanning_open(struct cairn_agent *agent)
     struct replanning_state *state;
     cairn_err err;
 
-    if (agent->config.verdict_policy == CAIRN_CONFIG_ENFORCE)
-        CAIRN_LOG_AT(WARN, "agent: verdict_policy is enforce, but nothing is enforced yet: what to do is advised");
     err = cairn_problem_file_load(&agent->config, &adviser, error, sizeof error);
     if (err)
         CAIRN_LOG_AT(ERROR, "agent: %s", error);

@@ -8,6 +8,7 @@
  */
 #include "agent/timing_state.h"
 
+#include "base/assert.h"
 #include "base/log.h"
 
 #include <inttypes.h>
@@ -150,6 +151,8 @@ done(struct cairn_job *job)
     say_troubles(analysis);
     if (analysis->wants_announcements)
         cairn_watch_ask_anew(timing->watch);
+    if (is_taken)
+        enforcing_turn(agent);
 }
 
 void
@@ -264,6 +267,15 @@ uint64_t
 timing_analysis_dropped(const struct cairn_agent *agent)
 {
     return agent->timing->analysis->dropped;
+}
+
+uint32_t
+timing_analysis_node_of(const struct cairn_agent *agent, uint32_t rank)
+{
+    const struct timing_analysis *analysis = agent->timing->analysis;
+
+    CAIRN_ASSERT(!analysis->is_running);
+    return analysis->live ? cairn_live_node_of(analysis->live, rank) : UINT32_MAX;
 }
 
 cairn_err
