@@ -8,7 +8,7 @@ import tempfile
 import time
 import unittest
 
-from harness import CAIRN, CRITICAL, OK, PATIENCE, USAGE, WARN, Cluster, build, cairn, say, wait_for
+from harness import CAIRN, CRITICAL, OK, PATIENCE, USAGE, WARN, Cluster, build, cairn, say, text_of, wait_for
 
 NODES = 4
 STEP_US = 40000
@@ -95,14 +95,14 @@ class Detection(unittest.TestCase):
         self.assertEqual(code, OK, talk)
         self.assertAlmostEqual(plan["current_ms"] / advice["current_ms"], 1, 6)  # it has the rates that the advice is for
 
-    def command_file(self):
+    def command_file(self, then="echo drained"):
         """A command of the operator's, and the file that it adds a line to whenever it is run."""
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         command, runs = os.path.join(folder.name, "drain"), os.path.join(folder.name, "runs")
         with open(command, "w") as file:
             file.write(f'#!/bin/sh\nprintf "%s ranks %s nodes %s %s\\n" "$1 $CAIRN_VERDICT" "$CAIRN_RANKS" "$CAIRN_NODES" "$(cat)" >>{runs}\n'
-                       "echo drained\n")
+                       f"{then}\n")
         os.chmod(command, 0o700)
         return command, runs
 
@@ -182,6 +182,31 @@ class Detection(unittest.TestCase):
         self.well_again(cluster)
         begun = cluster.trainers[1].step()
         wait_for("training goes on", lambda: cluster.trainers[1].step() > begun + 5)
+
+    def test_a_command_whose_agent_dies(self):
+        """The next analyst has been told that it runs, says that nobody knows what came of it, and does not run it again."""
+        command, runs = self.command_file(then="echo $$ >$0.pid; exec sleep 1000")
+        cluster = self.job(f"verdict_policy: enforce\nenforce_command: [{command}, drain]")
+        stopped = cluster.trainers[2].process.pid
+        os.kill(stopped, signal.SIGSTOP)
+
+        def enforced(node, result):
+            return [each for each in self.seen(cluster, node).get("verdicts", [])
+                    if each["ranks"] == [2] and (each["enforcement"] or {}).get("result") == result]
+        number = wait_for("another agent knows that it runs", lambda: enforced(3, "running"), 30)[0]["verdict"]
+        pid = int(wait_for("it runs", lambda: text_of(command + ".pid").strip()))
+        cluster.kill_agent(0)
+        try:
+            wait_for("another agent analyses, and does not know", lambda: enforced(3, "unknown"))
+            self.assertEqual(enforced(3, "unknown")[0]["verdict"], number)
+            wait_for("it has said it itself", lambda: self.seen(cluster, 1).get("analyst") == 1 and enforced(1, "unknown"))
+            self.explained(cluster, number, "unknown: the agent of node 0 ended before it said what came of it; it is not run again")
+            cluster.start(0)
+            wait_for("it has learned it", lambda: enforced(0, "unknown"))
+            self.assertEqual([line.split()[1] for line in text_of(runs).splitlines()].count(str(number)), 1)
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            os.kill(stopped, signal.SIGCONT)
 
     def test_short_pause(self):
         """Five seconds are no hang, and leave no verdict."""
