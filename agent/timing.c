@@ -2,8 +2,8 @@
  * agent/timing.c - detection in the agent: the timer, and the verdicts.
  *
  * The ledger of verdicts is the same on all agents but for moments: the analyst changes it, tells it with each change, and
- * again every ten seconds while something lasts; a newer version replaces an older one. Each agent stores what it has, at most
- * once a second, so that whoever analyses next goes on with it.
+ * again every ten seconds while something lasts; a newer version replaces an older one, but for what the older one knows better of the
+ * operator's command. Each agent stores what it has, at most once a second, so that whoever analyses next goes on with it.
  */
 #include "agent/timing_state.h"
 
