@@ -1,6 +1,8 @@
 /* replan/adviser.c - what to do about the plan of a job while it trains. */
 #include "replan/adviser.h"
 
+#include "base/crc.h"
+#include "base/json.h"
 #include "replan/plan.h"
 
 #include <inttypes.h>
@@ -17,6 +19,7 @@ struct cairn_adviser {
     bool are_offers_new; /* the advice that stands is still of earlier ones */
     bool is_asked;   /* somebody makes offers */
     bool is_given;   /* the advice is one of these offers */
+    uint32_t unsettled;    /* rounds in which resumed advice stands whatever the rates are */
     uint64_t rates_number; /* grows as settled rates change */
     uint64_t steps_waiting; /* made since rates changed, not weighed yet */
     struct cairn_advice advice;
@@ -211,7 +214,9 @@ cairn_adviser_round(struct cairn_adviser *adviser, const double *rates, uint32_t
         adviser->is_given = false;
     }
     adviser->steps_waiting += steps;
-    if (!any_is_off(adviser)) {
+    if (adviser->unsettled > 0 && !any_is_off(adviser)) {
+        adviser->unsettled--;
+    } else if (!any_is_off(adviser)) {
         change = rest(adviser, steps);
     } else if (adviser->has_offers) {
         enum cairn_advice_change refreshed = adviser->are_offers_new ? refresh(adviser) : CAIRN_ADVICE_SAME;
@@ -221,6 +226,29 @@ cairn_adviser_round(struct cairn_adviser *adviser, const double *rates, uint32_t
     }
     *advice = adviser->advice;
     return change;
+}
+
+void
+cairn_adviser_resume(struct cairn_adviser *adviser, const struct cairn_advice *advice)
+{
+    adviser->advice = adviser->told = *advice;
+    adviser->unsettled = CAIRN_DECIDER_ROUNDS;
+}
+
+uint64_t
+cairn_adviser_fingerprint(const struct cairn_adviser *adviser)
+{
+    struct cairn_json_writer writer;
+    uint64_t fingerprint = 0;
+    size_t text_bytes;
+    char *text = NULL;
+
+    cairn_json_writer_init(&writer);
+    if (cairn_problem_write(&adviser->problem, &writer) == CAIRN_OK && cairn_json_writer_done(&writer, &text, &text_bytes) == CAIRN_OK)
+        fingerprint = cairn_crc64(0, text, text_bytes);
+    cairn_json_writer_fini(&writer);
+    free(text);
+    return fingerprint;
 }
 
 bool
@@ -258,6 +286,69 @@ cairn_adviser_offered(struct cairn_adviser *adviser, uint64_t number, struct cai
     *offers = (struct cairn_offers){0};
     adviser->has_offers = adviser->are_offers_new = true;
 }
+
+/* ---- kept ---- */
+
+static void
+write_ms(struct cairn_writer *writer, double ms)
+{
+    uint64_t bits;
+
+    memcpy(&bits, &ms, sizeof bits);
+    cairn_write_u64(writer, bits);
+}
+
+/* No number is a failure; INFINITY is one. */
+static double
+read_ms(struct cairn_reader *reader)
+{
+    uint64_t bits = cairn_read_u64(reader);
+    double ms;
+
+    memcpy(&ms, &bits, sizeof ms);
+    if (!(ms >= 0))
+        reader->failed = true;
+    return ms;
+}
+
+void
+cairn_advice_pack(const struct cairn_advice_kept *kept, struct cairn_writer *writer)
+{
+    cairn_write_u64(writer, kept->fingerprint);
+    cairn_write_u64(writer, kept->given_wall_ns);
+    cairn_write_u32(writer, (uint32_t)kept->advice.action);
+    write_ms(writer, kept->advice.current_ms);
+    write_ms(writer, kept->advice.step_ms);
+    write_ms(writer, kept->advice.cost_ms);
+    cairn_write_u64(writer, kept->advice.payback_steps);
+}
+
+cairn_err
+cairn_advice_unpack(const void *bytes, size_t bytes_len, struct cairn_advice_kept *out)
+{
+    struct cairn_advice_kept kept;
+    struct cairn_reader reader;
+    uint32_t action;
+    cairn_err err;
+
+    cairn_reader_init(&reader, bytes, bytes_len);
+    kept.fingerprint = cairn_read_u64(&reader);
+    kept.given_wall_ns = cairn_read_u64(&reader);
+    action = cairn_read_u32(&reader);
+    if (action > CAIRN_REPLAN_NONE)
+        reader.failed = true;
+    kept.advice.action = reader.failed ? CAIRN_REPLAN_NONE : (enum cairn_replan_action)action;
+    kept.advice.current_ms = read_ms(&reader);
+    kept.advice.step_ms = read_ms(&reader);
+    kept.advice.cost_ms = read_ms(&reader);
+    kept.advice.payback_steps = cairn_read_u64(&reader);
+    err = cairn_reader_done(&reader);
+    if (!err)
+        *out = kept;
+    return err;
+}
+
+/* ---- in words ---- */
 
 const char *
 cairn_advice_text(enum cairn_replan_action action)

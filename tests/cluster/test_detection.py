@@ -162,6 +162,23 @@ class Detection(unittest.TestCase):
         self.assertIn((verdict["verdict"], False), [(each["verdict"], each["open"]) for each in closed])
         self.assertIn(f"detect: verdict={verdict['verdict']} closed", cluster.log(0))
 
+    def test_advice_is_kept(self):
+        """The agent that gave it dies, and says it again when it is back, while the job stands."""
+        cluster = self.job(f"verdict_policy: advise\nproblem: {self.problem_file()}")
+        cluster.trainers[2].process.send_signal(signal.SIGUSR1)
+        wait_for("advice about the plan", lambda: self.advice(cluster), 20)
+        for trainer in cluster.trainers:
+            os.kill(trainer.process.pid, signal.SIGSTOP)
+        try:
+            given = wait_for("it stands", lambda: self.advice(cluster))["given_wall_ns"]
+            cluster.kill_agent(0)
+            cluster.start(0)
+            again = wait_for("it is given again", lambda: self.seen(cluster).get("analyst") == 0 and self.advice(cluster, 0))
+            self.assertEqual(again["given_wall_ns"], given)
+        finally:
+            for trainer in cluster.trainers:
+                os.kill(trainer.process.pid, signal.SIGCONT)
+
     def test_stopped_rank(self):
         cluster = self.job()
         stopped = cluster.trainers[1].process.pid

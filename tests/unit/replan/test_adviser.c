@@ -242,6 +242,44 @@ test_rates_that_change(void **state)
     cairn_adviser_destroy(adviser);
 }
 
+/* What an earlier adviser said stands until rates have settled: then it ends, or has the figures of now. */
+static void
+test_resumed(void **state)
+{
+    const struct cairn_advice_kept kept = {7, 8, {CAIRN_REPLAN_MICROBATCHES, INFINITY, 190, 5, 3}};
+    struct cairn_advice_kept again = {.advice = {.action = CAIRN_REPLAN_NONE}};
+    uint8_t bytes[CAIRN_ADVICE_KEPT_BYTES];
+    struct cairn_writer writer;
+
+    (void)state;
+    cairn_writer_init(&writer, bytes, sizeof bytes);
+    cairn_advice_pack(&kept, &writer);
+    assert_int_equal(cairn_writer_done(&writer), CAIRN_OK);
+    for (size_t cut = 0; cut < writer.used_bytes; cut++)
+        assert_int_equal(cairn_advice_unpack(bytes, cut, &again), CAIRN_CORRUPT);
+    assert_int_equal(cairn_advice_unpack(bytes, writer.used_bytes, &again), CAIRN_OK);
+    assert_true(again.fingerprint == 7 && again.given_wall_ns == 8 && isinf(again.advice.current_ms) && again.advice.payback_steps == 3);
+    for (int slow = 0; slow < 2; slow++) {
+        struct cairn_adviser *adviser = begin(), *same = begin();
+        struct cairn_advice advice;
+
+        assert_true(cairn_adviser_fingerprint(adviser) != 0 && cairn_adviser_fingerprint(adviser) == cairn_adviser_fingerprint(same));
+        cairn_adviser_resume(adviser, &again.advice);
+        assert_int_equal(rounds(adviser, 1 + slow, ROUNDS, 1, &advice), CAIRN_ADVICE_SAME);
+        assert_int_equal(advice.action, CAIRN_REPLAN_MICROBATCHES);
+        assert_true(advice.step_ms <= 190);
+        if (slow) {
+            (void)answer(adviser, 2);
+            assert_int_equal(rounds(adviser, 2, 1, 0, &advice), CAIRN_ADVICE_SAME);
+            assert_true(fabs(advice.current_ms - 320) < 1e-9 && fabs(advice.step_ms - 200) < 1e-9);
+        } else {
+            assert_int_equal(rounds(adviser, 1, 1, 1, &advice), CAIRN_ADVICE_WITHDRAWN);
+        }
+        cairn_adviser_destroy(same);
+        cairn_adviser_destroy(adviser);
+    }
+}
+
 /* What was lost before all was normal again is over. */
 static void
 test_rest_between(void **state)
@@ -318,7 +356,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_life),     cmocka_unit_test(test_late_offers), cmocka_unit_test(test_noise),
         cmocka_unit_test(test_verdicts), cmocka_unit_test(test_problems),    cmocka_unit_test(test_not_followed), cmocka_unit_test(test_rates_that_change),
-        cmocka_unit_test(test_rest_between),
+        cmocka_unit_test(test_rest_between), cmocka_unit_test(test_resumed),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
