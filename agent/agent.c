@@ -374,6 +374,8 @@ open_all(struct cairn_agent *agent)
     if (!err)
         err = replanning_open(agent);
     if (!err)
+        err = enforcing_open(agent);
+    if (!err)
         err = sessions_open(agent);
     return err;
 }
@@ -384,6 +386,7 @@ close_all(struct cairn_agent *agent)
     agent->stopping = true;
     sessions_close(agent);
     operator_close(agent);
+    enforcing_close(agent);
     replanning_close(agent);
     timing_close(agent);
     spill_close(agent);

@@ -206,6 +206,7 @@ struct cairn_agent {
     struct fetch_table *fetches;
     struct timing_state *timing;
     struct replanning_state *replanning; /* NULL: nothing is planned */
+    struct enforcing_state *enforcing;   /* NULL: nothing is enforced */
     struct spill_state *spill;
     struct operator_table *operators;
 };
@@ -353,6 +354,12 @@ CAIRN_MUST_CHECK cairn_err replanning_open(struct cairn_agent *agent);
 void replanning_close(struct cairn_agent *agent);
 /* What is advised, for operators. */
 void replanning_fill(const struct cairn_agent *agent, struct operator_node *out);
+
+/* ---- enforcing.c ---- */
+/* CAIRN_CONFIG, said, where the configuration's command cannot be run. */
+CAIRN_MUST_CHECK cairn_err enforcing_open(struct cairn_agent *agent);
+/* Kills the command where it runs, and waits for its end. */
+void enforcing_close(struct cairn_agent *agent);
 
 /* ---- spill.c ---- */
 CAIRN_MUST_CHECK cairn_err spill_open(struct cairn_agent *agent);

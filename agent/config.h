@@ -28,7 +28,9 @@ enum {
     CAIRN_CONFIG_ERROR_BYTES = 1024, /* enough for any error text */
     CAIRN_CONFIG_KEY_BYTES_MIN = 16,
     CAIRN_CONFIG_KEY_BYTES_MAX = 4096,
-    CAIRN_CONFIG_OPTIONS_MAX = 32
+    CAIRN_CONFIG_OPTIONS_MAX = 32,
+    CAIRN_CONFIG_ARGUMENTS_MAX = 32,
+    CAIRN_CONFIG_COMMAND_BYTES_MAX = 2048
 };
 
 enum cairn_config_hugepages { CAIRN_CONFIG_HUGEPAGES_AUTO = 0, CAIRN_CONFIG_HUGEPAGES_NEVER = 1 };
@@ -41,6 +43,12 @@ struct cairn_config_node {
     char domain[CAIRN_CONFIG_DOMAIN_BYTES_MAX];   /* failure domain; empty: a domain of its own */
     bool spare;                                   /* runs no ranks; takes over for a lost node */
     uint32_t line;                                /* in the file; 0: not from a file */
+};
+
+/* A program and its arguments. */
+struct cairn_config_command {
+    uint32_t count;                            /* 0: none */
+    char text[CAIRN_CONFIG_COMMAND_BYTES_MAX]; /* one behind the other, each ended by NUL; the first is an absolute path */
 };
 
 /* A plain value, but for `nodes`, which it owns: ended by cairn_config_fini. */
@@ -70,6 +78,7 @@ struct cairn_config {
     uint32_t workers;
     uint32_t verdict_policy; /* enum cairn_config_policy */
     uint32_t exchanges_per_day; /* that may be proposed */
+    struct cairn_config_command enforce_command;
     char problem[CAIRN_CONFIG_PATH_BYTES_MAX]; /* what plans are made for; empty: none are */
     uint32_t log_level; /* enum cairn_log_level */
 

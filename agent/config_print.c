@@ -89,6 +89,8 @@ cairn_config_sample(FILE *out)
         fprintf(out, "# (%s)\n", values);
         if (option->type == CAIRN_OPTION_NODES)
             print_sample_nodes(out);
+        else if (option->type == CAIRN_OPTION_COMMAND)
+            fprintf(out, "#%s: []\n", option->name);
         else if (option->sample)
             fprintf(out, "%s: %s\n", option->name, written(option->sample));
         else

@@ -70,10 +70,14 @@ const struct cairn_option cairn_options[] = {
     {"workers", CAIRN_OPTION_U32, 1, 256, "1", FIELD(workers), NULL,
      NULL, "threads of the agent for coding, checksums and disk"},
     {"verdict_policy", CAIRN_OPTION_CHOICE, 0, 0, "observe", FIELD(verdict_policy), policy_choices,
-     NULL, "what follows from a verdict on a slow or hanging rank: observe says it, advise says what to do as well; enforce "
-     "does no more than advise yet"},
+     NULL, "what follows from a verdict on a slow or hanging rank: observe says it, advise says what to do as well, "
+     "enforce runs enforce_command where an exchange is proposed"},
     {"exchanges_per_day", CAIRN_OPTION_U32, 0, 100000, "2", FIELD(exchanges_per_day), NULL,
-     NULL, "ranks and nodes that verdict_policy advise proposes to exchange within a day; beyond that something else is wrong"},
+     NULL, "ranks and nodes that verdict_policy advise proposes to exchange within a day, and that enforce runs enforce_command for; beyond that "
+     "something else is wrong"},
+    {"enforce_command", CAIRN_OPTION_COMMAND, 0, CAIRN_CONFIG_ARGUMENTS_MAX, NULL, FIELD(enforce_command), NULL,
+     NULL, "program, with its arguments, that verdict_policy enforce runs once for a verdict whose exchange is proposed, without a shell: it gets "
+     "the verdict as JSON on its standard input, and CAIRN_VERDICT, CAIRN_RANKS, CAIRN_NODES and CAIRN_HOSTS; docs/DETECTION.md has examples"},
     {"problem", CAIRN_OPTION_PATH, 0, CAIRN_CONFIG_PATH_BYTES_MAX - 1, "", FIELD(problem), NULL,
      NULL, "problem file of cairn plan, with the plan that runs as current and ranks as ids of devices: verdict_policy advise then "
      "says what to do about the plan where ranks are slow; empty: nothing"},
@@ -271,6 +275,10 @@ cairn_option_describe(const struct cairn_option *option, char *out, size_t out_b
         snprintf(out, out_bytes, "a list of %llu to %llu nodes", (unsigned long long)option->min,
                  (unsigned long long)option->max);
         break;
+    case CAIRN_OPTION_COMMAND:
+        snprintf(out, out_bytes, "a list of at most %llu texts, the first an absolute path, of %d bytes in all",
+                 (unsigned long long)option->max, CAIRN_CONFIG_COMMAND_BYTES_MAX);
+        break;
     }
 }
 
@@ -343,6 +351,7 @@ cairn_option_set(const struct cairn_option *option, const char *text, void *base
         done = set_choice(option, text, field);
         break;
     case CAIRN_OPTION_NODES:
+    case CAIRN_OPTION_COMMAND:
         break;
     }
     if (!done) {

@@ -17,7 +17,8 @@ enum cairn_option_type {
     CAIRN_OPTION_BYTES,  /* uint64_t */
     CAIRN_OPTION_BOOL,   /* bool */
     CAIRN_OPTION_CHOICE, /* uint32_t, an index into choices */
-    CAIRN_OPTION_NODES   /* the list of nodes */
+    CAIRN_OPTION_NODES,  /* the list of nodes */
+    CAIRN_OPTION_COMMAND /* struct cairn_config_command, a list of texts */
 };
 
 struct cairn_option {
@@ -45,7 +46,7 @@ const struct cairn_option *cairn_option_nearest(const struct cairn_option *optio
                                                 const char *name);
 
 /* Sets the option's field in the struct at `base` from a text. False: why[why_bytes] says what it
- * must be, as in "must be a whole number from 1 to 9". Not for CAIRN_OPTION_NODES. */
+ * must be, as in "must be a whole number from 1 to 9". Not for lists: CAIRN_OPTION_NODES, CAIRN_OPTION_COMMAND. */
 bool cairn_option_set(const struct cairn_option *option, const char *text, void *base, char *why,
                       size_t why_bytes);
 

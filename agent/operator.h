@@ -81,6 +81,7 @@ struct operator_holding {
     X(timing_records) /* read since the agent's start, as the next two */                          \
     X(timing_lost)    /* dropped by full rings, or beyond what is kept apart */                    \
     X(timing_refused) /* that cannot be */                                                         \
+    X(timing_dropped) /* parcels of reports that the analysis had no room for, while it was here */ \
     X(analyses)       /* this agent analyses the timing of the job; else the next are 0 */         \
     X(analysis_world)                                                                              \
     X(analysis_ranks) /* that report */                                                            \
@@ -280,6 +281,9 @@ void operator_coverage_report(struct cairn_json_writer *writer, const struct ope
 /* ---- operator_verdicts.c ---- */
 /* The node whose agent analyses the timing of the job, and its index; NULL nobody that answered. */
 const struct operator_node *operator_analyst(const struct operator_job *job, uint32_t *index);
+/* One verdict, as the status has it. Of the job the configuration and the ledger are looked at. */
+void operator_verdict_write(struct cairn_json_writer *writer, const struct operator_job *job,
+                            const struct cairn_ledger_entry *entry);
 /* The status' "detection". */
 void operator_verdicts_report(struct cairn_json_writer *writer, const struct operator_job *job);
 

@@ -8,6 +8,8 @@
  */
 #include "agent/operator.h"
 
+#include "replan/enforce.h"
+
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -357,14 +359,17 @@ check_verdicts(const struct operator_job *job, struct operator_health *health)
         const struct cairn_ledger_entry *entry = &job->ledger->entries[i];
         bool hangs = entry->kind >= CAIRN_HANG_COMPUTE && entry->kind <= CAIRN_CRASH;
         char what[sizeof health->checks[0].what], advice[sizeof health->checks[0].fix];
+        char command[CAIRN_ENFORCE_TEXT_BYTES] = "";
 
         if (entry->closed_wall_ns != 0 || named++ >= VERDICTS_NAMED_MAX)
             continue;
         cairn_ledger_describe(entry, what, sizeof what);
+        if (entry->enforcement.state != CAIRN_ENFORCEMENT_NONE)
+            cairn_enforce_describe(&entry->enforcement, command, sizeof command);
         cairn_ledger_advise(job->ledger, entry, job->config->exchanges_per_day, advice, sizeof advice);
         add_check(health, hangs ? OPERATOR_CRITICAL : OPERATOR_WARN, codes[entry->kind],
                   job->config->verdict_policy == CAIRN_CONFIG_OBSERVE ? "`cairn status -o json` has the evidence" : advice,
-                  "%s", what);
+                  "%s%s%s", what, command[0] ? "; " : "", command);
     }
 }
 

@@ -1,6 +1,8 @@
 /* agent/operator_verdicts.c - the status' "detection": who analyses what, and the verdicts. Pure. */
 #include "agent/operator.h"
 
+#include "replan/enforce.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -74,13 +76,54 @@ put_evidence(struct cairn_json_writer *writer, const struct cairn_ledger_entry *
     cairn_json_write_array_end(writer);
 }
 
+/* What became of the operator's command; null where it was not run. */
 static void
-put_verdict(struct cairn_json_writer *writer, const struct operator_job *job, const struct cairn_ledger_entry *entry)
+put_enforcement(struct cairn_json_writer *writer, const struct cairn_enforcement *enforcement)
+{
+    enum cairn_enforcement_result result = cairn_enforce_result(enforcement);
+    char text[CAIRN_ENFORCE_TEXT_BYTES];
+
+    cairn_json_write_key(writer, "enforcement");
+    if (enforcement->state == CAIRN_ENFORCEMENT_NONE) {
+        cairn_json_write_null(writer);
+        return;
+    }
+    cairn_enforce_describe(enforcement, text, sizeof text);
+    cairn_json_write_object_begin(writer);
+    put_text(writer, "result", result == CAIRN_ENFORCED_RESULTS ? "running" : cairn_enforce_result_text(result));
+    put_text(writer, "what", text);
+    put_u64(writer, "node", enforcement->node);
+    if (enforcement->state == CAIRN_ENFORCEMENT_EXITED)
+        put_u64(writer, "exit_status", enforcement->value);
+    if (enforcement->state == CAIRN_ENFORCEMENT_SIGNALLED)
+        put_u64(writer, "signal", enforcement->value);
+    put_u64(writer, "begun_wall_ns", enforcement->begun_wall_ns);
+    if (result != CAIRN_ENFORCED_RESULTS)
+        put_u64(writer, "ended_wall_ns", enforcement->ended_wall_ns);
+    cairn_json_write_object_end(writer);
+}
+
+/* How often the command came to each result. */
+static void
+put_enforcements(struct cairn_json_writer *writer, const struct cairn_ledger *ledger)
+{
+    uint64_t counts[CAIRN_ENFORCED_RESULTS] = {0};
+
+    if (ledger)
+        cairn_enforce_count(ledger, counts);
+    cairn_json_write_key(writer, "enforcements");
+    cairn_json_write_object_begin(writer);
+    for (int i = 0; i < CAIRN_ENFORCED_RESULTS; i++)
+        put_u64(writer, cairn_enforce_result_text((enum cairn_enforcement_result)i), counts[i]);
+    cairn_json_write_object_end(writer);
+}
+
+void
+operator_verdict_write(struct cairn_json_writer *writer, const struct operator_job *job, const struct cairn_ledger_entry *entry)
 {
     bool is_open = entry->closed_wall_ns == 0;
     char text[512];
 
-    cairn_json_write_line(writer);
     cairn_json_write_object_begin(writer);
     put_u64(writer, "verdict", entry->number);
     put_text(writer, "kind", cairn_verdict_kind_text(entry->kind));
@@ -92,6 +135,7 @@ put_verdict(struct cairn_json_writer *writer, const struct operator_job *job, co
         cairn_ledger_advise(job->ledger, entry, job->config->exchanges_per_day, text, sizeof text);
         put_text(writer, "advice", text);
     }
+    put_enforcement(writer, &entry->enforcement);
     put_items(writer, "ranks", entry->ranks, entry->rank_count, CAIRN_LEDGER_RANKS_MAX);
     put_u64(writer, "rank_count", entry->rank_count);
     put_items(writer, "nodes", entry->nodes, entry->node_count, CAIRN_LEDGER_NODES_MAX);
@@ -133,7 +177,7 @@ void
 operator_verdicts_report(struct cairn_json_writer *writer, const struct operator_job *job)
 {
     static const char *const policies[] = {"observe", "advise", "enforce"};
-    uint64_t rings = 0, records = 0, lost = 0, refused = 0;
+    uint64_t rings = 0, records = 0, lost = 0, refused = 0, dropped = 0;
     const struct operator_node *analyst;
     uint32_t index = 0;
 
@@ -146,6 +190,7 @@ operator_verdicts_report(struct cairn_json_writer *writer, const struct operator
         records += node->timing_records;
         lost += node->timing_lost;
         refused += node->timing_refused;
+        dropped += node->timing_dropped;
     }
     analyst = operator_analyst(job, &index);
     cairn_json_write_object_begin(writer);
@@ -166,10 +211,14 @@ operator_verdicts_report(struct cairn_json_writer *writer, const struct operator
     put_u64(writer, "records", records);
     put_u64(writer, "records_lost", lost);
     put_u64(writer, "records_refused", refused);
+    put_u64(writer, "reports_dropped", dropped);
+    put_enforcements(writer, job->ledger);
     cairn_json_write_key(writer, "verdicts");
     cairn_json_write_array_begin(writer);
-    for (uint32_t i = 0; job->ledger && i < job->ledger->count; i++)
-        put_verdict(writer, job, &job->ledger->entries[i]);
+    for (uint32_t i = 0; job->ledger && i < job->ledger->count; i++) {
+        cairn_json_write_line(writer);
+        operator_verdict_write(writer, job, &job->ledger->entries[i]);
+    }
     cairn_json_write_array_end(writer);
     cairn_json_write_object_end(writer);
 }

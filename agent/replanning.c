@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 enum { ROUND_MS = 500, PLAN_LIMIT_MS = 1000, PLAN_NICE = 10 };
+static const char advice_key[] = "advice";
 #define STANDSTILL_MS 10000.0 /* that a change of plan takes beside moving state, where no restore has been measured */
 
 /* Offers being made. Between submit and done it is the worker's. */
@@ -47,8 +48,10 @@ struct replanning_state {
     atomic_bool is_closing;
     struct cairn_advice advice;
     uint64_t given_wall_ns;
+    uint64_t fingerprint; /* of the problem */
     uint64_t plans_made;
     uint64_t steps_before; /* that the analysis had at the last round */
+    cairn_err said_err; /* why no plans could be made, when that was said last; CAIRN_OK: they could since */
     bool was_analysing, said_unknown, said_unwritten;
 };
 
@@ -114,10 +117,10 @@ offering_done(struct cairn_job *job)
                      strerror(offering->write_errno));
         state->said_unwritten = true;
     }
-    if (offering->err)
+    if (offering->err && offering->err != state->said_err) /* they are tried again with each round */
         CAIRN_LOG_AT(WARN, "replan: no plans could be made: %s", cairn_err_text(offering->err));
-    else
-        state->plans_made++;
+    state->said_err = offering->err;
+    state->plans_made += !offering->err;
     cairn_adviser_offered(state->adviser, offering->number, offering->err ? NULL : &offering->offers);
     free(offering->problem.devices);
     free(offering);
@@ -148,6 +151,44 @@ make_offers(struct cairn_agent *agent)
     }
 }
 
+/* Keeps the advice for the agent after this one. */
+static void
+store_advice(struct cairn_agent *agent)
+{
+    const struct replanning_state *state = agent->replanning;
+    const struct cairn_advice_kept kept = {state->fingerprint, state->given_wall_ns, state->advice};
+    uint8_t bytes[CAIRN_ADVICE_KEPT_BYTES];
+    struct cairn_writer writer;
+
+    cairn_writer_init(&writer, bytes, sizeof bytes);
+    cairn_advice_pack(&kept, &writer);
+    if (cairn_writer_done(&writer) != CAIRN_OK || cairn_catalog_put(agent->catalog, CAIRN_TABLE_VERDICTS, advice_key, sizeof advice_key - 1,
+                                                                   bytes, writer.used_bytes) != CAIRN_OK)
+        CAIRN_LOG_AT(WARN, "catalog: advice is not written any more");
+}
+
+/* Takes up what the agent before this one advised about the same problem, where verdicts that were kept still say that something is slow. */
+static void
+load_advice(struct cairn_agent *agent)
+{
+    struct replanning_state *state = agent->replanning;
+    struct cairn_advice_kept kept;
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0;
+    bool is_slow = false;
+
+    (void)cairn_adviser_rates(state->adviser, &agent->timing->ledger, state->rates);
+    for (uint32_t i = 0; i < cairn_adviser_device_count(state->adviser); i++)
+        is_slow |= state->rates[i] > 1;
+    if (is_slow && cairn_catalog_get(agent->catalog, CAIRN_TABLE_VERDICTS, advice_key, sizeof advice_key - 1, &bytes, &bytes_len) == CAIRN_OK &&
+        cairn_advice_unpack(bytes, bytes_len, &kept) == CAIRN_OK && kept.fingerprint == state->fingerprint && kept.fingerprint != 0) {
+        cairn_adviser_resume(state->adviser, &kept.advice);
+        state->advice = kept.advice;
+        state->given_wall_ns = kept.given_wall_ns;
+    }
+    free(bytes);
+}
+
 static void
 say_change(struct cairn_agent *agent, enum cairn_advice_change change)
 {
@@ -156,12 +197,15 @@ say_change(struct cairn_agent *agent, enum cairn_advice_change change)
 
     if (change == CAIRN_ADVICE_WITHDRAWN)
         CAIRN_LOG_AT(INFO, "replan: the advice is withdrawn: the plan that runs is good enough again");
+    if (change == CAIRN_ADVICE_GIVEN)
+        state->given_wall_ns = cairn_clock_wall_ns(&agent->clock);
+    if (change != CAIRN_ADVICE_SAME)
+        store_advice(agent);
     if (change != CAIRN_ADVICE_GIVEN)
         return;
-    state->given_wall_ns = cairn_clock_wall_ns(&agent->clock);
     cairn_advice_describe(&state->advice, text, sizeof text);
     CAIRN_LOG_AT(WARN, "replan: advice: %s; `cairn plan --problem %s/replan.json` shows the plan%s", text, agent->config.dir,
-                 agent->config.verdict_policy == CAIRN_CONFIG_ENFORCE ? "; nothing is enforced yet, do it yourself" : "");
+                 agent->config.verdict_policy == CAIRN_CONFIG_ENFORCE ? "; enforce_command is not run for plans: do it yourself" : "");
 }
 
 static void
@@ -232,8 +276,6 @@ replanning_open(struct cairn_agent *agent)
     struct replanning_state *state;
     cairn_err err;
 
-    if (agent->config.verdict_policy == CAIRN_CONFIG_ENFORCE)
-        CAIRN_LOG_AT(WARN, "agent: verdict_policy is enforce, but nothing is enforced yet: what to do is advised");
     err = cairn_problem_file_load(&agent->config, &adviser, error, sizeof error);
     if (err)
         CAIRN_LOG_AT(ERROR, "agent: %s", error);
@@ -255,6 +297,8 @@ replanning_open(struct cairn_agent *agent)
     state->rates = calloc((size_t)cairn_adviser_device_count(adviser) + 1, sizeof *state->rates);
     if (!state->rates)
         return CAIRN_NOMEM;
+    state->fingerprint = cairn_adviser_fingerprint(adviser);
+    load_advice(agent);
     err = cairn_workers_start(agent->loop, 1, 1, &state->worker);
     if (err)
         return err;

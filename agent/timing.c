@@ -2,13 +2,14 @@
  * agent/timing.c - detection in the agent: the timer, and the verdicts.
  *
  * The ledger of verdicts is the same on all agents but for moments: the analyst changes it, tells it with each change, and
- * again every ten seconds while something lasts; a newer version replaces an older one. Each agent stores what it has, at most
- * once a second, so that whoever analyses next goes on with it.
+ * again every ten seconds while something lasts; a newer version replaces an older one, but for what the older one knows better of the
+ * operator's command. Each agent stores what it has, at most once a second, so that whoever analyses next goes on with it.
  */
 #include "agent/timing_state.h"
 
 #include "agent/operator.h"
 #include "base/log.h"
+#include "replan/enforce.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -79,17 +80,19 @@ timing_tell_changes(struct cairn_agent *agent)
         tell_ledger(agent, agent_now_ns(agent));
 }
 
-static void
-store_ledger(struct cairn_agent *agent, uint64_t now_ns)
+bool
+timing_store(struct cairn_agent *agent)
 {
     struct timing_state *timing = agent->timing;
     size_t bytes_len = pack_ledger(timing);
 
     timing->stored_version = timing->ledger.version;
-    timing->stored_ns = now_ns;
+    timing->stored_ns = agent_now_ns(agent);
     if (bytes_len > 0 && cairn_catalog_put(agent->catalog, CAIRN_TABLE_VERDICTS, ledger_key, sizeof ledger_key - 1,
-                                           timing->ledger_bytes, bytes_len) != CAIRN_OK)
-        CAIRN_LOG_AT(WARN, "catalog: verdicts are not written any more");
+                                           timing->ledger_bytes, bytes_len) == CAIRN_OK)
+        return true;
+    CAIRN_LOG_AT(WARN, "catalog: verdicts are not written any more");
+    return false;
 }
 
 static void
@@ -113,13 +116,23 @@ take_ledger(struct cairn_agent *agent, const struct cairn_message *message)
 {
     struct timing_state *timing = agent->timing;
     struct cairn_ledger *arrived = malloc(sizeof *arrived);
+    bool knows_better = false;
 
-    if (arrived && cairn_ledger_unpack(message->bytes, message->bytes_len, arrived) == CAIRN_OK &&
-        arrived->version > timing->ledger.version) {
-        timing->ledger = *arrived;
-        timing->told_version = arrived->version; /* whoever changed it tells it */
+    if (arrived && cairn_ledger_unpack(message->bytes, message->bytes_len, arrived) == CAIRN_OK) {
+        if (arrived->version > timing->ledger.version) {
+            uint64_t version = arrived->version;
+
+            knows_better = cairn_enforce_keep(arrived, &timing->ledger);
+            knows_better |= cairn_enforce_keep_budget(arrived, &timing->ledger);
+            timing->ledger = *arrived;
+            timing->told_version = version; /* whoever changed it tells it */
+        } else { /* an older one may still tell how a command ended */
+            knows_better = cairn_enforce_keep(&timing->ledger, arrived);
+        }
     }
     free(arrived);
+    if (knows_better)
+        tell_ledger(agent, agent_now_ns(agent));
 }
 
 /* ---- what the watch asks for ---- */
@@ -140,8 +153,10 @@ static void
 on_begin(void *context)
 {
     struct cairn_agent *agent = context;
+    struct timing_state *timing = agent->timing;
 
-    timing_analysis_begin(agent, agent->incarnation + agent->timing->lives++ * RUNS_PER_LIFE);
+    timing->first_run = agent->incarnation + timing->lives++ * RUNS_PER_LIFE;
+    timing_analysis_begin(agent, timing->first_run);
 }
 
 static void
@@ -208,7 +223,7 @@ on_timer(void *context)
         tell_ledger(agent, now_ns);
     timing_analysis_turn(agent, now_ns);
     if (timing->ledger.version != timing->stored_version && now_ns > timing->stored_ns + store_every_ns)
-        store_ledger(agent, now_ns);
+        (void)timing_store(agent);
     is_busy = timing->ring_count > 0 || (timing_analysis_look(agent, &view) && timing->has_reports);
     if (!agent->stopping)
         cairn_timer_start(agent->loop, &timing->timer,
@@ -245,6 +260,7 @@ timing_fill(const struct cairn_agent *agent, struct operator_node *out)
         out->timing_lost += counts.lost;
         out->timing_refused += counts.refused;
     }
+    out->timing_dropped = timing_analysis_dropped(agent);
     if (!timing_analysis_look(agent, &view))
         return;
     out->analyses = 1;
@@ -301,7 +317,7 @@ timing_close(struct cairn_agent *agent)
     cairn_timer_stop(agent->loop, &timing->timer);
     timing_analysis_close(agent);
     if (timing->watch && timing->ledger.version != timing->stored_version)
-        store_ledger(agent, 0);
+        (void)timing_store(agent);
     timing_rings_close(agent);
     cairn_watch_destroy(timing->watch);
     free(timing->eligible);

@@ -8,13 +8,16 @@
  */
 #include "agent/timing_state.h"
 
+#include "base/assert.h"
 #include "base/log.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
     WAITING_BYTES_MAX = 64 << 20, /* of reports that no turn has taken yet */
+    SAY_DROPPED_S = 60,
     CHANGES_MAX = 4 * CAIRN_LEDGER_MAX /* of verdicts in one turn that are said */
 };
 
@@ -42,6 +45,7 @@ struct timing_analysis {
     struct cairn_live *live;   /* NULL: another agent analyses */
     struct bytes waiting;
     bool has_lost;             /* reports, since there was no room for them */
+    uint64_t dropped, dropped_said, dropped_said_ns; /* deliveries; what of them was said, and when */
     bool is_running;
     struct cairn_live_view view;
     bool said_malformed, said_no_memory, said_large;
@@ -147,6 +151,8 @@ done(struct cairn_job *job)
     say_troubles(analysis);
     if (analysis->wants_announcements)
         cairn_watch_ask_anew(timing->watch);
+    if (is_taken)
+        enforcing_turn(agent);
 }
 
 void
@@ -176,6 +182,19 @@ timing_analysis_end(struct cairn_agent *agent)
     analysis->waiting.used = 0;
 }
 
+/* Once a minute at most. */
+static void
+say_dropped(struct timing_analysis *analysis, uint64_t now_ns)
+{
+    if (analysis->dropped_said > 0 && now_ns < analysis->dropped_said_ns + SAY_DROPPED_S * CAIRN_NS_PER_S)
+        return;
+    CAIRN_LOG_AT(WARN, "detect: reports are dropped: %zu MiB of them wait for the analysis, which is slower than they come, or there is no memory "
+                 "for more; all nodes are asked to begin anew; dropped=%" PRIu64 " since this agent's start", analysis->waiting.used >> 20,
+                 analysis->dropped);
+    analysis->dropped_said = analysis->dropped;
+    analysis->dropped_said_ns = now_ns;
+}
+
 void
 timing_analysis_take(struct cairn_agent *agent, uint32_t from, const uint8_t *bytes, size_t bytes_len)
 {
@@ -184,7 +203,10 @@ timing_analysis_take(struct cairn_agent *agent, uint32_t from, const uint8_t *by
     struct delivery delivery = {agent_now_ns(agent), from, (uint32_t)bytes_len};
     size_t needed = waiting->used + sizeof delivery + bytes_len;
 
-    if (!analysis->live || analysis->has_lost)
+    if (!analysis->live)
+        return;
+    analysis->dropped += analysis->has_lost;
+    if (analysis->has_lost)
         return;
     if (needed > waiting->room) {
         size_t room = needed < WAITING_BYTES_MAX / 2 ? 2 * needed : (size_t)WAITING_BYTES_MAX;
@@ -192,6 +214,8 @@ timing_analysis_take(struct cairn_agent *agent, uint32_t from, const uint8_t *by
 
         if (!data) {
             analysis->has_lost = true;
+            analysis->dropped++;
+            say_dropped(analysis, delivery.now_ns);
             return;
         }
         waiting->data = data;
@@ -237,6 +261,21 @@ timing_analysis_look(const struct cairn_agent *agent, struct cairn_live_view *ou
 
     *out = analysis->view;
     return analysis->live != NULL;
+}
+
+uint64_t
+timing_analysis_dropped(const struct cairn_agent *agent)
+{
+    return agent->timing->analysis->dropped;
+}
+
+uint32_t
+timing_analysis_node_of(const struct cairn_agent *agent, uint32_t rank)
+{
+    const struct timing_analysis *analysis = agent->timing->analysis;
+
+    CAIRN_ASSERT(!analysis->is_running);
+    return analysis->live ? cairn_live_node_of(analysis->live, rank) : UINT32_MAX;
 }
 
 cairn_err

@@ -3,6 +3,7 @@
  *
  *   timing.c          the timer; verdicts: kept, told to the others, said
  *   timing_analysis.c the analysis, where this agent does it: in a thread of its own
+ *   enforcing.c       the operator's command for verdicts whose exchange is proposed
  *   timing_rings.c    rings that trainers handed over, and what is read of them
  *   timing_process.c  how a trainer's process fares
  *   watch.c           who analyses, and the reports' way there (pure)
@@ -68,6 +69,7 @@ struct timing_state {
 
     struct timing_analysis *analysis;
     uint64_t lives;          /* of analyses, begun */
+    uint64_t first_run;      /* of the present one, or the last */
     bool has_reports;        /* some have come at some time: the job is timed */
     struct cairn_ledger ledger;
     uint64_t told_version, told_ns;    /* to the other agents */
@@ -82,6 +84,8 @@ _Static_assert((int)CAIRN_REPORT_BYTES_MAX <= (int)CAIRN_WATCH_REPORT_BYTES_MAX,
 /* ---- timing.c ---- */
 /* Tells the other agents of the ledger, where it has changed since they were told last. */
 void timing_tell_changes(struct cairn_agent *agent);
+/* Stores the ledger now. False, said: it is not stored. */
+bool timing_store(struct cairn_agent *agent);
 /* Says in the log what has become of a verdict. */
 void timing_say_change(const struct cairn_agent *agent, const struct cairn_ledger_entry *entry, enum cairn_ledger_change change);
 
@@ -98,6 +102,14 @@ void timing_analysis_take(struct cairn_agent *agent, uint32_t from, const uint8_
 void timing_analysis_turn(struct cairn_agent *agent, uint64_t now_ns);
 /* What the last turn saw. False: this agent does not analyse. */
 bool timing_analysis_look(const struct cairn_agent *agent, struct cairn_live_view *out);
+/* Deliveries that were dropped, since there was no room for them, while this agent analysed. */
+uint64_t timing_analysis_dropped(const struct cairn_agent *agent);
+/* The node that a rank runs on; UINT32_MAX unknown. Only from enforcing_turn: no turn is under way then. */
+uint32_t timing_analysis_node_of(const struct cairn_agent *agent, uint32_t rank);
+
+/* ---- enforcing.c ---- */
+/* A turn of the analysis is done, and the ledger is up to date: runs the command where it is due. */
+void enforcing_turn(struct cairn_agent *agent);
 
 /* ---- timing_rings.c ---- */
 /* Reads what is waiting, and twice a second looks at the processes. */

@@ -1,6 +1,8 @@
 /* replan/adviser.c - what to do about the plan of a job while it trains. */
 #include "replan/adviser.h"
 
+#include "base/crc.h"
+#include "base/json.h"
 #include "replan/plan.h"
 
 #include <inttypes.h>
@@ -14,11 +16,14 @@ struct cairn_adviser {
     struct cairn_decider *decider;
     struct cairn_offers offers;
     bool has_offers; /* at the present rates */
+    bool are_offers_new; /* the advice that stands is still of earlier ones */
     bool is_asked;   /* somebody makes offers */
     bool is_given;   /* the advice is one of these offers */
+    uint32_t unsettled;    /* rounds in which resumed advice stands whatever the rates are */
     uint64_t rates_number; /* grows as settled rates change */
     uint64_t steps_waiting; /* made since rates changed, not weighed yet */
     struct cairn_advice advice;
+    struct cairn_advice told; /* the same as it was last given: its figures may have been others */
 };
 
 static const struct cairn_advice no_advice = {.action = CAIRN_REPLAN_NONE};
@@ -44,7 +49,7 @@ cairn_adviser_create(struct cairn_problem *problem, struct cairn_adviser **out, 
         free(adviser);
         return err;
     }
-    adviser->advice = no_advice;
+    adviser->advice = adviser->told = no_advice;
     adviser->problem = *problem;
     *problem = (struct cairn_problem){0};
     *out = adviser;
@@ -103,12 +108,19 @@ any_is_off(const struct cairn_adviser *adviser)
     return false;
 }
 
-/* Whether offers are made of: the plan that runs is behind at the present rates. */
+/* Whether an action gains anything: the plan that runs is behind it at the present rates. */
+static bool
+gains(const struct cairn_adviser *adviser, enum cairn_replan_action action)
+{
+    return adviser->offers.offers[action].step_ms * (1 + CAIRN_DECIDER_WORTH_WHILE) < adviser->offers.current_ms;
+}
+
+/* Whether offers are made of: some action does. */
 static bool
 is_still_worth(const struct cairn_adviser *adviser)
 {
     for (int i = 0; i < CAIRN_REPLAN_COUNT; i++)
-        if (adviser->offers.offers[i].step_ms * (1 + CAIRN_DECIDER_WORTH_WHILE) < adviser->offers.current_ms)
+        if (gains(adviser, (enum cairn_replan_action)i))
             return true;
     return false;
 }
@@ -118,25 +130,49 @@ withdraw(struct cairn_adviser *adviser)
 {
     bool had = adviser->advice.action != CAIRN_REPLAN_NONE;
 
-    adviser->advice = no_advice;
+    adviser->advice = adviser->told = no_advice;
     adviser->is_given = false;
     return had ? CAIRN_ADVICE_WITHDRAWN : CAIRN_ADVICE_SAME;
+}
+
+/* An action with the figures of the offers that there are. */
+static struct cairn_advice
+advice_of(const struct cairn_adviser *adviser, enum cairn_replan_action action)
+{
+    const struct cairn_offer *offer = &adviser->offers.offers[action];
+    double gain_ms = adviser->offers.current_ms - offer->step_ms;
+    struct cairn_advice advice = {action, adviser->offers.current_ms, offer->step_ms, offer->cost_ms, 0};
+
+    advice.payback_steps = gain_ms > 0 && gain_ms < INFINITY ? (uint64_t)ceil(offer->cost_ms / gain_ms) : 0;
+    return advice;
 }
 
 static enum cairn_advice_change
 give(struct cairn_adviser *adviser, enum cairn_replan_action action)
 {
-    const struct cairn_offer *offer = &adviser->offers.offers[action];
-    double gain_ms = adviser->offers.current_ms - offer->step_ms;
-    struct cairn_advice advice = {action, adviser->offers.current_ms, offer->step_ms, offer->cost_ms, 0};
-    bool same = adviser->advice.action == action && adviser->advice.step_ms <= advice.step_ms &&
-                adviser->advice.step_ms >= advice.step_ms && adviser->advice.cost_ms <= advice.cost_ms &&
-                adviser->advice.cost_ms >= advice.cost_ms;
+    struct cairn_advice advice = advice_of(adviser, action);
+    const struct cairn_advice *told = &adviser->told;
+    bool same = told->action == action && told->step_ms <= advice.step_ms && told->step_ms >= advice.step_ms &&
+                told->cost_ms <= advice.cost_ms && told->cost_ms >= advice.cost_ms;
 
-    advice.payback_steps = gain_ms > 0 && gain_ms < INFINITY ? (uint64_t)ceil(offer->cost_ms / gain_ms) : 0;
-    adviser->advice = advice;
+    adviser->advice = adviser->told = advice;
     adviser->is_given = true;
     return same ? CAIRN_ADVICE_SAME : CAIRN_ADVICE_GIVEN; /* the same once more, of offers that were made anew */
+}
+
+/* Offers at other rates have come: the advice that stands has their figures, or ends where it gains nothing at these rates. */
+static enum cairn_advice_change
+refresh(struct cairn_adviser *adviser)
+{
+    enum cairn_replan_action action = adviser->advice.action;
+
+    adviser->are_offers_new = false;
+    if (action == CAIRN_REPLAN_NONE)
+        return CAIRN_ADVICE_SAME;
+    if (!gains(adviser, action))
+        return withdraw(adviser);
+    adviser->advice = advice_of(adviser, action);
+    return CAIRN_ADVICE_SAME;
 }
 
 /* Advice that was given counts as taken, whether it is followed or not: what gains more than that may still come to be due, and it is
@@ -178,12 +214,41 @@ cairn_adviser_round(struct cairn_adviser *adviser, const double *rates, uint32_t
         adviser->is_given = false;
     }
     adviser->steps_waiting += steps;
-    if (!any_is_off(adviser))
+    if (adviser->unsettled > 0 && !any_is_off(adviser)) {
+        adviser->unsettled--;
+    } else if (!any_is_off(adviser)) {
         change = rest(adviser, steps);
-    else if (adviser->has_offers)
+    } else if (adviser->has_offers) {
+        enum cairn_advice_change refreshed = adviser->are_offers_new ? refresh(adviser) : CAIRN_ADVICE_SAME;
+
         change = weigh(adviser);
+        change = change == CAIRN_ADVICE_SAME ? refreshed : change;
+    }
     *advice = adviser->advice;
     return change;
+}
+
+void
+cairn_adviser_resume(struct cairn_adviser *adviser, const struct cairn_advice *advice)
+{
+    adviser->advice = adviser->told = *advice;
+    adviser->unsettled = CAIRN_DECIDER_ROUNDS;
+}
+
+uint64_t
+cairn_adviser_fingerprint(const struct cairn_adviser *adviser)
+{
+    struct cairn_json_writer writer;
+    uint64_t fingerprint = 0;
+    size_t text_bytes;
+    char *text = NULL;
+
+    cairn_json_writer_init(&writer);
+    if (cairn_problem_write(&adviser->problem, &writer) == CAIRN_OK && cairn_json_writer_done(&writer, &text, &text_bytes) == CAIRN_OK)
+        fingerprint = cairn_crc64(0, text, text_bytes);
+    cairn_json_writer_fini(&writer);
+    free(text);
+    return fingerprint;
 }
 
 bool
@@ -219,8 +284,71 @@ cairn_adviser_offered(struct cairn_adviser *adviser, uint64_t number, struct cai
     cairn_offers_fini(&adviser->offers);
     adviser->offers = *offers;
     *offers = (struct cairn_offers){0};
-    adviser->has_offers = true;
+    adviser->has_offers = adviser->are_offers_new = true;
 }
+
+/* ---- kept ---- */
+
+static void
+write_ms(struct cairn_writer *writer, double ms)
+{
+    uint64_t bits;
+
+    memcpy(&bits, &ms, sizeof bits);
+    cairn_write_u64(writer, bits);
+}
+
+/* No number is a failure; INFINITY is one. */
+static double
+read_ms(struct cairn_reader *reader)
+{
+    uint64_t bits = cairn_read_u64(reader);
+    double ms;
+
+    memcpy(&ms, &bits, sizeof ms);
+    if (!(ms >= 0))
+        reader->failed = true;
+    return ms;
+}
+
+void
+cairn_advice_pack(const struct cairn_advice_kept *kept, struct cairn_writer *writer)
+{
+    cairn_write_u64(writer, kept->fingerprint);
+    cairn_write_u64(writer, kept->given_wall_ns);
+    cairn_write_u32(writer, (uint32_t)kept->advice.action);
+    write_ms(writer, kept->advice.current_ms);
+    write_ms(writer, kept->advice.step_ms);
+    write_ms(writer, kept->advice.cost_ms);
+    cairn_write_u64(writer, kept->advice.payback_steps);
+}
+
+cairn_err
+cairn_advice_unpack(const void *bytes, size_t bytes_len, struct cairn_advice_kept *out)
+{
+    struct cairn_advice_kept kept;
+    struct cairn_reader reader;
+    uint32_t action;
+    cairn_err err;
+
+    cairn_reader_init(&reader, bytes, bytes_len);
+    kept.fingerprint = cairn_read_u64(&reader);
+    kept.given_wall_ns = cairn_read_u64(&reader);
+    action = cairn_read_u32(&reader);
+    if (action > CAIRN_REPLAN_NONE)
+        reader.failed = true;
+    kept.advice.action = reader.failed ? CAIRN_REPLAN_NONE : (enum cairn_replan_action)action;
+    kept.advice.current_ms = read_ms(&reader);
+    kept.advice.step_ms = read_ms(&reader);
+    kept.advice.cost_ms = read_ms(&reader);
+    kept.advice.payback_steps = cairn_read_u64(&reader);
+    err = cairn_reader_done(&reader);
+    if (!err)
+        *out = kept;
+    return err;
+}
+
+/* ---- in words ---- */
 
 const char *
 cairn_advice_text(enum cairn_replan_action action)

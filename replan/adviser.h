@@ -22,6 +22,15 @@ struct cairn_advice {
     uint64_t payback_steps;          /* until that is paid for */
 };
 
+enum { CAIRN_ADVICE_KEPT_BYTES = 64 };
+
+/* Advice as it is kept over the death of who gave it. */
+struct cairn_advice_kept {
+    uint64_t fingerprint; /* of the problem that it is for */
+    uint64_t given_wall_ns;
+    struct cairn_advice advice;
+};
+
 enum cairn_advice_change { CAIRN_ADVICE_SAME, CAIRN_ADVICE_GIVEN, CAIRN_ADVICE_WITHDRAWN };
 
 struct cairn_adviser;
@@ -49,6 +58,15 @@ enum cairn_advice_change cairn_adviser_round(struct cairn_adviser *adviser, cons
                                              struct cairn_advice *advice);
 
 /*
+ * Advice that an earlier adviser for the same problem gave, which stands until this one can tell: rates settle after some rounds, and
+ * then it gets the figures of new offers, or ends. Before the first round.
+ */
+void cairn_adviser_resume(struct cairn_adviser *adviser, const struct cairn_advice *advice);
+
+/* A number that tells this problem from others; 0 without memory. */
+uint64_t cairn_adviser_fingerprint(const struct cairn_adviser *adviser);
+
+/*
  * Where offers are wanted that are not being made yet: true, with *number for the offers, and *out the problem at the present rates. What it
  * points to but its devices is the adviser's; the caller frees out->devices and ends nothing else. False also without memory: it
  * is wanted again then.
@@ -57,6 +75,10 @@ bool cairn_adviser_wants(struct cairn_adviser *adviser, uint64_t *number, struct
 
 /* Takes offers over, which are not kept where rates have changed since, and are wanted again then. NULL: they could not be made. */
 void cairn_adviser_offered(struct cairn_adviser *adviser, uint64_t number, struct cairn_offers *offers);
+
+void cairn_advice_pack(const struct cairn_advice_kept *kept, struct cairn_writer *writer);
+/* CAIRN_CORRUPT: it is none, *out is untouched. */
+CAIRN_MUST_CHECK cairn_err cairn_advice_unpack(const void *bytes, size_t bytes_len, struct cairn_advice_kept *out);
 
 /* What to do, as a few words without a stop. */
 const char *cairn_advice_text(enum cairn_replan_action action);

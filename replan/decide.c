@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 enum {
-    ROUNDS = 5,         /* in a row that must have left a rate before it counts as changed */
+    ROUNDS = CAIRN_DECIDER_ROUNDS,
     QUIET_STEPS = 2000, /* after an action, until another one is as cheap as the first was */
     PATIENCE_MAX = 64
 };

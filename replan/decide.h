@@ -18,6 +18,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+enum { CAIRN_DECIDER_ROUNDS = 5 }; /* in a row that must have left a rate before it counts as changed */
+
 /* What can be done, the cheapest kind first. */
 enum cairn_replan_action {
     CAIRN_REPLAN_MICROBATCHES, /* fewer for a slow pipeline: nothing moves */

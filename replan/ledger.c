@@ -1,5 +1,5 @@
 /* replan/ledger.c - the verdicts on a running job; see ledger.h. */
-#include "replan/ledger.h"
+#include "replan/enforce.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -86,12 +86,12 @@ update(struct cairn_ledger_entry *entry, const struct cairn_verdict *verdict, ui
     return true;
 }
 
-/* The budget of exchanges outlives the entry. */
-static void
-remember_exchanges(struct cairn_ledger *ledger, const struct cairn_ledger_entry *entry)
+void
+cairn_ledger_remember_exchanges(struct cairn_ledger *ledger, const struct cairn_ledger_entry *entry)
 {
     struct cairn_ledger_exchanges *list = ledger->exchanges;
     uint32_t count = cairn_ledger_exchanges_of(entry), at = ledger->exchanges_count;
+    uint64_t wall_ns = cairn_enforce_counted_ns(entry);
 
     if (count == 0)
         return;
@@ -99,13 +99,30 @@ remember_exchanges(struct cairn_ledger *ledger, const struct cairn_ledger_entry 
         list[1].count += list[0].count;
         memmove(list, list + 1, --at * sizeof *list);
     }
-    while (at > 0 && list[at - 1].wall_ns > entry->opened_wall_ns) {
+    while (at > 0 && list[at - 1].wall_ns > wall_ns) {
         list[at] = list[at - 1];
         at--;
     }
-    list[at] = (struct cairn_ledger_exchanges){entry->opened_wall_ns, count};
+    list[at] = (struct cairn_ledger_exchanges){wall_ns, count};
     if (ledger->exchanges_count < CAIRN_LEDGER_EXCHANGES_MAX)
         ledger->exchanges_count++;
+}
+
+/* The budget of exchanges, and how commands ended, outlive the entry. */
+static void
+forget(struct cairn_ledger *ledger, const struct cairn_ledger_entry *entry)
+{
+    enum cairn_enforcement_result result = cairn_enforce_result(&entry->enforcement);
+
+    cairn_ledger_remember_exchanges(ledger, entry);
+    if (result != CAIRN_ENFORCED_RESULTS)
+        ledger->enforced_before[result]++;
+}
+
+static bool
+may_be_forgotten(const struct cairn_ledger_entry *entry)
+{
+    return entry->closed_wall_ns != 0 && entry->enforcement.state != CAIRN_ENFORCEMENT_RUNNING;
 }
 
 /* Room for a new entry; NULL where all are open. */
@@ -115,11 +132,11 @@ append(struct cairn_ledger *ledger, bool *touched)
     uint32_t oldest = 0;
 
     if (ledger->count == CAIRN_LEDGER_MAX) {
-        while (oldest < ledger->count && ledger->entries[oldest].closed_wall_ns == 0)
+        while (oldest < ledger->count && !may_be_forgotten(&ledger->entries[oldest]))
             oldest++;
         if (oldest == ledger->count)
             return NULL;
-        remember_exchanges(ledger, &ledger->entries[oldest]);
+        forget(ledger, &ledger->entries[oldest]);
         ledger->count--;
         memmove(&ledger->entries[oldest], &ledger->entries[oldest + 1],
                 (ledger->count - oldest) * sizeof *ledger->entries);
@@ -328,6 +345,34 @@ read_text(struct cairn_reader *reader, char *out, size_t out_bytes)
 }
 
 static void
+pack_enforcement(const struct cairn_enforcement *enforcement, struct cairn_writer *writer)
+{
+    cairn_write_u8(writer, (uint8_t)enforcement->state);
+    cairn_write_u32(writer, enforcement->node);
+    cairn_write_u64(writer, enforcement->incarnation);
+    cairn_write_u64(writer, enforcement->begun_wall_ns);
+    cairn_write_u64(writer, enforcement->ended_wall_ns);
+    cairn_write_u32(writer, enforcement->exchanges);
+    cairn_write_u32(writer, enforcement->value);
+}
+
+static void
+unpack_enforcement(struct cairn_reader *reader, struct cairn_enforcement *enforcement)
+{
+    uint8_t state = cairn_read_u8(reader);
+
+    if (state > CAIRN_ENFORCEMENT_EXITED)
+        reader->failed = true;
+    enforcement->state = (enum cairn_enforcement_state)state;
+    enforcement->node = cairn_read_u32(reader);
+    enforcement->incarnation = cairn_read_u64(reader);
+    enforcement->begun_wall_ns = cairn_read_u64(reader);
+    enforcement->ended_wall_ns = cairn_read_u64(reader);
+    enforcement->exchanges = cairn_read_u32(reader);
+    enforcement->value = cairn_read_u32(reader);
+}
+
+static void
 pack_entry(const struct cairn_ledger_entry *entry, struct cairn_writer *writer)
 {
     cairn_write_u64(writer, entry->number);
@@ -350,6 +395,7 @@ pack_entry(const struct cairn_ledger_entry *entry, struct cairn_writer *writer)
     cairn_write_u64(writer, entry->closed_wall_ns);
     cairn_write_string(writer, entry->evidence);
     cairn_write_string(writer, entry->closed_why);
+    pack_enforcement(&entry->enforcement, writer);
 }
 
 static void
@@ -380,6 +426,7 @@ unpack_entry(struct cairn_reader *reader, struct cairn_ledger_entry *entry)
     entry->closed_wall_ns = cairn_read_u64(reader);
     read_text(reader, entry->evidence, sizeof entry->evidence);
     read_text(reader, entry->closed_why, sizeof entry->closed_why);
+    unpack_enforcement(reader, &entry->enforcement);
     if (entry->evidence_kinds > CAIRN_EVIDENCE_ALL || entry->confidence > 1)
         reader->failed = true;
 }
@@ -397,6 +444,8 @@ cairn_ledger_pack(const struct cairn_ledger *ledger, struct cairn_writer *writer
         cairn_write_u64(writer, ledger->exchanges[i].wall_ns);
         cairn_write_u32(writer, ledger->exchanges[i].count);
     }
+    for (uint32_t i = 0; i < CAIRN_ENFORCED_RESULTS; i++)
+        cairn_write_u64(writer, ledger->enforced_before[i]);
 }
 
 cairn_err
@@ -428,6 +477,8 @@ cairn_ledger_unpack(const void *bytes, size_t bytes_len, struct cairn_ledger *ou
         ledger->exchanges[i].wall_ns = cairn_read_u64(&reader);
         ledger->exchanges[i].count = cairn_read_u32(&reader);
     }
+    for (uint32_t i = 0; i < CAIRN_ENFORCED_RESULTS; i++)
+        ledger->enforced_before[i] = cairn_read_u64(&reader);
     err = ledger->next_number == 0 ? CAIRN_CORRUPT : cairn_reader_done(&reader);
     if (!err)
         *out = *ledger;

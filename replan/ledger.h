@@ -6,6 +6,8 @@
  * back within a minute continues it. Each detector has a number (a run), so that what an earlier one said can be told from what
  * the present one confirms.
  *
+ * What the operator's command did about an entry is kept with it (replan/enforce.h).
+ *
  * A plain value of fixed size. Pure.
  */
 #ifndef CAIRN_REPLAN_LEDGER_H
@@ -38,6 +40,36 @@ enum {
     CAIRN_EVIDENCE_ALL = 31
 };
 
+/* How the operator's command for an entry fares. What stands further down is known better. */
+enum cairn_enforcement_state {
+    CAIRN_ENFORCEMENT_NONE,
+    CAIRN_ENFORCEMENT_RUNNING,     /* also where it has been decided on alone */
+    CAIRN_ENFORCEMENT_UNKNOWN,     /* its agent ended before it did */
+    CAIRN_ENFORCEMENT_NOT_STARTED, /* value: errno */
+    CAIRN_ENFORCEMENT_TIMEOUT,
+    CAIRN_ENFORCEMENT_SIGNALLED,   /* value: the signal */
+    CAIRN_ENFORCEMENT_EXITED       /* value: the exit status */
+};
+
+/* What that comes to. */
+enum cairn_enforcement_result {
+    CAIRN_ENFORCED_SUCCEEDED,
+    CAIRN_ENFORCED_FAILED,
+    CAIRN_ENFORCED_TIMEOUT,
+    CAIRN_ENFORCED_NOT_STARTED,
+    CAIRN_ENFORCED_UNKNOWN,
+    CAIRN_ENFORCED_RESULTS
+};
+
+struct cairn_enforcement {
+    enum cairn_enforcement_state state;
+    uint32_t node;        /* whose agent runs it, or has */
+    uint64_t incarnation; /* of that agent's start */
+    uint64_t begun_wall_ns, ended_wall_ns;
+    uint32_t exchanges; /* that it was decided on for: ranks or nodes, 1 or more */
+    uint32_t value;
+};
+
 struct cairn_ledger_entry {
     uint64_t number; /* from 1, never used again */
     uint64_t run;    /* of the detector that says it, or said it last */
@@ -56,6 +88,7 @@ struct cairn_ledger_entry {
     uint64_t closed_wall_ns; /* 0: it lasts */
     char evidence[CAIRN_EVIDENCE_BYTES];
     char closed_why[CAIRN_LEDGER_WHY_BYTES];
+    struct cairn_enforcement enforcement;
 };
 
 /* What entries that had to make room would have had exchanged. Beyond the bound two are one, at the later time. */
@@ -71,6 +104,7 @@ struct cairn_ledger {
     struct cairn_ledger_entry entries[CAIRN_LEDGER_MAX]; /* by number */
     uint32_t exchanges_count;
     struct cairn_ledger_exchanges exchanges[CAIRN_LEDGER_EXCHANGES_MAX]; /* in the order of time; the last 24 hours' are whole */
+    uint64_t enforced_before[CAIRN_ENFORCED_RESULTS]; /* of entries that are not kept any more */
 };
 
 enum cairn_ledger_change { CAIRN_LEDGER_OPENED, CAIRN_LEDGER_RETURNED, CAIRN_LEDGER_CLOSED };
@@ -98,8 +132,15 @@ uint32_t cairn_ledger_open_count(const struct cairn_ledger *ledger);
  * reason to look more closely at a price. */
 bool cairn_ledger_suspects(const struct cairn_ledger *ledger);
 
-/* What an entry would have exchanged: ranks, or nodes; 0 where that is no cure, or there is one kind of evidence alone. */
+/* What an entry would have exchanged: ranks, or nodes; 0 where that is no cure, or there is one kind of evidence alone. Where the
+ * command was run for it, what that was for. */
 uint32_t cairn_ledger_exchanges_of(const struct cairn_ledger_entry *entry);
+
+/* True where an entry's exchange is proposed: it would have one, and it is within the day's. */
+bool cairn_ledger_proposes(const struct cairn_ledger *ledger, const struct cairn_ledger_entry *entry, uint32_t exchanges_per_day);
+
+/* Counts what an entry had exchanged, that is about to be forgotten. */
+void cairn_ledger_remember_exchanges(struct cairn_ledger *ledger, const struct cairn_ledger_entry *entry);
 
 /* One sentence: who, what, how much, since when. */
 void cairn_ledger_describe(const struct cairn_ledger_entry *entry, char *out, size_t out_bytes);

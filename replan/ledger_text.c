@@ -116,6 +116,8 @@ kinds_of_evidence(const struct cairn_ledger_entry *entry)
 uint32_t
 cairn_ledger_exchanges_of(const struct cairn_ledger_entry *entry)
 {
+    if (entry->enforcement.state != CAIRN_ENFORCEMENT_NONE)
+        return entry->enforcement.exchanges;
     if (kinds_of_evidence(entry) < 2)
         return 0;
     switch (entry->kind) {
@@ -151,13 +153,19 @@ exchanges_until(const struct cairn_ledger *ledger, const struct cairn_ledger_ent
     return total;
 }
 
+bool
+cairn_ledger_proposes(const struct cairn_ledger *ledger, const struct cairn_ledger_entry *entry, uint32_t exchanges_per_day)
+{
+    return cairn_ledger_exchanges_of(entry) > 0 && exchanges_until(ledger, entry) <= exchanges_per_day;
+}
+
 void
 cairn_ledger_advise(const struct cairn_ledger *ledger, const struct cairn_ledger_entry *entry, uint32_t exchanges_per_day,
                     char *out, size_t out_bytes)
 {
     struct text text = {out, out_bytes, 0};
     bool sure = cairn_ledger_exchanges_of(entry) > 0;
-    bool proposed = sure && exchanges_until(ledger, entry) <= exchanges_per_day;
+    bool proposed = cairn_ledger_proposes(ledger, entry, exchanges_per_day);
 
     switch (entry->kind) {
     case CAIRN_SLOW_COMPUTE:

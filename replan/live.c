@@ -346,6 +346,12 @@ cairn_live_wants_announcements(struct cairn_live *live)
     return wants;
 }
 
+uint32_t
+cairn_live_node_of(const struct cairn_live *live, uint32_t rank)
+{
+    return rank < live->world && live->ranks[rank].known ? live->ranks[rank].node : UINT32_MAX;
+}
+
 void
 cairn_live_look(const struct cairn_live *live, uint64_t now_ns, struct cairn_live_view *out)
 {

@@ -53,6 +53,9 @@ CAIRN_MUST_CHECK cairn_err cairn_live_check(struct cairn_live *live, uint64_t no
 /* True once after a job of another size was taken up: what its ranks take part in was said before, and must be said again. */
 bool cairn_live_wants_announcements(struct cairn_live *live);
 
+/* The node whose agent reports of a rank; UINT32_MAX: none has. */
+uint32_t cairn_live_node_of(const struct cairn_live *live, uint32_t rank);
+
 void cairn_live_look(const struct cairn_live *live, uint64_t now_ns, struct cairn_live_view *out);
 
 #endif

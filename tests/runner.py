@@ -35,7 +35,7 @@ ORDER = ["style", "unit", "fault", "gpu", "fuzz", "asan", "tsan", "sim", "cluste
 # Programs with threads, run under ThreadSanitizer.
 THREADED = ["base/test_loop", "base/test_worker", "base/test_ring", "snapshot/test_capture",
             "snapshot/test_spill", "client/test_client", "client/test_trouble", "client/test_device", "client/test_fence", "client/test_restore",
-            "agent/test_timing", "nccl/test_plugin", "tools/test_conversion"]
+            "agent/test_timing", "agent/test_enforcing", "nccl/test_plugin", "tools/test_conversion"]
 # Of cluster, where each program starts several processes of its own with short deadlines.
 CLUSTER_JOBS_MAX = 2
 # Of interop, whose programs wait for each other's starts half of the time.

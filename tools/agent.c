@@ -1,6 +1,7 @@
 /* tools/agent.c - `cairn agent`: runs this node's agent; and the hidden `cairn keeper`, which an
  * agent starts for itself. */
 #include "agent/agent.h"
+#include "agent/command.h"
 #include "agent/keeper.h"
 #include "agent/problem_file.h"
 #include "base/log.h"
@@ -74,6 +75,8 @@ cairn_verb_agent(int argc, char **argv)
     }
     err = cairn_problem_file_load(&config, &adviser, error, sizeof error); /* a wrong one is said before anything begins */
     cairn_adviser_destroy(adviser);
+    if (!err && config.verdict_policy == CAIRN_CONFIG_ENFORCE)
+        err = cairn_command_check(&config, error, sizeof error);
     if (err) {
         fprintf(stderr, "cairn agent: %s\n", error);
         cairn_config_fini(&config);

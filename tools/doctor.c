@@ -7,7 +7,8 @@
  */
 #include "tools/doctor.h"
 
-#include "agent/config.h"
+#include "agent/command.h"
+#include "agent/problem_file.h"
 #include "agent/sizes.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -228,6 +229,32 @@ check_network(struct doctor *doctor, const struct cairn_config *config, bool age
     cairn_transport_close(transport);
 }
 
+/* What an agent looks at beside the configuration before it starts: a file that is wrong stops it. */
+static void
+check_files(struct doctor *doctor, const struct cairn_config *config)
+{
+    struct cairn_adviser *adviser = NULL;
+    char error[CAIRN_CONFIG_ERROR_BYTES];
+
+    if (cairn_problem_file_load(config, &adviser, error, sizeof error) != CAIRN_OK)
+        doctor_find(doctor, DOCTOR_CRITICAL, "problem", "mend the file, or leave `problem` out", "%s", error);
+    else if (adviser)
+        doctor_find(doctor, DOCTOR_OK, "problem", NULL, "%s can be planned for: %u devices%s", config->problem,
+                    cairn_adviser_device_count(adviser),
+                    config->verdict_policy == CAIRN_CONFIG_OBSERVE ? "; with verdict_policy observe nothing is" : "");
+    cairn_adviser_destroy(adviser);
+    if (config->enforce_command.count == 0)
+        return;
+    if (cairn_command_check(config, error, sizeof error) != CAIRN_OK)
+        doctor_find(doctor, config->verdict_policy == CAIRN_CONFIG_ENFORCE ? DOCTOR_CRITICAL : DOCTOR_WARN, "command",
+                    "put the program there, executable for the agent's user", "%s", error);
+    else if (config->verdict_policy != CAIRN_CONFIG_ENFORCE)
+        doctor_find(doctor, DOCTOR_WARN, "command", "set verdict_policy to enforce, or leave `enforce_command` out",
+                    "enforce_command %s is never run: verdict_policy is not enforce", config->enforce_command.text);
+    else
+        doctor_find(doctor, DOCTOR_OK, "command", NULL, "enforce_command %s can be executed", config->enforce_command.text);
+}
+
 static bool
 check_agent(struct doctor *doctor, const char *socket_path)
 {
@@ -321,7 +348,7 @@ print_table(const struct doctor *doctor)
 
 static const char about[] = "Looks at this node before a job does: memory against what the "
                             "configuration reserves, limits, kernel,\n"
-                            "network, key, directories, accelerator driver, coding speed, clock. "
+                            "network, key, directories, problem, command, accelerator driver, coding speed, clock. "
                             "Exit code 0: fine; 2: warnings; 3: an\n"
                             "agent would not start, or not protect.";
 
@@ -362,6 +389,7 @@ cairn_verb_doctor(int argc, char **argv)
         if (path) {
             check_directory(&doctor, "dir", config.dir, false);
             check_directory(&doctor, "spill_dir", config.spill_dir, true);
+            check_files(&doctor, &config);
         }
         doctor.pinning =
             strncmp(config.provider, "efa", 3) == 0 || strncmp(config.provider, "verbs", 5) == 0;

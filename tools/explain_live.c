@@ -105,6 +105,19 @@ say_evidence(struct story *story)
     add_line(story, "Evidence (%s): %s.", kinds, text_of(story, "evidence", evidence));
 }
 
+/* What the operator's command did, where it was run for this verdict. */
+static void
+say_command(struct story *story)
+{
+    uint64_t begun_ns = number_of(story, "enforcement.begun_wall_ns", 0);
+    char what[TEXT_BYTES], shown[CAIRN_SHOWN_BYTES];
+
+    if (!cairn_tree_find(story->tree, story->verdict, "enforcement.what"))
+        return;
+    add_line(story, "The exchange was proposed, and %s ago the operator's command was started for it: %s.", ago(story, begun_ns, shown),
+             text_of(story, "enforcement.what", what));
+}
+
 static void
 tell(struct story *story)
 {
@@ -123,6 +136,7 @@ tell(struct story *story)
     add_line(story, "%s.", what);
     say_when(story);
     say_evidence(story);
+    say_command(story);
     if (cairn_tree_find(story->tree, story->verdict, "advice"))
         add_line(story, "What to do: %s.", text_of(story, "advice", advice));
     else if (story->closed_ns > 0)
@@ -146,7 +160,7 @@ say_plan(struct story *story)
              cairn_tree_text(story->tree, NULL, "replan.advice.what", what, sizeof what),
              cairn_tree_u64(story->tree, NULL, "replan.node", 0),
              strcmp(cairn_tree_text(story->tree, NULL, "detection.policy", policy, sizeof policy), "enforce") == 0
-                 ? " Nothing is enforced yet: do it yourself."
+                 ? " enforce_command is not run for plans: do it yourself."
                  : "");
 }
 

@@ -164,6 +164,7 @@ static void
 put_detection(const struct page *page)
 {
     static const char *const kinds[] = {"slow_compute", "slow_node", "slow_link", "hang_compute", "hang_link", "crash", "structural"};
+    static const char *const results[] = {"succeeded", "failed", "timeout", "not_started", "unknown"};
     const struct cairn_tree_value *list = cairn_tree_find(page->status, NULL, "detection.verdicts"), *item = NULL;
     char kind[24];
 
@@ -183,6 +184,16 @@ put_detection(const struct page *page)
     put(page, "cairn_timing_records_total", NULL, NULL, number_at(page, "detection.records"));
     begin(page, "cairn_timing_records_lost_total", "counter", "Timing records lost in full rings, or beyond what is kept apart.");
     put(page, "cairn_timing_records_lost_total", NULL, NULL, number_at(page, "detection.records_lost"));
+    begin(page, "cairn_timing_reports_dropped_total", "counter",
+          "Parcels of reports of ranks that the analysis had no room for, since the agents' start.");
+    put(page, "cairn_timing_reports_dropped_total", NULL, NULL, number_at(page, "detection.reports_dropped"));
+    begin(page, "cairn_enforcements_total", "counter", "How the operator's command ended that verdict_policy enforce runs.");
+    for (size_t i = 0; i < sizeof results / sizeof *results; i++) {
+        char path[64];
+
+        snprintf(path, sizeof path, "detection.enforcements.%s", results[i]);
+        put(page, "cairn_enforcements_total", "result", results[i], number_at(page, path));
+    }
 }
 
 /* What is advised about the plan that runs. */

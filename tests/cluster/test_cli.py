@@ -153,6 +153,34 @@ class Start(unittest.TestCase):
                     self.assertEqual(code, CONFIG, err)
                     self.assertIn(place, err)
                     self.assertIn(why, err)
+                self.found_by_doctor(path, "problem", why)
+
+    def found_by_doctor(self, path, code, why, level="CRITICAL"):
+        _, answer, err = cairn("doctor", "--config", path)
+        found, = [each for each in answer["findings"] if each["code"] == code]
+        self.assertEqual(found["level"], level, err)
+        self.assertIn(why, found["what"])
+
+    def test_wrong_commands(self):
+        with Cluster(1, parity=0) as cluster:
+            path, command = cluster.path("node0.yaml"), cluster.path("drain")
+            self.rewrite(cluster, lambda text: text.replace("nodes:\n", f"verdict_policy: enforce\nenforce_command: [{command}, -v]\nnodes:\n"))
+            with open(path) as file:
+                place = f"{path}:{file.read().splitlines().index(f'enforce_command: [{command}, -v]') + 1}: enforce_command {command}: "
+            for why in ("No such file", "may not execute it"):
+                for words in ((), ("--check",)):
+                    code, _, err = run("agent", "--config", path, *words)
+                    self.assertEqual(code, CONFIG, err)
+                    self.assertIn(place + ("the agent's user " if why[0] == "m" else "") + why, err)
+                self.found_by_doctor(path, "command", why)
+                with open(command, "w") as file:
+                    file.write("#!/bin/sh\n")
+            os.chmod(command, 0o700)
+            self.assertEqual(run("agent", "--config", path, "--check")[0], OK)
+            self.found_by_doctor(path, "command", "can be executed", "OK")
+            self.rewrite(cluster, lambda text: text.replace("verdict_policy: enforce", "verdict_policy: advise"))
+            self.assertEqual(run("agent", "--config", path, "--check")[0], OK)
+            self.found_by_doctor(path, "command", "is never run", "WARN")
 
     @unittest.skipIf(os.geteuid() == 0, "root reads everything")
     def test_unreadable_configuration(self):

@@ -8,7 +8,7 @@ import tempfile
 import time
 import unittest
 
-from harness import CAIRN, CRITICAL, OK, PATIENCE, USAGE, WARN, Cluster, build, cairn, say, wait_for
+from harness import CAIRN, CRITICAL, OK, PATIENCE, USAGE, WARN, Cluster, build, cairn, say, text_of, wait_for
 
 NODES = 4
 STEP_US = 40000
@@ -89,15 +89,45 @@ class Detection(unittest.TestCase):
         self.assertIn("plan       advice: give slow pipelines fewer micro-batches: steps of ", self.shown(cluster))
         self.assertIn('cairn_replan_advised{job="cluster",action="microbatches"} 1\n', self.shown(cluster, "-o", "metrics"))
         self.assertIn("replan: advice: give slow pipelines fewer micro-batches", cluster.log(0))
-        self.assertIn("; nothing is enforced yet, do it yourself", cluster.log(0))
-        self.explained(cluster, number, "give slow pipelines fewer micro-batches", "Nothing is enforced yet: do it yourself.")
+        self.assertIn("; enforce_command is not run for plans: do it yourself", cluster.log(0))
+        self.explained(cluster, number, "give slow pipelines fewer micro-batches", "enforce_command is not run for plans: do it yourself.")
         code, plan, talk = cairn("plan", "--problem", os.path.join(cluster.state(0), "replan.json"))
         self.assertEqual(code, OK, talk)
         self.assertAlmostEqual(plan["current_ms"] / advice["current_ms"], 1, 6)  # it has the rates that the advice is for
 
+    def command_file(self, then="echo drained"):
+        """A command of the operator's, and the file that it adds a line to whenever it is run."""
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        command, runs = os.path.join(folder.name, "drain"), os.path.join(folder.name, "runs")
+        with open(command, "w") as file:
+            file.write(f'#!/bin/sh\nprintf "%s ranks %s nodes %s %s\\n" "$1 $CAIRN_VERDICT" "$CAIRN_RANKS" "$CAIRN_NODES" "$(cat)" >>{runs}\n'
+                       f"{then}\n")
+        os.chmod(command, 0o700)
+        return command, runs
+
+    def enforced(self, cluster, verdict, runs):
+        """The operator's command was run, once, and any node says how it ended. (On a busy machine other ranks may have their own.)"""
+        number = verdict["verdict"]
+
+        def ended():
+            return [each for each in self.seen(cluster, 3).get("verdicts", [])
+                    if each["verdict"] == number and (each["enforcement"] or {}).get("result") == "succeeded"]
+        self.assertEqual(wait_for("another agent tells how it ended", ended)[0]["enforcement"]["node"], 0)
+        with open(runs) as file:
+            lines = [line for line in file if line.startswith(f"drain {number} ")]
+        self.assertEqual(len(lines), 1, lines)
+        ranks, given = lines[0].split(" ranks ", 1)[1].split(" {", 1)
+        self.assertEqual(ranks, "2 nodes 2")
+        self.assertEqual([json.loads("{" + given)[key] for key in ("verdict", "kind", "ranks")], [number, "slow_compute", [2]])
+        self.assertIn(f"enforce: verdict={number} says: drained", cluster.log(0))
+        self.assertRegex(self.shown(cluster, "-o", "metrics"), r'cairn_enforcements_total{job="cluster",result="succeeded"} [1-9]')
+        self.explained(cluster, number, "the operator's command was started for it: enforce_command succeeded on node 0.")
+
     def test_slow_rank(self):
-        cluster = self.job(f"verdict_policy: enforce\nproblem: {self.problem_file()}")
-        self.assertIn("verdict_policy is enforce, but nothing is enforced yet", cluster.log(0))
+        command, runs = self.command_file()
+        cluster = self.job(f"verdict_policy: enforce\nexchanges_per_day: 100000\nenforce_command: [{command}, drain]\n"
+                           f"problem: {self.problem_file()}")
         rank = cluster.trainers[2]
         at_step = rank.step()
         rank.process.send_signal(signal.SIGUSR1)
@@ -119,6 +149,7 @@ class Detection(unittest.TestCase):
         self.assertIn(f"detect: verdict={verdict['verdict']} opened: rank 2", cluster.log(0))
         self.explained(cluster, verdict["verdict"], "rank 2 computes", "It lasts, and 3 ranks wait for it.",
                        "Evidence (computation, waiting): ", "What to do: look for other load")
+        self.enforced(cluster, verdict, runs)
         self.advised(cluster, verdict["verdict"])
         rank.process.send_signal(signal.SIGUSR2)
         self.well_again(cluster)
@@ -130,6 +161,23 @@ class Detection(unittest.TestCase):
         closed = self.seen(cluster)["verdicts"]
         self.assertIn((verdict["verdict"], False), [(each["verdict"], each["open"]) for each in closed])
         self.assertIn(f"detect: verdict={verdict['verdict']} closed", cluster.log(0))
+
+    def test_advice_is_kept(self):
+        """The agent that gave it dies, and says it again when it is back, while the job stands."""
+        cluster = self.job(f"verdict_policy: advise\nproblem: {self.problem_file()}")
+        cluster.trainers[2].process.send_signal(signal.SIGUSR1)
+        wait_for("advice about the plan", lambda: self.advice(cluster), 20)
+        for trainer in cluster.trainers:
+            os.kill(trainer.process.pid, signal.SIGSTOP)
+        try:
+            given = wait_for("it stands", lambda: self.advice(cluster))["given_wall_ns"]
+            cluster.kill_agent(0)
+            cluster.start(0)
+            again = wait_for("it is given again", lambda: self.seen(cluster).get("analyst") == 0 and self.advice(cluster, 0))
+            self.assertEqual(again["given_wall_ns"], given)
+        finally:
+            for trainer in cluster.trainers:
+                os.kill(trainer.process.pid, signal.SIGCONT)
 
     def test_stopped_rank(self):
         cluster = self.job()
@@ -151,6 +199,31 @@ class Detection(unittest.TestCase):
         self.well_again(cluster)
         begun = cluster.trainers[1].step()
         wait_for("training goes on", lambda: cluster.trainers[1].step() > begun + 5)
+
+    def test_a_command_whose_agent_dies(self):
+        """The next analyst has been told that it runs, says that nobody knows what came of it, and does not run it again."""
+        command, runs = self.command_file(then="echo $$ >$0.pid; exec sleep 1000")
+        cluster = self.job(f"verdict_policy: enforce\nenforce_command: [{command}, drain]")
+        stopped = cluster.trainers[2].process.pid
+        os.kill(stopped, signal.SIGSTOP)
+
+        def enforced(node, result):
+            return [each for each in self.seen(cluster, node).get("verdicts", [])
+                    if each["ranks"] == [2] and (each["enforcement"] or {}).get("result") == result]
+        number = wait_for("another agent knows that it runs", lambda: enforced(3, "running"), 30)[0]["verdict"]
+        pid = int(wait_for("it runs", lambda: text_of(command + ".pid").strip()))
+        cluster.kill_agent(0)
+        try:
+            wait_for("another agent analyses, and does not know", lambda: enforced(3, "unknown"))
+            self.assertEqual(enforced(3, "unknown")[0]["verdict"], number)
+            wait_for("it has said it itself", lambda: self.seen(cluster, 1).get("analyst") == 1 and enforced(1, "unknown"))
+            self.explained(cluster, number, "unknown: the agent of node 0 ended before it said what came of it; it is not run again")
+            cluster.start(0)
+            wait_for("it has learned it", lambda: enforced(0, "unknown"))
+            self.assertEqual([line.split()[1] for line in text_of(runs).splitlines()].count(str(number)), 1)
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            os.kill(stopped, signal.SIGCONT)
 
     def test_short_pause(self):
         """Five seconds are no hang, and leave no verdict."""

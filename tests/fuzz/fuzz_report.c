@@ -3,6 +3,7 @@
  * to the same bytes; and an analysis takes whatever was not refused.
  */
 #include "base/assert.h"
+#include "replan/enforce.h"
 #include "replan/live.h"
 
 #include <stdlib.h>
@@ -11,6 +12,26 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { WORLD_MAX = 64 };
+
+/* Whatever a peer says of commands, of each entry one is run once, and none beside another. */
+static void
+try_commands(struct cairn_ledger *ledger)
+{
+    static struct cairn_ledger older;
+    const struct cairn_enforcer by = {.node = 1, .incarnation = 1};
+    uint64_t before = 0, number;
+
+    older = *ledger;
+    (void)cairn_enforce_settle(ledger, &by, NULL, 0, 1);
+    for (uint32_t i = 0; i <= CAIRN_LEDGER_MAX && (number = cairn_enforce_next(ledger, &by, 4, 2)) != 0; i++) {
+        CAIRN_ASSERT(number > before && cairn_enforce_next(ledger, &by, UINT32_MAX, 2) == 0);
+        CAIRN_ASSERT(cairn_enforce_end(ledger, &by, number, CAIRN_ENFORCEMENT_EXITED, 0, 3));
+        before = number;
+    }
+    (void)cairn_enforce_keep(ledger, &older);
+    CAIRN_ASSERT(!cairn_enforce_keep(ledger, &older));
+    (void)cairn_enforce_keep_budget(ledger, &older);
+}
 
 static void
 try_ledger(const uint8_t *data, size_t size)
@@ -30,7 +51,10 @@ try_ledger(const uint8_t *data, size_t size)
         cairn_ledger_describe(&ledger.entries[i], text, sizeof text);
         cairn_ledger_advise(&ledger, &ledger.entries[i], 2, text, sizeof text);
         CAIRN_ASSERT(memchr(text, '\0', sizeof text) != NULL);
+        cairn_enforce_describe(&ledger.entries[i].enforcement, text, CAIRN_ENFORCE_TEXT_BYTES);
+        CAIRN_ASSERT(memchr(text, '\0', CAIRN_ENFORCE_TEXT_BYTES) != NULL);
     }
+    try_commands(&ledger);
 }
 
 static void

@@ -123,6 +123,7 @@ every_option_is_taken(void **state)
                            "workers: 8\n"
                            "verdict_policy: advise\n"
                            "exchanges_per_day: 7\n"
+                           "enforce_command: [/usr/local/sbin/drain]\n"
                            "log_level: debug\n",
                            &config),
                      CAIRN_OK);
@@ -157,6 +158,7 @@ every_option_is_taken(void **state)
     assert_int_equal(config.workers, 8);
     assert_int_equal(config.verdict_policy, CAIRN_CONFIG_ADVISE);
     assert_int_equal(config.exchanges_per_day, 7);
+    assert_string_equal(config.enforce_command.text, "/usr/local/sbin/drain");
     assert_int_equal(config.log_level, CAIRN_LOG_DEBUG);
     assert_string_equal(config.source, "a.yaml");
     assert_int_equal(cairn_config_line(&config, "parity"), 15);
@@ -236,12 +238,47 @@ only_policies_are_policies(void **state)
     struct cairn_config config;
 
     (void)state;
-    assert_int_equal(parse("verdict_policy: enforce\nproblem: /etc/cairn/problem.json\n", &config), CAIRN_OK);
-    assert_int_equal(config.verdict_policy, CAIRN_CONFIG_ENFORCE);
+    assert_int_equal(parse("verdict_policy: advise\nproblem: /etc/cairn/problem.json\n", &config), CAIRN_OK);
+    assert_int_equal(config.verdict_policy, CAIRN_CONFIG_ADVISE);
     assert_string_equal(config.problem, "/etc/cairn/problem.json");
+    assert_int_equal(config.enforce_command.count, 0);
     cairn_config_fini(&config);
     refused_with("verdict_policy: off\n", "must be one of observe, advise, enforce");
     refused_with("problem: problem.json\n", "must be empty or an absolute path");
+}
+
+/* To enforce there must be a command: a list of texts, of which the first can be found without a shell. */
+static void
+a_command_is_a_list(void **state)
+{
+    static const char text[] = "/usr/bin/env\0\0drain node";
+    struct cairn_config config;
+    char list[3 * CAIRN_CONFIG_COMMAND_BYTES_MAX];
+    size_t used;
+
+    (void)state;
+    assert_int_equal(parse("job: a\nverdict_policy: enforce\nenforce_command: [/usr/bin/env, \"\", drain node]\n", &config), CAIRN_OK);
+    assert_int_equal(config.verdict_policy, CAIRN_CONFIG_ENFORCE);
+    assert_int_equal(config.enforce_command.count, 3);
+    assert_memory_equal(config.enforce_command.text, text, sizeof text);
+    assert_int_equal(cairn_config_line(&config, "enforce_command"), 3);
+    cairn_config_fini(&config);
+    assert_int_equal(parse("enforce_command:\n- /bin/true\n", &config), CAIRN_OK); /* for a policy of another day */
+    cairn_config_fini(&config);
+    refused_with("job: a\nverdict_policy: enforce\n", "a.yaml:2: verdict_policy is enforce, but there is nothing to run: set enforce_command");
+    refused_with("\nenforce_command: /bin/true\n", "a.yaml:2: enforce_command must be a list of at most 32 texts");
+    refused_with("enforce_command: []\nverdict_policy: enforce\n", "a.yaml:2: verdict_policy is enforce, but there is nothing to run");
+    refused_with("enforce_command:\n", "a.yaml:1: enforce_command must be a list");
+    refused_with("enforce_command:\n  - /bin/true\n  - [a]\n", "a.yaml:3: an entry of enforce_command is no text");
+    refused_with("enforce_command:\n  - drain\n", "a.yaml:2: enforce_command begins with \"drain\", which is no absolute path");
+    used = (size_t)snprintf(list, sizeof list, "enforce_command: [");
+    for (int i = 0; i < CAIRN_CONFIG_ARGUMENTS_MAX; i++)
+        used += (size_t)snprintf(list + used, sizeof list - used, "/%063d%s", i, i + 1 < CAIRN_CONFIG_ARGUMENTS_MAX ? ", " : "]\n");
+    refused_with(list, "enforce_command is longer than 2048 bytes"); /* 32 times 65 */
+    used = (size_t)snprintf(list, sizeof list, "enforce_command: [");
+    for (int i = 0; i <= CAIRN_CONFIG_ARGUMENTS_MAX; i++)
+        used += (size_t)snprintf(list + used, sizeof list - used, "/a%s", i < CAIRN_CONFIG_ARGUMENTS_MAX ? ", " : "]\n");
+    refused_with(list, "must be a list of at most 32 texts");
 }
 
 /* For every number in the table: both bounds are taken by its setter, one beyond is not. */
@@ -618,6 +655,7 @@ main(void)
         cmocka_unit_test(numbers_are_plain_decimals_within_bounds),
         cmocka_unit_test(every_bound_of_the_table_holds),
         cmocka_unit_test(only_policies_are_policies),
+        cmocka_unit_test(a_command_is_a_list),
         cmocka_unit_test(texts_that_are_not_our_yaml_are_refused),
         cmocka_unit_test(options_must_agree_with_each_other),
         cmocka_unit_test(addresses_are_host_and_port),

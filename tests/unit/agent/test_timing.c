@@ -1,54 +1,9 @@
 /* tests/unit/agent/test_timing.c - rings of timing records handed to a real agent: good ones are read, others cost nothing. */
-#include "tests/unit/agent/one_agent.h"
+#include "tests/unit/agent/rings.h"
 
-#include "base/ring.h"
-#include "cairn/timing.h"
 #include "replan/topology.h"
 
-#include <sys/mman.h>
-
-enum { RECORDS = 256, STEPS = 60 };
-
-/* ---- rings ---- */
-
-struct ring_file {
-    int fd;
-    void *memory;
-    size_t bytes;
-    struct cairn_ring ring;
-};
-
-static int
-make_file(size_t bytes, int seals)
-{
-    int fd = memfd_create("cairn-timing", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-
-    assert_true(fd >= 0);
-    assert_int_equal(ftruncate(fd, (off_t)bytes), 0);
-    if (seals)
-        assert_int_equal(fcntl(fd, F_ADD_SEALS, seals), 0);
-    return fd;
-}
-
-static struct ring_file
-make_ring(void)
-{
-    struct ring_file file = {.bytes = cairn_ring_bytes(RECORDS)};
-
-    file.fd = make_file(file.bytes, F_SEAL_SHRINK | F_SEAL_GROW);
-    file.memory = mmap(NULL, file.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.fd, 0);
-    assert_ptr_not_equal(file.memory, MAP_FAILED);
-    assert_int_equal(cairn_ring_format(file.memory, file.bytes, RECORDS), CAIRN_OK);
-    assert_int_equal(cairn_ring_open(file.memory, file.bytes, &file.ring), CAIRN_OK);
-    return file;
-}
-
-static void
-end_ring(struct ring_file *file)
-{
-    munmap(file->memory, file->bytes);
-    close(file->fd);
-}
+enum { STEPS = 60 };
 
 static void
 write_steps(struct ring_file *file, uint32_t rank)
@@ -63,54 +18,6 @@ write_steps(struct ring_file *file, uint32_t rank)
 
             assert_true(cairn_ring_write(&file->ring, &record));
         }
-}
-
-static void
-hand_over(struct trainer *trainer, int fd)
-{
-    struct cairn_session_timing timing = {.index = 0};
-
-    assert_int_equal(cairn_session_put_timing(&trainer->writer, &timing, fd), CAIRN_OK);
-    assert_int_equal(cairn_session_writer_send(&trainer->writer, trainer->fd), CAIRN_OK);
-}
-
-/* ---- the status ---- */
-
-static void
-ask_status(const struct node *node, char *text, size_t text_bytes)
-{
-    static const char question[] = "{\"verb\":\"status\"}";
-    struct cairn_session_hello hello = {.protocol = CAIRN_SESSION_PROTOCOL, .role = CAIRN_ROLE_OPERATOR};
-    struct cairn_session_operator request = {.text = question, .text_bytes = sizeof question - 1};
-    struct cairn_session_operator_reply reply = {0};
-    struct trainer operator;
-    size_t used = 0;
-
-    greet(node, &operator, &hello);
-    expect(&operator, CAIRN_SESSION_WELCOME);
-    assert_int_equal(cairn_session_put_operator(&operator.writer, &request), CAIRN_OK);
-    while (!reply.final) {
-        expect(&operator, CAIRN_SESSION_OPERATOR_REPLY);
-        assert_int_equal(cairn_session_take_operator_reply(&operator.frame, &reply), CAIRN_OK);
-        assert_true(reply.text_bytes < text_bytes - used);
-        memcpy(text + used, reply.text, reply.text_bytes);
-        used += reply.text_bytes;
-    }
-    text[used] = '\0';
-    hang_up(&operator);
-}
-
-static void
-await_status(const struct node *node, const char *part)
-{
-    static char text[1 << 16];
-
-    for (uint64_t end = now_ms() + TIMEOUT_MS; now_ms() < end; usleep(20000)) {
-        ask_status(node, text, sizeof text);
-        if (strstr(text, part))
-            return;
-    }
-    fail_msg("the status never says: %s\n%s", part, text);
 }
 
 /* ---- tests ---- */

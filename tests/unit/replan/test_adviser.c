@@ -202,6 +202,84 @@ test_not_followed(void **state)
     cairn_adviser_destroy(adviser);
 }
 
+/* What stands has the figures of the rates that are, before it is due once more; what gains nothing at them stands no more. */
+static void
+test_rates_that_change(void **state)
+{
+    struct cairn_adviser *adviser = begin();
+    struct cairn_offers offers = {.current_ms = 320}, later = {.current_ms = 400}, last = {.current_ms = 400};
+    struct cairn_problem problem;
+    struct cairn_advice advice;
+    uint64_t number;
+
+    (void)state;
+    for (int i = 0; i < CAIRN_REPLAN_COUNT; i++)
+        offers.offers[i] = later.offers[i] = last.offers[i] = (struct cairn_offer){INFINITY, INFINITY};
+    offers.offers[CAIRN_REPLAN_LAYERS] = (struct cairn_offer){220, 1000};
+    later.offers[CAIRN_REPLAN_LAYERS] = (struct cairn_offer){300, 2000};
+    last.offers[CAIRN_REPLAN_GROUPS] = (struct cairn_offer){300, 1e9};
+    (void)rounds(adviser, 2, ROUNDS, 1, &advice);
+    assert_true(cairn_adviser_wants(adviser, &number, &problem));
+    free(problem.devices);
+    cairn_adviser_offered(adviser, number, &offers);
+    assert_int_equal(rounds(adviser, 2, 100, 1, &advice), CAIRN_ADVICE_GIVEN);
+    assert_true(fabs(advice.current_ms - 320) < 1e-9 && advice.payback_steps == 10);
+    (void)rounds(adviser, 3, ROUNDS, 1, &advice);
+    assert_true(cairn_adviser_wants(adviser, &number, &problem));
+    free(problem.devices);
+    cairn_adviser_offered(adviser, number, &later);
+    assert_int_equal(rounds(adviser, 3, 1, 1, &advice), CAIRN_ADVICE_SAME);
+    assert_int_equal(advice.action, CAIRN_REPLAN_LAYERS);
+    assert_true(fabs(advice.current_ms - 400) < 1e-9 && fabs(advice.step_ms - 300) < 1e-9 && fabs(advice.cost_ms - 2000) < 1e-9);
+    assert_int_equal(advice.payback_steps, 20);
+    assert_int_equal(rounds(adviser, 3, 200, 1, &advice), CAIRN_ADVICE_GIVEN); /* due once more, and said with these figures */
+    (void)rounds(adviser, 4, ROUNDS, 1, &advice);
+    assert_true(cairn_adviser_wants(adviser, &number, &problem));
+    free(problem.devices);
+    cairn_adviser_offered(adviser, number, &last);
+    assert_int_equal(rounds(adviser, 4, 1, 1, &advice), CAIRN_ADVICE_WITHDRAWN); /* other layers gain nothing, and groups are not due */
+    assert_int_equal(advice.action, CAIRN_REPLAN_NONE);
+    cairn_adviser_destroy(adviser);
+}
+
+/* What an earlier adviser said stands until rates have settled: then it ends, or has the figures of now. */
+static void
+test_resumed(void **state)
+{
+    const struct cairn_advice_kept kept = {7, 8, {CAIRN_REPLAN_MICROBATCHES, INFINITY, 190, 5, 3}};
+    struct cairn_advice_kept again = {.advice = {.action = CAIRN_REPLAN_NONE}};
+    uint8_t bytes[CAIRN_ADVICE_KEPT_BYTES];
+    struct cairn_writer writer;
+
+    (void)state;
+    cairn_writer_init(&writer, bytes, sizeof bytes);
+    cairn_advice_pack(&kept, &writer);
+    assert_int_equal(cairn_writer_done(&writer), CAIRN_OK);
+    for (size_t cut = 0; cut < writer.used_bytes; cut++)
+        assert_int_equal(cairn_advice_unpack(bytes, cut, &again), CAIRN_CORRUPT);
+    assert_int_equal(cairn_advice_unpack(bytes, writer.used_bytes, &again), CAIRN_OK);
+    assert_true(again.fingerprint == 7 && again.given_wall_ns == 8 && isinf(again.advice.current_ms) && again.advice.payback_steps == 3);
+    for (int slow = 0; slow < 2; slow++) {
+        struct cairn_adviser *adviser = begin(), *same = begin();
+        struct cairn_advice advice;
+
+        assert_true(cairn_adviser_fingerprint(adviser) != 0 && cairn_adviser_fingerprint(adviser) == cairn_adviser_fingerprint(same));
+        cairn_adviser_resume(adviser, &again.advice);
+        assert_int_equal(rounds(adviser, 1 + slow, ROUNDS, 1, &advice), CAIRN_ADVICE_SAME);
+        assert_int_equal(advice.action, CAIRN_REPLAN_MICROBATCHES);
+        assert_true(advice.step_ms <= 190);
+        if (slow) {
+            (void)answer(adviser, 2);
+            assert_int_equal(rounds(adviser, 2, 1, 0, &advice), CAIRN_ADVICE_SAME);
+            assert_true(fabs(advice.current_ms - 320) < 1e-9 && fabs(advice.step_ms - 200) < 1e-9);
+        } else {
+            assert_int_equal(rounds(adviser, 1, 1, 1, &advice), CAIRN_ADVICE_WITHDRAWN);
+        }
+        cairn_adviser_destroy(same);
+        cairn_adviser_destroy(adviser);
+    }
+}
+
 /* What was lost before all was normal again is over. */
 static void
 test_rest_between(void **state)
@@ -277,8 +355,8 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_life),     cmocka_unit_test(test_late_offers), cmocka_unit_test(test_noise),
-        cmocka_unit_test(test_verdicts), cmocka_unit_test(test_problems),    cmocka_unit_test(test_not_followed),
-        cmocka_unit_test(test_rest_between),
+        cmocka_unit_test(test_verdicts), cmocka_unit_test(test_problems),    cmocka_unit_test(test_not_followed), cmocka_unit_test(test_rates_that_change),
+        cmocka_unit_test(test_rest_between), cmocka_unit_test(test_resumed),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

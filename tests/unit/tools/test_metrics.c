@@ -43,7 +43,8 @@ test_a_status(void **state)
         "\"bytes\":{\"parameter\":4294967297,\"optimizer\":8,\"buffer\":0,\"opaque\":9},"
         "\"tensors\":{\"parameter\":4,\"optimizer\":12,\"buffer\":0,\"opaque\":1},"
         "\"uncovered\":[{\"kind\":\"optimizer\"},{\"kind\":\"optimizer\"},{\"kind\":\"buffer\"}],\"left_out\":7},"
-        "\"detection\":{\"ranks_seen\":3,\"records\":1000,\"records_lost\":2,\"verdicts\":["
+        "\"detection\":{\"ranks_seen\":3,\"records\":1000,\"records_lost\":2,\"reports_dropped\":5,"
+        "\"enforcements\":{\"succeeded\":2,\"failed\":0,\"timeout\":1,\"not_started\":0,\"unknown\":0},\"verdicts\":["
         "{\"kind\":\"slow_compute\",\"open\":true,\"ranks\":[2],\"rate\":1.75},"
         "{\"kind\":\"slow_compute\",\"open\":false,\"ranks\":[1],\"rate\":3},"
         "{\"kind\":\"slow_node\",\"open\":true,\"ranks\":[2,3],\"rate\":1.5},"
@@ -66,6 +67,10 @@ test_a_status(void **state)
     has(page, "cairn_straggling_rate{job=\"a \\\"job\\\"\",rank=\"3\"} 1.5\n");
     assert_null(strstr(page, "cairn_straggling_rate{job=\"a \\\"job\\\"\",rank=\"1\"}")); /* it is over */
     assert_null(strstr(page, "rank=\"2\"} 1.5\n")); /* a sample comes once */
+    has(page, "cairn_timing_reports_dropped_total{job=\"a \\\"job\\\"\"} 5\n");
+    has(page, "cairn_enforcements_total{job=\"a \\\"job\\\"\",result=\"succeeded\"} 2\n");
+    has(page, "cairn_enforcements_total{job=\"a \\\"job\\\"\",result=\"timeout\"} 1\n");
+    has(page, "cairn_enforcements_total{job=\"a \\\"job\\\"\",result=\"unknown\"} 0\n");
     has(page, "cairn_analysed_ranks{job=\"a \\\"job\\\"\"} 3\n");
     has(page, "cairn_ranks{job=\"a \\\"job\\\"\",state=\"refusing\"} 1\n");
     free(page);

@@ -678,6 +678,49 @@ verdicts_are_shown(void **state)
     assert_false(cairn_tree_bool(&tree, entry, "open", true));
     assert_int_equal(cairn_tree_u64(&tree, entry, "until_step", 0), 60);
     assert_null(cairn_tree_find(&tree, entry, "advice"));
+    assert_null(cairn_tree_find(&tree, entry, "enforcement"));
+    cairn_tree_fini(&tree);
+    free(text);
+}
+
+/* What became of the operator's command: with its verdict, in the check, and counted. */
+static void
+enforcement_is_shown(void **state)
+{
+    struct scene *scene = *state;
+    static struct cairn_ledger ledger;
+    const struct cairn_tree_value *list, *entry;
+    struct cairn_json_writer writer;
+    struct cairn_tree tree;
+    char *text, out[256];
+
+    judge(scene, &ledger);
+    look(scene);
+    scene->job.ledger = &ledger;
+    scene->config.verdict_policy = CAIRN_CONFIG_ENFORCE;
+    ledger.entries[0].enforcement = (struct cairn_enforcement){.state = CAIRN_ENFORCEMENT_EXITED, .value = 3, .node = 2, .exchanges = 1,
+                                                               .begun_wall_ns = 5, .ended_wall_ns = 6};
+    ledger.entries[2].enforcement = (struct cairn_enforcement){.state = CAIRN_ENFORCEMENT_RUNNING, .node = 2, .exchanges = 1};
+    ledger.enforced_before[CAIRN_ENFORCED_TIMEOUT] = 4;
+    scene->nodes[2].timing_dropped = 9;
+    operator_health_find(&scene->job, &scene->health);
+    assert_non_null(strstr(check_of(&scene->health, "slow-rank")->what, "; enforce_command failed on node 2 with exit status 3"));
+    assert_non_null(strstr(check_of(&scene->health, "rank-hangs")->what, "; enforce_command runs on node 2"));
+    cairn_json_writer_init(&writer);
+    operator_write_status(&writer, &scene->job, &scene->health, 0);
+    tree = parse(&writer, &text);
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "detection.reports_dropped", 0), 9);
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "detection.enforcements.timeout", 0), 4);
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "detection.enforcements.failed", 0), 1);
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "detection.enforcements.succeeded", 9), 0);
+    list = cairn_tree_find(&tree, NULL, "detection.verdicts");
+    entry = cairn_tree_next(&tree, list, NULL);
+    assert_string_equal(cairn_tree_text(&tree, entry, "enforcement.result", out, sizeof out), "failed");
+    assert_int_equal(cairn_tree_u64(&tree, entry, "enforcement.exit_status", 0), 3);
+    assert_int_equal(cairn_tree_u64(&tree, entry, "enforcement.ended_wall_ns", 0), 6);
+    entry = cairn_tree_next(&tree, list, cairn_tree_next(&tree, list, entry));
+    assert_string_equal(cairn_tree_text(&tree, entry, "enforcement.result", out, sizeof out), "running");
+    assert_null(cairn_tree_find(&tree, entry, "enforcement.ended_wall_ns"));
     cairn_tree_fini(&tree);
     free(text);
 }
@@ -852,6 +895,7 @@ main(void)
                                        SCENE(newer_views_are_read),
                                        SCENE(status_shows_coverage),
                                        SCENE(verdicts_are_shown),
+                                       SCENE(enforcement_is_shown),
                                        SCENE(advice_is_shown),
                                        SCENE(snapshots_are_listed_newest_first),
                                        cmocka_unit_test(restores_say_what_and_why),
