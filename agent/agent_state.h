@@ -352,6 +352,8 @@ const struct cairn_ledger *timing_ledger(const struct cairn_agent *agent);
 /* Reads the configuration's problem, if there is one; CAIRN_CONFIG, said, where it is wrong. */
 CAIRN_MUST_CHECK cairn_err replanning_open(struct cairn_agent *agent);
 void replanning_close(struct cairn_agent *agent);
+/* How long training stands still, beside moving state, when the plan changes or ranks are exchanged. */
+uint64_t replanning_standstill_ns(const struct cairn_agent *agent);
 /* What is advised, for operators. */
 void replanning_fill(const struct cairn_agent *agent, struct operator_node *out);
 

@@ -214,6 +214,7 @@ enforcing_turn(struct cairn_agent *agent)
     if (!state || agent->stopping)
         return;
     state->by.first_run = timing->first_run;
+    state->by.exchange_ns = replanning_standstill_ns(agent);
     if (cairn_enforce_settle(&timing->ledger, &state->by, timing->eligible, agent->config.node_count, wall_ns))
         timing_tell_changes(agent);
     number = state->is_running ? 0 : cairn_enforce_next(&timing->ledger, &state->by, agent->config.exchanges_per_day, wall_ns);

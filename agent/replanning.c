@@ -23,7 +23,13 @@
 
 enum { ROUND_MS = 500, PLAN_LIMIT_MS = 1000, PLAN_NICE = 10 };
 static const char advice_key[] = "advice";
-#define STANDSTILL_MS 10000.0 /* that a change of plan takes beside moving state, where no restore has been measured */
+static const uint64_t standstill_ns_min = 10 * CAIRN_NS_PER_S; /* also where no restore has been measured */
+
+uint64_t
+replanning_standstill_ns(const struct cairn_agent *agent)
+{
+    return agent->last_restore_ns > standstill_ns_min ? agent->last_restore_ns : standstill_ns_min;
+}
 
 /* Offers being made. Between submit and done it is the worker's. */
 struct offering {
@@ -130,7 +136,6 @@ static void
 make_offers(struct cairn_agent *agent)
 {
     struct replanning_state *state = agent->replanning;
-    double restore_ms = (double)agent->last_restore_ns / 1e6;
     struct offering *offering = calloc(1, sizeof *offering);
 
     if (!offering)
@@ -142,7 +147,7 @@ make_offers(struct cairn_agent *agent)
     offering->job = (struct cairn_job){.run = run_offering, .done = offering_done};
     offering->agent = agent;
     offering->clock = agent->clock;
-    offering->costs = (struct cairn_offer_costs){restore_ms > STANDSTILL_MS ? restore_ms : STANDSTILL_MS, INFINITY};
+    offering->costs = (struct cairn_offer_costs){(double)replanning_standstill_ns(agent) / 1e6, INFINITY};
     (void)snprintf(offering->path, sizeof offering->path, "%s/replan.json", agent->config.dir);
     if (cairn_workers_submit(state->worker, &offering->job) != CAIRN_OK) {
         cairn_adviser_offered(state->adviser, offering->number, NULL);

@@ -34,6 +34,17 @@ spent(const struct cairn_ledger *ledger, uint64_t wall_ns)
     return total;
 }
 
+/* Of each second with a rank that takes `rate` times as long, 1 - 1 / rate is lost since the verdict. Who hangs or is gone costs all of it. */
+static bool
+has_cost_an_exchange(const struct cairn_ledger_entry *entry, uint64_t exchange_ns, uint64_t wall_ns)
+{
+    double lasted_ns = wall_ns > entry->opened_wall_ns ? (double)(wall_ns - entry->opened_wall_ns) : 0;
+
+    if (entry->kind != CAIRN_SLOW_COMPUTE && entry->kind != CAIRN_SLOW_NODE)
+        return true;
+    return entry->rate > 1 && lasted_ns * (1 - 1 / entry->rate) >= (double)exchange_ns;
+}
+
 static bool
 any_is_running(const struct cairn_ledger *ledger)
 {
@@ -55,7 +66,8 @@ cairn_enforce_next(struct cairn_ledger *ledger, const struct cairn_enforcer *by,
         uint32_t exchanges = cairn_ledger_exchanges_of(entry);
 
         if (entry->closed_wall_ns != 0 || entry->enforcement.state != CAIRN_ENFORCEMENT_NONE || entry->run < by->first_run ||
-            !cairn_ledger_proposes(ledger, entry, exchanges_per_day) || used + exchanges > exchanges_per_day)
+            !cairn_ledger_proposes(ledger, entry, exchanges_per_day) || used + exchanges > exchanges_per_day ||
+            !has_cost_an_exchange(entry, by->exchange_ns, wall_ns))
             continue;
         entry->enforcement = (struct cairn_enforcement){.state = CAIRN_ENFORCEMENT_RUNNING,
                                                         .node = by->node,

@@ -6,7 +6,8 @@
  *
  * Invariants. 1. An entry that is not NONE never becomes so again: a verdict that comes back within a minute is the same entry, and nothing
  * is run for it a second time. 2. At most one entry is RUNNING in what a ledger knows. 3. What was begun within 24 hours, as of now and not
- * of a verdict's begin, stays within exchanges_per_day. The caller makes RUNNING durable before it runs anything; who finds a RUNNING
+ * of a verdict's begin, stays within exchanges_per_day. 4. What is only slow is acted on when it has cost as much as the exchange will:
+ * who waits so loses at most twice what the best choice would have, had the future been known. The caller makes RUNNING durable before it runs anything; who finds a RUNNING
  * that is nobody's any more says UNKNOWN, and does not run it again.
  *
  * Pure: no clock, no I/O; the state is that of replan/ledger.h.
@@ -23,6 +24,7 @@ struct cairn_enforcer {
     uint32_t node;
     uint64_t incarnation; /* of its agent's start */
     uint64_t first_run;   /* of the analysis that it does: what an earlier one said must be confirmed first */
+    uint64_t exchange_ns; /* training stands still for that long when ranks are exchanged */
 };
 
 /* Decides: marks the entry RUNNING and returns its number; 0: nothing is to be run now. */

@@ -71,6 +71,35 @@ test_once(void **state)
     assert_int_equal(counts[CAIRN_ENFORCED_FAILED], 1);
 }
 
+/* What is only slow is acted on when it has cost as much as the exchange will. */
+static void
+test_cost(void **state)
+{
+    const struct cairn_enforcer by = {.node = 1, .incarnation = 7, .first_run = 100, .exchange_ns = 10 * S};
+    static struct cairn_ledger ledger;
+    struct cairn_ledger_entry *slow;
+
+    (void)state;
+    cairn_ledger_init(&ledger);
+    slow = add(&ledger, 1, CAIRN_EVIDENCE_COMPUTE | CAIRN_EVIDENCE_WAITING, 100 * S);
+    slow->kind = CAIRN_SLOW_COMPUTE;
+    slow->rate = 1;
+    assert_int_equal(cairn_enforce_next(&ledger, &by, 2, 100 * S + DAY), 0); /* it costs nothing */
+    slow->rate = 1.25;
+    assert_int_equal(cairn_enforce_next(&ledger, &by, 2, 99 * S), 0); /* a clock that went back */
+    assert_int_equal(cairn_enforce_next(&ledger, &by, 2, 149 * S), 0); /* a fifth of 49 s */
+    assert_int_equal(cairn_enforce_next(&ledger, &by, 2, 151 * S), 1);
+    assert_true(cairn_enforce_end(&ledger, &by, 1, CAIRN_ENFORCEMENT_EXITED, 0, 152 * S));
+    slow = add(&ledger, 1, CAIRN_EVIDENCE_COMPUTE | CAIRN_EVIDENCE_WAITING, 100 * S);
+    slow->kind = CAIRN_SLOW_NODE;
+    slow->rate = 1.25;
+    slow->node_count = 1;
+    slow->closed_wall_ns = 140 * S;
+    assert_int_equal(cairn_enforce_next(&ledger, &by, 3, 200 * S), 0); /* it ended before */
+    add(&ledger, 1, TWO_KINDS, 200 * S);
+    assert_int_equal(cairn_enforce_next(&ledger, &by, 3, 200 * S), 3); /* who hangs costs all there is */
+}
+
 /* A verdict that is proposed late must not be more than the day allows, though it would have been proposed before those that were run. */
 static void
 test_budget(void **state)
@@ -137,7 +166,7 @@ static void
 test_deaths(void **state)
 {
     static struct cairn_ledger ledger;
-    const struct cairn_enforcer again = {.node = 1, .incarnation = 8, .first_run = 200}, other = {2, 5, 300};
+    const struct cairn_enforcer again = {.node = 1, .incarnation = 8, .first_run = 200}, other = {2, 5, 300, 0};
     const bool without_1[NODES] = {true, false, true};
 
     (void)state;
@@ -259,9 +288,8 @@ test_words(void **state)
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_once),   cmocka_unit_test(test_budget),    cmocka_unit_test(test_budget_of_many),
-                                       cmocka_unit_test(test_deaths), cmocka_unit_test(test_two_lists), cmocka_unit_test(test_bytes),
-                                       cmocka_unit_test(test_words)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_once),   cmocka_unit_test(test_cost),      cmocka_unit_test(test_budget), cmocka_unit_test(test_budget_of_many),
+                                       cmocka_unit_test(test_deaths), cmocka_unit_test(test_two_lists), cmocka_unit_test(test_bytes),  cmocka_unit_test(test_words)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
