@@ -8,7 +8,7 @@ Each row is a case of tests/traces/generate.c. "found" says that a verdict of th
 that it names the right rank, node, link or ranks, "rate" that its rate is within 10 % of the truth, "delay" the steps from the
 onset to the detected step (median and 99th percentile). A verdict that no fault explains is false; a victim that is
 named as a cause is one of those. A slow NIC whose node is crossed by the very channels that cross another node is a row of its own,
-`nic_anywhere`: no record depends on which of them it is, and right is there who names its links and no node. Links and NICs of jobs
+`nic_anywhere`: no record depends on which of them it is, and right is there who names its links and no node. Jobs
 whose transfers are much longer now and then have rows of their own, `.. spiky`. Quiet jobs run for --quiet-steps steps in all, and a tenth of that each
 where transfers are spiky (`quiet_spikes`) and where the lengths of pipelines wander unreported (`quiet_kept`). --spikes gives all jobs
 a share of such transfers; 0: none. The exit status is 0 whatever the figures are.
@@ -182,7 +182,7 @@ def detect(cairn: str, trace: str) -> Dict[str, Any]:
 
 def row_of(case: str, labels: Dict[str, Any]) -> str:
     row = case if labels["placeable"] else "nic_anywhere"
-    return f"{row} spiky" if case in ("link", "nic", "nic_rings") and labels["spikes"] > 0 else row
+    return f"{row} spiky" if labels["spikes"] > 0 and case not in QUIET_CASES else row
 
 
 def run_one(build: str, directory: str, name: str, seed: int, log: Log, more: List[str], verbose: bool) -> None:
