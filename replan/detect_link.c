@@ -179,7 +179,7 @@ cairn_detect_link_shifted(const struct cairn_detector *detector, const struct ca
 
     if (!cairn_shift_find(&channel->shift, limits, found))
         return false;
-    cairn_history_start(&history, reach);
+    cairn_history_start(&history, reach, false);
     early = channel->shift.used - found->steps < CAIRN_CALIBRATE_STEPS;
     add_history(detector, channel, early ? UINT32_MAX : found->since_step, &history);
     mean = cairn_shift_mean(&channel->shift, found->base, reach, found->steps);

@@ -141,7 +141,7 @@ is_no_wandering(const struct cairn_detector *detector, uint32_t rank, const stru
     double reach = cairn_shift_reach(limits), mean;
     struct cairn_history history;
 
-    cairn_history_start(&history, reach);
+    cairn_history_start(&history, reach, true);
     for (uint32_t i = rank % stride; i < world; i += stride)
         if (detector->ranks[i].verdict == UINT32_MAX && (node[i] == CAIRN_NODE_UNKNOWN || node[i] != node[rank]))
             cairn_history_add(&history, &detector->ranks[i].shift, detector->ranks[i].base, UINT32_MAX);

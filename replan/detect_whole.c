@@ -188,7 +188,7 @@ is_no_wandering(const struct cairn_detector *detector, uint32_t node, const stru
     double reach = cairn_shift_reach(limits), mean;
     struct cairn_history history;
 
-    cairn_history_start(&history, reach);
+    cairn_history_start(&history, reach, true);
     for (uint32_t i = 0; i < detector->topology->node_count; i++)
         if (detector->wholes[i].pipelines > 0 && detector->wholes[i].verdict == UINT32_MAX)
             cairn_history_add(&history, &detector->wholes[i].shift, detector->wholes[i].base, i == node ? found->since_step : UINT32_MAX);

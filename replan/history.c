@@ -4,15 +4,15 @@
 #include <math.h>
 #include <string.h>
 
-static const double kept_share = 0.35; /* of the series keep less: some may be in a shift of their own */
+static const double doubted_share = 0.35; /* of the series keep less */
 static const double kept_error = 0.65; /* of what is kept, times the root of the values */
 static const double fades = 0.1;      /* of what is kept, from step to step */
 enum { VALUES_MIN = 8, STEPS_MIN = 8, SEARCH_ROUNDS = 40, FAR_MAX = 4 /* steps between values that are compared */, BINS = CAIRN_HISTORY_BINS };
 
 void
-cairn_history_start(struct cairn_history *history, double reach)
+cairn_history_start(struct cairn_history *history, double reach, bool doubted)
 {
-    *history = (struct cairn_history){.reach = reach};
+    *history = (struct cairn_history){.reach = reach, .doubted = doubted};
 }
 
 static uint32_t
@@ -40,28 +40,34 @@ sum_kept(double n)
 }
 
 /*
- * What the values of a series have in common with the next ones, as a share of their variance. Some of it may stay long and the rest not
- * at all, so it is the sum over several distances that tells it. About the mean of few steps that looks smaller than it is, by what the
- * mean itself varies.
+ * What values have in common with the next ones, as a share of their variance: of squares about the mean of `steps` values, and of products of
+ * those up to FAR_MAX apart. Some of it may stay long and the rest not at all, so it is the sum over several distances that
+ * tells it. About the mean of few steps that looks smaller than it is, by what the mean itself varies.
  */
-static float
-kept_of(const double *values, uint32_t count, double mean)
+static double
+kept_of(double products, double squares, double steps)
 {
-    double sum = 0, squares = 0, stays = 0, shrunk = 2 * sum_kept(count) / count;
+    double sum = squares > 0 ? products / squares : 0, stays = 0, shrunk = 2 * sum_kept(steps) / steps;
+
+    for (uint32_t far = 1; far <= FAR_MAX; far++)
+        stays += pow(1 - fades, far);
+    return squares > 0 ? (sum * (1 - 1 / steps) + FAR_MAX / steps) / fmax(stays - FAR_MAX * shrunk + sum * shrunk, 0.1) : 0;
+}
+
+static void
+add_kept(struct cairn_history *history, const double *values, uint32_t count, double mean)
+{
+    double squares = 0, products = 0;
 
     for (uint32_t i = 0; i < count; i++)
-        squares += (values[i] - mean) * (values[i] - mean) / count;
-    for (uint32_t far = 1; far <= FAR_MAX; far++) {
-        double products = 0;
-
+        squares += (values[i] - mean) * (values[i] - mean);
+    for (uint32_t far = 1; far <= FAR_MAX; far++)
         for (uint32_t i = 0; i + far < count; i++)
-            products += (values[i] - mean) * (values[i + far] - mean) / (count - far);
-        sum += products / squares;
-        stays += pow(1 - fades, far);
-    }
-    return squares > 0 ? (float)((sum * (1 - 1.0 / count) + (double)FAR_MAX / count) /
-                                 fmax(stays - FAR_MAX * shrunk + sum * shrunk, 0.1))
-                       : 0;
+            products += (values[i] - mean) * (values[i + far] - mean) * count / (count - far);
+    history->squares += squares;
+    history->products += products;
+    history->kept_values += count;
+    history->kept[history->kept_count++] = (float)kept_of(products, squares, count);
 }
 
 void
@@ -81,7 +87,7 @@ cairn_history_add(struct cairn_history *history, const struct cairn_shift *shift
     history->values += count;
     history->series += count > 0;
     if (count >= STEPS_MIN && history->kept_count < CAIRN_HISTORY_SERIES_MAX)
-        history->kept[history->kept_count++] = kept_of(values, count, mean / count);
+        add_kept(history, values, count, mean / count);
 }
 
 double
@@ -93,7 +99,8 @@ cairn_history_kept(const struct cairn_history *history)
     if (history->kept_count == 0)
         return 0;
     memcpy(values, history->kept, history->kept_count * sizeof *values);
-    kept = (double)cairn_quantile(values, history->kept_count, kept_share);
+    kept = history->doubted ? (double)cairn_quantile(values, history->kept_count, doubted_share)
+                            : kept_of(history->products, history->squares, (double)history->kept_values / history->kept_count);
     return fmax(fmin(kept - kept_error / sqrt(history->values), 1), 0);
 }
 

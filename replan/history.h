@@ -15,18 +15,22 @@
 enum { CAIRN_HISTORY_BINS = 65, CAIRN_HISTORY_SERIES_MAX = 256 /* of those that are like it, so many say enough */ };
 
 struct cairn_history {
-    double reach;                      /* what is further from normal counts as so far away */
+    bool doubted;
+    double reach; /* what is further from normal counts as so far away */
     uint32_t bins[CAIRN_HISTORY_BINS]; /* values, from -reach to reach */
     uint32_t values, series;
     float kept[CAIRN_HISTORY_SERIES_MAX]; /* of the first series that are long enough: the correlation of a value with the next */
     uint32_t kept_count;
+    double squares, products; /* … and of what that comes from, of all of these */
+    uint32_t kept_values;
 };
 
-/* Empties it. reach > 0. */
-void cairn_history_start(struct cairn_history *history, double reach);
+/* Empties it. reach > 0. doubted: some of the series may be in a shift of their own, and what is kept is what most of them show; else
+ * what they show together, as rare times of congestion are in few of them. */
+void cairn_history_start(struct cairn_history *history, double reach, bool doubted);
 /* Adds what a series, whose normal is base, has shown before a step. */
 void cairn_history_add(struct cairn_history *history, const struct cairn_shift *shift, double base, uint32_t before_step);
-/* How much a value says of the next in most series, 0 to 1; 0 where that may be chance. */
+/* How much a value says of the next, 0 to 1; 0 where that may be chance. */
 double cairn_history_kept(const struct cairn_history *history);
 /*
  * The same as a score: how many standard errors above normal would be as unlikely as that `steps` values in a
