@@ -6,13 +6,13 @@
 
 static const double doubted_share = 0.35; /* of the series keep less */
 static const double kept_error = 0.65; /* of what is kept, times the root of the values */
-static const double fades = 0.1;      /* of what is kept, from step to step */
+static const double fades_slowly = 0.1, fades_fast = 0.3; /* of what is kept, from step to step */
 enum { VALUES_MIN = 8, STEPS_MIN = 8, SEARCH_ROUNDS = 40, FAR_MAX = 4 /* steps between values that are compared */, BINS = CAIRN_HISTORY_BINS };
 
 void
 cairn_history_start(struct cairn_history *history, double reach, bool doubted)
 {
-    *history = (struct cairn_history){.reach = reach, .doubted = doubted};
+    *history = (struct cairn_history){.reach = reach, .doubted = doubted, .fades = doubted ? fades_slowly : fades_fast};
 }
 
 static uint32_t
@@ -30,9 +30,9 @@ value_of(const struct cairn_history *history, uint32_t bin)
 }
 
 /* The sum of the correlations of values up to n apart, each weighted by how many pairs of n values are so far apart, where all that a value says
- * of the next stays but for a tenth per step. */
+ * of the next stays but for a part per step. */
 static double
-sum_kept(double n)
+sum_kept(double fades, double n)
 {
     double stays = 1 - fades;
 
@@ -45,9 +45,9 @@ sum_kept(double n)
  * tells it. About the mean of few steps that looks smaller than it is, by what the mean itself varies.
  */
 static double
-kept_of(double products, double squares, double steps)
+kept_of(double fades, double products, double squares, double steps)
 {
-    double sum = squares > 0 ? products / squares : 0, stays = 0, shrunk = 2 * sum_kept(steps) / steps;
+    double sum = squares > 0 ? products / squares : 0, stays = 0, shrunk = 2 * sum_kept(fades, steps) / steps;
 
     for (uint32_t far = 1; far <= FAR_MAX; far++)
         stays += pow(1 - fades, far);
@@ -67,7 +67,7 @@ add_kept(struct cairn_history *history, const double *values, uint32_t count, do
     history->squares += squares;
     history->products += products;
     history->kept_values += count;
-    history->kept[history->kept_count++] = (float)kept_of(products, squares, count);
+    history->kept[history->kept_count++] = (float)kept_of(history->fades, products, squares, count);
 }
 
 void
@@ -100,15 +100,15 @@ cairn_history_kept(const struct cairn_history *history)
         return 0;
     memcpy(values, history->kept, history->kept_count * sizeof *values);
     kept = history->doubted ? (double)cairn_quantile(values, history->kept_count, doubted_share)
-                            : kept_of(history->products, history->squares, (double)history->kept_values / history->kept_count);
+                            : kept_of(history->fades, history->products, history->squares, (double)history->kept_values / history->kept_count);
     return fmax(fmin(kept - kept_error / sqrt(history->values), 1), 0);
 }
 
 /* By how much more the mean of so many values varies than if each were by itself. */
 static double
-spread_of(double kept, double steps)
+spread_of(double fades, double kept, double steps)
 {
-    return 1 + 2 * kept * sum_kept(steps);
+    return 1 + 2 * kept * sum_kept(fades, steps);
 }
 
 /* The exponent of Chernoff's bound for one value, at a. As many values as say the same count once: so many may have been as high as can be. */
@@ -131,7 +131,7 @@ cairn_history_score(const struct cairn_history *history, double mean, uint32_t s
     if (history->values < VALUES_MIN)
         return (double)INFINITY;
     known = (double)history->values / history->series;
-    unseen = spread_of(kept, known) - 1;
+    unseen = spread_of(history->fades, kept, known) - 1;
     for (uint32_t i = 0; i < SEARCH_ROUNDS; i++) { /* the exponent has one top */
         double left = low + (high - low) / 3, right = high - (high - low) / 3;
 
@@ -144,8 +144,8 @@ cairn_history_score(const struct cairn_history *history, double mean, uint32_t s
     if (kept > 0) {
         /* wandering makes the mean of the shift less certain, and the normal, which some of these steps gave; and about that normal they
          * vary by less than they do in the long run */
-        exponent *= fmax(1 - spread_of(kept, known) / known, 0.1);
-        exponent /= spread_of(kept, steps) + steps * (spread_of(kept, known) - 1) / known;
+        exponent *= fmax(1 - spread_of(history->fades, kept, known) / known, 0.1);
+        exponent /= spread_of(history->fades, kept, steps) + steps * (spread_of(history->fades, kept, known) - 1) / known;
     }
     return sqrt(2 * exponent * steps);
 }

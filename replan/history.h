@@ -16,6 +16,7 @@ enum { CAIRN_HISTORY_BINS = 65, CAIRN_HISTORY_SERIES_MAX = 256 /* of those that 
 
 struct cairn_history {
     bool doubted;
+    double fades; /* of what a value says of the next, from step to step */
     double reach; /* what is further from normal counts as so far away */
     uint32_t bins[CAIRN_HISTORY_BINS]; /* values, from -reach to reach */
     uint32_t values, series;
@@ -26,7 +27,7 @@ struct cairn_history {
 };
 
 /* Empties it. reach > 0. doubted: some of the series may be in a shift of their own, and what is kept is what most of them show; else
- * what they show together, as rare times of congestion are in few of them. */
+ * what they show together, as times of congestion are rare, and short: it fades faster. */
 void cairn_history_start(struct cairn_history *history, double reach, bool doubted);
 /* Adds what a series, whose normal is base, has shown before a step. */
 void cairn_history_add(struct cairn_history *history, const struct cairn_shift *shift, double base, uint32_t before_step);

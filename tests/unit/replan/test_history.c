@@ -34,7 +34,7 @@ normal(uint32_t *seed)
 static void
 fill(struct cairn_history *history, uint32_t seed, double kept, double share, double reach)
 {
-    cairn_history_start(history, reach, seed % 2);
+    cairn_history_start(history, reach, true);
     for (uint32_t i = 0; i < SERIES; i++) {
         struct cairn_shift shift = {.used = 0};
         double value = normal(&seed);
