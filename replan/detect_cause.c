@@ -43,7 +43,7 @@ unexplained(const struct cairn_detector *detector, const struct cairn_channel *c
 
     if (channel->verdict != UINT32_MAX || isnan(channel->normal))
         return false;
-    return channel->hot || cairn_shift_find(&channel->shift, &limits, &found);
+    return channel->hot || cairn_detect_link_shifted(detector, channel, &limits, &found);
 }
 
 static bool

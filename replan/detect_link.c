@@ -143,6 +143,50 @@ noise_of(const struct cairn_detector *detector, const struct cairn_channel *chan
     return fmax(class->sigma, (double)cairn_quantile(values, jumps, 0.5) / jump_of_noise);
 }
 
+static bool
+crosses(const struct cairn_detector *detector, const struct cairn_channel *channel)
+{
+    return channel->comm == CAIRN_COMM_NONE ? cairn_topology_apart(detector->topology, channel->source, channel->target)
+                                            : detector->topology->comms[channel->comm].crosses;
+}
+
+/* Adds what the channels like one have shown before a step: those of its class, or where these are few, all that leave a node or all that
+ * do not. Of UINT32_MAX it is all that others have shown which do not go over the same links. */
+static void
+add_history(const struct cairn_detector *detector, const struct cairn_channel *channel, uint32_t before_step,
+            struct cairn_history *history)
+{
+    bool few = detector->classes[channel->class_index].values < FEW_VALUES, far = crosses(detector, channel);
+    uint32_t stride = 1 + detector->channel_count / CAIRN_HISTORY_SERIES_MAX;
+
+    for (uint32_t i = (uint32_t)(channel - detector->channels) % stride; i < detector->channel_count; i += stride) {
+        const struct cairn_channel *other = &detector->channels[i];
+        bool slow = other->hot && other->found.since_step < before_step;
+
+        if (!isnan(other->normal) && (before_step != UINT32_MAX || other->path != channel->path) &&
+            (few ? crosses(detector, other) == far : other->class_index == channel->class_index))
+            cairn_history_add(history, &other->shift, other->base, slow ? other->found.since_step : before_step);
+    }
+}
+
+bool
+cairn_detect_link_shifted(const struct cairn_detector *detector, const struct cairn_channel *channel,
+                          const struct cairn_shift_limits *limits, struct cairn_shift_found *found)
+{
+    double reach = cairn_shift_reach(limits), mean;
+    struct cairn_history history;
+    bool early;
+
+    if (!cairn_shift_find(&channel->shift, limits, found))
+        return false;
+    cairn_history_start(&history, reach, false);
+    early = channel->shift.used - found->steps < CAIRN_CALIBRATE_STEPS;
+    add_history(detector, channel, early ? UINT32_MAX : found->since_step, &history);
+    mean = cairn_shift_mean(&channel->shift, found->base, reach, found->steps);
+    found->score = fmin(found->score, CAIRN_HISTORY_GAIN * cairn_history_score(&history, mean, found->steps));
+    return found->score >= limits->score_min;
+}
+
 /* How much slower a hot channel is, as well as can be told: by all of its steps since the onset but the last `tail`, over all of
  * those before it. It stays what it was where none of these is left. */
 static void
@@ -245,7 +289,7 @@ judge(struct cairn_detector *detector, struct cairn_channel *channel)
         follow(detector, channel);
         return;
     }
-    channel->warm = cairn_shift_find(&channel->shift, &limits, &channel->found);
+    channel->warm = cairn_detect_link_shifted(detector, channel, &limits, &channel->found);
     if (channel->warm && channel->found.score >= score_min)
         heat(detector, channel);
 }

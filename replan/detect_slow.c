@@ -130,6 +130,28 @@ follow(struct cairn_detector *detector, struct cairn_rank_state *state)
     cairn_shift_clear(&state->shift);
 }
 
+/* Where ranks stay longer or shorter for many steps with nothing wrong, as with lengths that wander, one is slow only where chance would not
+ * make it so. */
+static bool
+is_no_wandering(const struct cairn_detector *detector, uint32_t rank, const struct cairn_shift_limits *limits,
+                struct cairn_shift_found *found)
+{
+    const uint32_t *node = detector->topology->node; /* its other ranks may be slow with it */
+    uint32_t world = detector->topology->world, stride = 1 + world / CAIRN_HISTORY_SERIES_MAX;
+    double reach = cairn_shift_reach(limits), mean;
+    struct cairn_history history;
+
+    cairn_history_start(&history, reach, true);
+    for (uint32_t i = rank % stride; i < world; i += stride)
+        if (detector->ranks[i].verdict == UINT32_MAX && (node[i] == CAIRN_NODE_UNKNOWN || node[i] != node[rank]))
+            cairn_history_add(&history, &detector->ranks[i].shift, detector->ranks[i].base, UINT32_MAX);
+    if (cairn_history_kept(&history) <= 0)
+        return true;
+    mean = cairn_shift_mean(&detector->ranks[rank].shift, found->base, reach, found->steps);
+    found->score = fmin(found->score, CAIRN_HISTORY_GAIN * cairn_history_score(&history, mean, found->steps));
+    return found->score >= limits->score_min;
+}
+
 static cairn_err
 judge(struct cairn_detector *detector, uint32_t rank)
 {
@@ -148,7 +170,7 @@ judge(struct cairn_detector *detector, uint32_t rank)
         return CAIRN_OK;
     }
     if (!cairn_shift_find(&state->shift, &limits, &found) ||
-        cairn_detect_may_be_pauses(detector, rank, &found))
+        cairn_detect_may_be_pauses(detector, rank, &found) || !is_no_wandering(detector, rank, &limits, &found))
         return CAIRN_OK;
     return open_verdict(detector, rank, &found);
 }
@@ -216,12 +238,12 @@ push_values(struct cairn_detector *detector, uint32_t step)
 }
 
 static cairn_err
-judge_all(struct cairn_detector *detector)
+judge_all(struct cairn_detector *detector, bool ranks)
 {
     uint32_t opened = detector->verdicts.count;
     cairn_err err = CAIRN_OK;
 
-    for (uint32_t rank = 0; !err && rank < detector->topology->world; rank++)
+    for (uint32_t rank = 0; ranks && !err && rank < detector->topology->world; rank++)
         if (!isnan(detector->value[rank]))
             err = judge(detector, rank);
     if (!err && detector->verdicts.count > opened)
@@ -264,7 +286,7 @@ calibrate(struct cairn_detector *detector)
         cairn_shift_clear(&detector->ranks[rank].shift);
     for (uint32_t i = 0; !err && i < detector->calibrate_count; i++) {
         push_first(detector, i);
-        err = judge_all(detector);
+        err = judge_all(detector, i + 1 == detector->calibrate_count); /* ranks by all of them: fewer do not show what wanders */
     }
     detector->now.step = step;
     for (uint32_t i = 0; i < detector->verdicts.count; i++)
@@ -315,7 +337,7 @@ cairn_detect_ranks(struct cairn_detector *detector)
     note_noise(detector);
     push_values(detector, now->step);
     cairn_detect_count_pauses(detector);
-    return judge_all(detector);
+    return judge_all(detector, true);
 }
 
 /* Culprits are nobody's victims. */

@@ -12,7 +12,9 @@
 #include <string.h>
 
 /* A step's numbers lie close together. Reports hold the first few of a lane, and whoever writes others makes nobody's memory grow. */
-enum { SLOTS_MAX = 65536, SLOTS_OF_REPORTS_MAX = 64, SLOT_SLACK = 8, HASH_FIRST = 256 };
+enum { SLOTS_MAX = 65536, SLOTS_OF_REPORTS_MAX = 64, SLOT_SLACK = 8, HASH_FIRST = 256,
+       SLOTS_LOOKED_AT = 64, SLOTS_FOR_MOST = 3 };
+static const double held_up = 1.5;
 
 static uint64_t
 key_of(uint32_t rank, uint32_t lane)
@@ -225,16 +227,40 @@ sum_waits(const struct cairn_detector *detector, const struct cairn_rank_step *p
     return wait_ns;
 }
 
+static int
+compare_floats(const void *left, const void *right)
+{
+    float a = *(const float *)left, b = *(const float *)right;
+
+    return (a > b) - (a < b);
+}
+
+/* The most that a transfer takes per byte that is not held up alone: by far more than most others of its step. */
+static double
+most_of(const struct cairn_channel *channel)
+{
+    float rates[SLOTS_LOOKED_AT];
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < channel->slot_count && count < SLOTS_LOOKED_AT; i++)
+        if (channel->slots[i].parts == channel->members)
+            rates[count++] = channel->slots[i].least_ns / fmaxf(channel->slots[i].bytes, 1);
+    if (count < SLOTS_FOR_MOST)
+        return (double)INFINITY;
+    qsort(rates, count, sizeof *rates, compare_floats);
+    return held_up * (double)rates[count / 2];
+}
+
 /* A channel's time per byte in this step, from the operations that all its ranks reported. */
 static void
 finish_channel(struct cairn_channel *channel)
 {
-    double least_ns = 0, bytes = 0;
+    double least_ns = 0, bytes = 0, most = most_of(channel);
     uint32_t count = 0;
 
     for (uint32_t i = 0; i < channel->slot_count; i++)
         if (channel->slots[i].parts == channel->members) {
-            least_ns += (double)channel->slots[i].least_ns;
+            least_ns += fmin((double)channel->slots[i].least_ns, most * fmax((double)channel->slots[i].bytes, 1));
             bytes += (double)channel->slots[i].bytes;
             count++;
         }

@@ -180,6 +180,24 @@ may_be_lengths(const struct cairn_detector *detector, uint32_t node, const struc
     return chance > log(chance_max);
 }
 
+/* Lengths that stay what they are for many steps look like a slow node until they have gone: so what nodes have wandered by before counts. */
+static bool
+is_no_wandering(const struct cairn_detector *detector, uint32_t node, const struct cairn_shift_limits *limits,
+                struct cairn_shift_found *found)
+{
+    double reach = cairn_shift_reach(limits), mean;
+    struct cairn_history history;
+
+    cairn_history_start(&history, reach, true);
+    for (uint32_t i = 0; i < detector->topology->node_count; i++)
+        if (detector->wholes[i].pipelines > 0 && detector->wholes[i].verdict == UINT32_MAX)
+            cairn_history_add(&history, &detector->wholes[i].shift, detector->wholes[i].base, i == node ? found->since_step : UINT32_MAX);
+    mean = cairn_shift_mean(&detector->wholes[node].shift, found->base, reach, found->steps);
+    if (cairn_history_kept(&history) > 0)
+        found->score = fmin(found->score, CAIRN_HISTORY_GAIN * cairn_history_score(&history, mean, found->steps));
+    return found->score >= limits->score_min;
+}
+
 static cairn_err
 say(struct cairn_detector *detector, uint32_t node, const struct cairn_shift_found *found)
 {
@@ -249,7 +267,8 @@ cairn_detect_wholes(struct cairn_detector *detector)
         cairn_shift_push(&whole->shift, detector->now.step, whole->sum / whole->pipelines);
         if (whole->verdict != UINT32_MAX)
             follow(detector, whole);
-        else if (cairn_shift_find(&whole->shift, &limits, &found) && !may_be_lengths(detector, node, &found))
+        else if (cairn_shift_find(&whole->shift, &limits, &found) && !may_be_lengths(detector, node, &found) &&
+                 is_no_wandering(detector, node, &limits, &found))
             err = say(detector, node, &found);
     }
     return err;

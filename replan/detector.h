@@ -10,9 +10,13 @@
 #define CAIRN_REPLAN_DETECTOR_H
 
 #include "replan/detect.h"
+#include "replan/history.h"
 #include "replan/intake.h"
 #include "replan/period.h"
 #include "replan/shift.h"
+
+/* A score by what the job has shown before is a bound, lower than that of normal noise is: it counts for so much more. */
+#define CAIRN_HISTORY_GAIN 1.1
 
 enum {
     CAIRN_CALIBRATE_STEPS = 12, /* the first steps, from which each rank's and channel's normal comes */
@@ -204,6 +208,9 @@ CAIRN_MUST_CHECK cairn_err cairn_detect_nodes(struct cairn_detector *detector, b
 /* detect_link.c */
 CAIRN_MUST_CHECK cairn_err cairn_detect_links(struct cairn_detector *detector);
 CAIRN_MUST_CHECK cairn_err cairn_detect_links_finish(struct cairn_detector *detector);
+/* Whether a channel's last steps are a shift, by normal noise and by what channels like it have shown before. */
+bool cairn_detect_link_shifted(const struct cairn_detector *detector, const struct cairn_channel *channel,
+                               const struct cairn_shift_limits *limits, struct cairn_shift_found *found);
 /* How much longer the hot channels of a verdict take than normal, each weighted by how well that is known; 1 without any. */
 double cairn_detect_link_rate(const struct cairn_detector *detector, uint32_t verdict);
 /* detect_cause.c: says what makes the hot channels slow that no verdict explains yet. */

@@ -144,7 +144,7 @@ bool
 cairn_shift_find(const struct cairn_shift *shift, const struct cairn_shift_limits *limits,
                  struct cairn_shift_found *found)
 {
-    double clip = fmax(clip_sigmas * limits->sigma, clip_sizes * limits->size_min);
+    double clip = cairn_shift_reach(limits);
     double sum = 0, whole = 0, best = 0;
     uint32_t best_steps = 0;
     struct base before;
@@ -182,6 +182,22 @@ cairn_shift_find(const struct cairn_shift *shift, const struct cairn_shift_limit
     found->size = cairn_shift_median(shift, best_steps) - limits->base;
     found->since_step = cairn_shift_step(shift, best_steps - 1);
     return found->size >= limits->size_min;
+}
+
+double
+cairn_shift_reach(const struct cairn_shift_limits *limits)
+{
+    return fmax(clip_sigmas * limits->sigma, clip_sizes * limits->size_min);
+}
+
+double
+cairn_shift_mean(const struct cairn_shift *shift, double base, double reach, uint32_t count)
+{
+    double sum = 0;
+
+    for (uint32_t back = 0; back < count; back++)
+        sum += fmin(cairn_shift_value(shift, back) - base, reach);
+    return sum / count;
 }
 
 double

@@ -50,6 +50,10 @@ uint32_t cairn_shift_step(const struct cairn_shift *shift, uint32_t back);
 /* True with *found where the series ends in a shift. */
 bool cairn_shift_find(const struct cairn_shift *shift, const struct cairn_shift_limits *limits,
                       struct cairn_shift_found *found);
+/* What is further above the base counts as so far above. */
+double cairn_shift_reach(const struct cairn_shift_limits *limits);
+/* Mean of the last `count` values over a base, those out of reach counted as so far away; count > 0. */
+double cairn_shift_mean(const struct cairn_shift *shift, double base, double reach, uint32_t count);
 /* Lower median of the last `count` values, fewer where there are fewer; 0 without any. */
 double cairn_shift_median(const struct cairn_shift *shift, uint32_t count);
 /* How many of the last values come after the end of a shift by `size` over `base` that has lasted for `steps` values, if it has

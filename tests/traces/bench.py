@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """Generates labelled traces, runs `cairn detect` over each as a user would, and prints what was found.
 
-    bench.py [--build DIR] [--traces N] [--seed N] [--case NAME] [--quiet-steps N] [--log FILE] [--json] [--verbose]
+    bench.py [--build DIR] [--traces N] [--seed N] [--case NAME] [--quiet-steps N] [--spikes F] [--log FILE] [--json] [--verbose]
     bench.py --scale 1024,4096,16384 [--steps N] [--seed N]     what the command costs on jobs of so many ranks, piped into it
 
 Each row is a case of tests/traces/generate.c. "found" says that a verdict of the right kind was given for the fault, "right"
 that it names the right rank, node, link or ranks, "rate" that its rate is within 10 % of the truth, "delay" the steps from the
 onset to the detected step (median and 99th percentile). A verdict that no fault explains is false; a victim that is
 named as a cause is one of those. A slow NIC whose node is crossed by the very channels that cross another node is a row of its own,
-`nic_anywhere`: no record depends on which of them it is, and right is there who names its links and no node. Quiet jobs run for
---quiet-steps steps in all. The exit status is 0 whatever the figures are.
+`nic_anywhere`: no record depends on which of them it is, and right is there who names its links and no node. Jobs
+whose transfers are much longer now and then have rows of their own, `.. spiky`. Quiet jobs run for --quiet-steps steps in all, and a tenth of that each
+where transfers are spiky (`quiet_spikes`) and where the lengths of pipelines wander unreported (`quiet_kept`). --spikes gives all jobs
+a share of such transfers; 0: none. The exit status is 0 whatever the figures are.
 
 The whole takes hours on a small machine. With --log each trace's result is a line of that file as soon as it is known, and the
 same command begun again (with the same --seed) goes on behind what is there; the table is of all lines of the file.
@@ -26,6 +28,7 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 
 CASES = ["slow", "slow_2pct", "slow_slight", "node", "link", "nic", "nic_rings", "hang_rank", "hang_link", "crash", "pause",
          "several", "long_stage", "last_stage", "lengths", "collector"]
+QUIET_CASES: Dict[str, List[str]] = {"quiet": [], "quiet_spikes": ["--spikes", "0.15"], "quiet_kept": ["--kept", "0.9"]}
 QUIET_STEPS_OF_ONE = 1000
 Fault = Dict[str, Any]
 Verdict = Dict[str, Any]
@@ -177,11 +180,17 @@ def detect(cairn: str, trace: str) -> Dict[str, Any]:
     return answer
 
 
+def row_of(case: str, labels: Dict[str, Any]) -> str:
+    row = case if labels["placeable"] else "nic_anywhere"
+    return f"{row} spiky" if labels["spikes"] > 0 and case not in QUIET_CASES else row
+
+
 def run_one(build: str, directory: str, name: str, seed: int, log: Log, more: List[str], verbose: bool) -> None:
     if (name, seed) in log.known:
         return
     trace, labels_path = os.path.join(directory, "trace.jsonl"), os.path.join(directory, "labels.json")
-    real = "slow" if name == "slow_2pct" else name
+    real = "slow" if name == "slow_2pct" else name.partition("_")[0] if name in QUIET_CASES else name
+    more = [*more, *QUIET_CASES.get(name, [])]
     if name == "slow_2pct":
         more = [*more, "--noise", "0.02"]
     subprocess.run([f"{build}/tests/traces/generate", "--seed", str(seed), "--case", real, "--trace", trace, "--labels",
@@ -196,7 +205,7 @@ def run_one(build: str, directory: str, name: str, seed: int, log: Log, more: Li
     seconds = time.monotonic() - begin
     figures = Row()
     good = judge(figures, labels, answer)
-    log.add(name, seed, name if labels["placeable"] else "nic_anywhere", figures, seconds)
+    log.add(name, seed, row_of(name, labels), figures, seconds)
     if not good and verbose:
         shape = {k: v for k, v in labels.items() if k != "faults"}
         print(f"-- {name} seed {seed}: {shape}\n   faults {labels['faults']}", flush=True)
@@ -274,6 +283,7 @@ def main() -> int:
     parser.add_argument("--case")
     parser.add_argument("--quiet-steps", type=int, default=1_000_000)
     parser.add_argument("--ranks", default="0")
+    parser.add_argument("--spikes", help="share of the transfers that take up to three times as long")
     parser.add_argument("--log", help="file of results, to go on from")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--verbose", action="store_true")
@@ -284,17 +294,18 @@ def main() -> int:
             print(" ".join(f"{key}={value}" for key, value in figures.items()), flush=True)
         return 0
     log = Log(options.log)
-    cases = [options.case] if options.case and options.case != "quiet" else [] if options.case else CASES
+    cases = [options.case] if options.case and options.case not in QUIET_CASES else [] if options.case else CASES
+    spikes = ["--spikes", options.spikes] if options.spikes else []
     with tempfile.TemporaryDirectory() as directory:
         for i in range(options.traces if cases else 0):
             name = cases[i % len(cases)]
-            run_one(options.build, directory, name, options.seed + i, log, ["--ranks", options.ranks], options.verbose)
-        quiet = 0
-        while (not options.case or options.case == "quiet") and quiet * QUIET_STEPS_OF_ONE < options.quiet_steps:
-            ranks = "16" if quiet % 8 else "64"
-            run_one(options.build, directory, "quiet", options.seed + 10_000_000 + quiet, log,
-                    ["--steps", str(QUIET_STEPS_OF_ONE), "--ranks", ranks], options.verbose)
-            quiet += 1
+            run_one(options.build, directory, name, options.seed + i, log, ["--ranks", options.ranks, *spikes], options.verbose)
+        for name in [options.case] if options.case in QUIET_CASES else [] if options.case else QUIET_CASES:
+            steps = options.quiet_steps if name in (options.case, "quiet") else options.quiet_steps // 10
+            for quiet in range((steps + QUIET_STEPS_OF_ONE - 1) // QUIET_STEPS_OF_ONE):
+                ranks = "16" if quiet % 8 else "64"
+                run_one(options.build, directory, name, options.seed + 10_000_000 + quiet, log,
+                        ["--steps", str(QUIET_STEPS_OF_ONE), "--ranks", ranks, *spikes], options.verbose)
     results = {name: summary(row) for name, row in log.rows().items()}
     seconds = sum(each[2] for each in log.known.values())
     if options.json:
@@ -302,9 +313,9 @@ def main() -> int:
         return 0
     keys = list(next(iter(results.values())))
     print(f"seed {options.seed}; cairn detect ran for {seconds:.0f} s")
-    print("".join(["case".ljust(13), *(k.rjust(max(9, len(k) + 2)) for k in keys)]))
+    print("".join(["case".ljust(19), *(k.rjust(max(9, len(k) + 2)) for k in keys)]))
     for name, result in results.items():
-        print("".join([name.ljust(13), *(show(result[k]).rjust(max(9, len(k) + 2)) for k in keys)]))
+        print("".join([name.ljust(19), *(show(result[k]).rjust(max(9, len(k) + 2)) for k in keys)]))
     return 0
 
 

@@ -1,11 +1,13 @@
 /*
  * tests/traces/generate.c - writes one labelled trace of a simulated job from a seed.
  *
- *     generate --seed N --case NAME [--ranks N] [--steps N] [--noise F] --trace FILE --labels FILE
+ *     generate --seed N --case NAME [--ranks N] [--steps N] [--noise F] [--spikes F] [--kept F] --trace FILE --labels FILE
  *
  * Cases: quiet slow slow_slight node link nic nic_rings hang_rank hang_link crash pause several long_stage
  * last_stage lengths collector. The shape of the job, the size, the onset and the place of what is
- * wrong come from the seed.
+ * wrong come from the seed. Of the jobs with something wrong, one in four has transfers that are much longer now and then (of a
+ * share of 5 to 20 %, up to 1.5 to 3 times); --spikes gives any job a share of them, up to three times as long, or none. --kept gives
+ * pipelines lengths that nobody reports and that wander: what each has from one step to the next is correlated by so much.
  */
 #include "tests/traces/job.h"
 
@@ -197,6 +199,20 @@ add_several(struct job *job, struct random *random)
     }
 }
 
+/* Of a random sequence of its own, so that a seed's job is the same with and without. */
+static struct spikes
+draw_spikes(struct random *random, bool often)
+{
+    struct spikes spikes = {0};
+
+    if (random_below(random, 4) == 0)
+        spikes.share = random_between(random, 0.05, 0.2);
+    spikes.most = often ? 3 : random_between(random, 1.5, 3);
+    spikes.steps = random_below(random, 4);
+    spikes.near = random_below(random, 2) == 0;
+    return spikes;
+}
+
 static void
 write_labels(const struct job *job, const char *name, FILE *out)
 {
@@ -204,9 +220,9 @@ write_labels(const struct job *job, const char *name, FILE *out)
 
     fprintf(out, "{\"case\":\"%s\",\"world\":%" PRIu32 ",\"tp\":%" PRIu32 ",\"pp\":%" PRIu32 ",\"dp\":%" PRIu32
                  ",\"ranks_per_node\":%" PRIu32 ",\"steps\":%" PRIu32 ",\"noise\":%.4f,\"noise_far\":%.4f,\"lengths\":%.3f,"
-                 "\"work\":%s,\"named\":%s,\"faults\":[",
+                 "\"spikes\":%.3f,\"spike_steps\":%" PRIu32 ",\"kept\":%.3f,\"work\":%s,\"named\":%s,\"faults\":[",
             name, job->world, job->tp, job->pp, job->dp, job->ranks_per_node, job->steps, job->noise, job->noise_far,
-            job->length_spread, job->work_named ? "true" : "false", job->steps_named ? "true" : "false");
+            job->length_spread, job->spikes.share, job->spikes.steps, job->length_kept, job->work_named ? "true" : "false", job->steps_named ? "true" : "false");
     for (uint32_t i = 0; i < job->fault_count; i++) {
         const struct fault *fault = &job->faults[i];
         const char *pattern = fault->kind == FAULT_LENGTHS       ? "sequence_length"
@@ -244,10 +260,10 @@ int
 main(int argc, char **argv)
 {
     const char *name = "quiet", *trace = NULL, *labels = NULL;
-    struct random random = {1};
+    struct random random = {1}, own;
     struct job job = {.steps = 80};
     uint32_t ranks = 0;
-    double noise = 0;
+    double noise = 0, spikes = -1;
     FILE *out;
 
     for (int i = 1; i + 1 < argc; i += 2) {
@@ -261,6 +277,10 @@ main(int argc, char **argv)
             job.steps = (uint32_t)strtoul(argv[i + 1], NULL, 10);
         else if (strcmp(argv[i], "--noise") == 0)
             noise = strtod(argv[i + 1], NULL);
+        else if (strcmp(argv[i], "--spikes") == 0)
+            spikes = strtod(argv[i + 1], NULL);
+        else if (strcmp(argv[i], "--kept") == 0)
+            job.length_kept = strtod(argv[i + 1], NULL);
         else if (strcmp(argv[i], "--trace") == 0)
             trace = argv[i + 1];
         else if (strcmp(argv[i], "--labels") == 0)
@@ -268,7 +288,15 @@ main(int argc, char **argv)
     }
     if (ranks > RANKS_MAX)
         ranks = RANKS_MAX;
+    own.state = ~random.state;
     draw_shape(&job, &random, ranks, name);
+    job.spikes = draw_spikes(&own, spikes > 0);
+    if (spikes >= 0 || strcmp(name, "quiet") == 0)
+        job.spikes.share = fmin(fmax(spikes, 0), 0.9);
+    if (job.length_kept > 0) {
+        job.length_spread = fmax(job.length_spread, 0.05);
+        job.work_named = false;
+    }
     if (noise > 0)
         job.noise = noise;
     if (strcmp(name, "several") == 0)
@@ -280,6 +308,6 @@ main(int argc, char **argv)
     if (fclose(out) != 0)
         return 74;
     out = open_out(trace);
-    job_simulate(&job, &random, out);
+    job_simulate(&job, &random, &own, out);
     return fclose(out) == 0 ? 0 : 74;
 }

@@ -42,6 +42,14 @@ struct fault {
     double factor;
 };
 
+/* Transfers that now and then take much longer, with nothing wrong: congestion. */
+struct spikes {
+    double share; /* of the transfers; 0: none */
+    double most;  /* times as long as else, at most */
+    uint32_t steps; /* 0: each transfer by itself; else a channel's transfers for so many steps in the mean */
+    bool near;      /* within nodes too */
+};
+
 struct job {
     uint32_t tp, pp, dp, world, ranks_per_node, steps, microbatches;
     bool data_before_stages; /* rank = tp + TP * (dp + DP * pp), else tp + TP * (pp + PP * dp) */
@@ -51,12 +59,14 @@ struct job {
     double forward_ns, optimizer_ns, tp_ns, pair_ns, dp_ns; /* normal times */
     double noise, noise_near, noise_far; /* coefficients of variation: computation, links */
     double length_spread;                /* of the sequences of a step, per pipeline */
+    double length_kept;                  /* of a pipeline's length from one step to the next: their correlation */
+    struct spikes spikes;
     struct fault faults[FAULTS_MAX];
     uint32_t fault_count;
 };
 
-/* Simulates the job and writes its trace. */
-void job_simulate(const struct job *job, struct random *random, FILE *out);
+/* Simulates the job and writes its trace. Spikes have random numbers of their own: without them a seed's job is the same. */
+void job_simulate(const struct job *job, struct random *random, struct random *spikes, FILE *out);
 
 uint32_t job_rank(const struct job *job, uint32_t tp, uint32_t pp, uint32_t dp);
 uint32_t job_stage(const struct job *job, uint32_t rank);

@@ -32,6 +32,12 @@ struct line {
     uint64_t bytes;
 };
 
+/* A time of congestion on a channel. */
+struct spell {
+    uint32_t step, left; /* the step that was looked at last, and steps to go, this one included */
+    double factor;
+};
+
 struct group { /* a communicator */
     uint32_t ranks[1024], count;
     char kind[4];
@@ -39,6 +45,7 @@ struct group { /* a communicator */
     uint32_t arrived;
     double last_ns;
     uint64_t seq;
+    struct spell spell;
 };
 
 struct worker {
@@ -60,11 +67,12 @@ struct mailbox {
     bool receiver_waits;
     double receiver_ns;
     bool stuck;
+    struct spell spell;
 };
 
 struct world {
     const struct job *job;
-    struct random *random;
+    struct random *random, *spikes;
     struct worker *workers;
     struct group *groups;
     uint32_t group_count;
@@ -73,6 +81,7 @@ struct world {
     uint32_t ready_count;
     uint32_t step;
     double *lengths; /* [dp] */
+    double *kept;    /* [dp] what stays of them from step to step, in standard deviations */
     FILE *out;
     bool stopped;
 };
@@ -210,6 +219,29 @@ make_program(struct world *world, uint32_t rank)
 
 /* ---- transfers ---- */
 
+/* By how much congestion stretches a transfer. */
+static double
+spike(struct world *world, struct spell *spell, bool far)
+{
+    const struct spikes *spikes = &world->job->spikes;
+    uint32_t steps = spikes->steps > 0 ? spikes->steps : 1;
+
+    if (spikes->share <= 0 || (!far && !spikes->near))
+        return 1;
+    if (spikes->steps > 0 && spell->step == world->step + 1)
+        return spell->left > 0 ? spell->factor : 1;
+    spell->step = world->step + 1; /* 0: never */
+    if (spell->left > 0)
+        spell->left--;
+    if (spikes->steps == 0)
+        spell->left = 0;
+    if (spell->left == 0 && random_unit(world->spikes) < spikes->share / (steps * (1 - spikes->share) + spikes->share)) {
+        spell->left = 1 + random_below(world->spikes, 2 * steps - 1);
+        spell->factor = random_between(world->spikes, 1, spikes->most);
+    }
+    return spell->left > 0 ? spell->factor : 1;
+}
+
 static bool
 crosses(const struct job *job, const struct group *group)
 {
@@ -242,7 +274,7 @@ on_node(const struct job *job, const struct group *group, uint32_t node)
 
 /* A ring is as slow as its slowest link; a tree likewise. */
 static double
-group_ns(struct world *world, const struct group *group, double ns)
+group_ns(struct world *world, struct group *group, double ns)
 {
     const struct job *job = world->job;
     bool far = crosses(job, group);
@@ -259,7 +291,13 @@ group_ns(struct world *world, const struct group *group, double ns)
             (fault->kind == FAULT_SLOW_NIC && far && on_node(job, group, fault->node)))
             factor = fmax(factor, fault->factor);
     }
-    return vary(world, ns * rounds * factor, far ? job->noise_far : job->noise_near);
+    return vary(world, ns * rounds * factor, far ? job->noise_far : job->noise_near) * spike(world, &group->spell, far);
+}
+
+static struct mailbox *
+box_of(struct world *world, uint32_t source, uint32_t target)
+{
+    return &world->boxes[2 * source + (target < source)];
 }
 
 static double
@@ -279,7 +317,8 @@ pair_ns(struct world *world, uint32_t source, uint32_t target)
              (node_of(job, source) == fault->node || node_of(job, target) == fault->node)))
             factor = fmax(factor, fault->factor);
     }
-    return vary(world, job->pair_ns * (far ? 1 : 0.3) * factor, far ? job->noise_far : job->noise_near);
+    return vary(world, job->pair_ns * (far ? 1 : 0.3) * factor, far ? job->noise_far : job->noise_near) *
+           spike(world, &box_of(world, source, target)->spell, far);
 }
 
 /* ---- running ---- */
@@ -345,12 +384,6 @@ join(struct world *world, uint32_t rank, uint32_t index, const char *op, double 
         other->lines[other->line_count - 1].end_ns = own_end_ns;
         wake(world, group->ranks[i], own_end_ns);
     }
-}
-
-static struct mailbox *
-box_of(struct world *world, uint32_t source, uint32_t target)
-{
-    return &world->boxes[2 * source + (target < source)];
 }
 
 static void
@@ -583,6 +616,16 @@ make_groups(struct world *world)
         }
 }
 
+/* A length that wanders from step to step. */
+static double
+kept_length(struct world *world, uint32_t pipeline, double spread)
+{
+    double kept = world->step > 0 ? world->job->length_kept : 0;
+
+    world->kept[pipeline] = kept * world->kept[pipeline] + sqrt(1 - kept * kept) * random_normal(world->random);
+    return fmax(0.2, exp(spread * world->kept[pipeline] - spread * spread / 2));
+}
+
 static void
 draw_lengths(struct world *world)
 {
@@ -593,7 +636,7 @@ draw_lengths(struct world *world)
         if (job->faults[i].kind == FAULT_LENGTHS && active(&job->faults[i], world->step))
             spread = job->faults[i].factor;
     for (uint32_t i = 0; i < job->dp; i++)
-        world->lengths[i] = vary(world, 1, spread);
+        world->lengths[i] = job->length_kept > 0 ? kept_length(world, i, spread) : vary(world, 1, spread);
 }
 
 /* Something has stopped: whoever was through with the step goes on until it waits for it too. */
@@ -618,15 +661,16 @@ run_into_stop(struct world *world)
 }
 
 void
-job_simulate(const struct job *job, struct random *random, FILE *out)
+job_simulate(const struct job *job, struct random *random, struct random *spikes, FILE *out)
 {
-    struct world world = {.job = job, .random = random, .out = out};
+    struct world world = {.job = job, .random = random, .spikes = spikes, .out = out};
 
     world.workers = calloc(job->world, sizeof *world.workers);
     world.boxes = calloc((size_t)job->world * 2, sizeof *world.boxes);
     world.ready = calloc((size_t)job->world * 2, sizeof *world.ready);
     world.moving = calloc(job->world, sizeof *world.moving);
     world.lengths = calloc(job->dp, sizeof *world.lengths);
+    world.kept = calloc(job->dp, sizeof *world.kept);
     make_groups(&world);
     for (uint32_t rank = 0; rank < job->world; rank++) {
         world.workers[rank].offset_ns = random_between(random, 1e9, 20e9);
@@ -655,4 +699,5 @@ job_simulate(const struct job *job, struct random *random, FILE *out)
     free(world.ready);
     free(world.moving);
     free(world.lengths);
+    free(world.kept);
 }

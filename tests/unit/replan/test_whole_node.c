@@ -174,11 +174,45 @@ test_few_long_sequences(void **state)
             assert_int_equal(verdicts->items[0].kind, CAIRN_SLOW_NODE);
             assert_int_equal(verdicts->items[0].nodes.items[0], 2);
             assert_in_range(verdicts->items[0].since_step, 397, 403);
-            assert_in_range(verdicts->items[0].detected_step, 403, 420);
+            assert_in_range(verdicts->items[0].detected_step, 403, 435);
             assert_in_range(verdicts->items[0].until_step, 490, 510);
         }
         end(&job);
     }
+}
+
+/*
+ * The lengths of each pipeline wander: what one has from step to step is correlated by 0.9. Hardly ever is a node called slow for that.
+ */
+static void
+test_lengths_that_wander(void **state)
+{
+    uint32_t devices = 0;
+
+    (void)state;
+    for (uint32_t seed = 1; seed < 17; seed++) {
+        double factor[WORLD], kept[PIPELINES] = {0};
+        struct job job;
+
+        start(&job);
+        job.seed = seed;
+        for (uint32_t step = 0; step < 600; step++) {
+            for (uint32_t i = 0; i < PIPELINES; i++) {
+                double fresh = even(&job) + even(&job) + even(&job); /* of variance 1 */
+
+                kept[i] = step > 0 ? 0.9 * kept[i] + sqrt(1 - 0.81) * fresh : fresh;
+                for (uint32_t k = 0; k < RANKS; k++)
+                    factor[RANKS * i + k] = exp(0.08 * kept[i]);
+            }
+            run_step(&job, step, 0, factor);
+        }
+        assert_int_equal(cairn_detector_finish(job.detector), CAIRN_OK);
+        for (uint32_t i = 0; i < cairn_detector_verdicts(job.detector)->count; i++)
+            devices += cairn_detector_verdicts(job.detector)->items[i].kind != CAIRN_STRUCTURAL;
+        end(&job);
+    }
+    print_message("%u verdicts on devices in 9600 steps\n", devices);
+    assert_true(devices <= 2); /* in the first steps too little is known of what lengths do */
 }
 
 /* Every other step some rank pauses; twice they meet on rank 5, three of four steps. */
@@ -237,7 +271,7 @@ test_slow_among_pauses(void **state)
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_whole_node), cmocka_unit_test(test_lengths_alone), cmocka_unit_test(test_few_long_sequences),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_whole_node), cmocka_unit_test(test_lengths_alone), cmocka_unit_test(test_few_long_sequences), cmocka_unit_test(test_lengths_that_wander),
                                        cmocka_unit_test(test_pauses_that_meet), cmocka_unit_test(test_slow_among_pauses)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,129 @@
+/*
+ * tests/unit/replan/test_spikes.c - transfers of which one in seven takes up to three times as long, by congestion: no link is
+ * called slow for that, and one that is slow is named all the same.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <string.h>
+
+#include "replan/detect.h"
+#include "replan/trace_read.h"
+
+enum { WORLD = 8, STEPS = 400, SINCE = 200, SEEDS = 12, MS = 1000000 };
+
+/* Nodes of two. Node 0 sends to node 1, node 2 to node 3; gradients join nodes 0 and 2, and 1 and 3. */
+static const char header[] =
+    "{\"cairn_trace\":1,\"world\":8,\"nodes\":[0,0,1,1,2,2,3,3],\"comms\":{\"pp0\":[0,2],\"pp1\":[1,3],\"pp2\":[4,6],"
+    "\"pp3\":[5,7],\"dp0\":[0,4],\"dp1\":[1,5],\"dp2\":[2,6],\"dp3\":[3,7]}}";
+
+struct job {
+    struct cairn_topology *topology;
+    struct cairn_detector *detector;
+    uint64_t now_ns[WORLD];
+    uint32_t seed;
+};
+
+/* Even between 0 and 1. */
+static double
+unit(struct job *job)
+{
+    job->seed = job->seed * 1664525u + 1013904223u;
+    return (double)(job->seed >> 8) / (1 << 24);
+}
+
+static void
+feed(struct job *job, uint32_t rank, uint32_t comm, uint8_t op, uint32_t peer, uint32_t step, uint64_t start_ns, uint64_t end_ns)
+{
+    struct cairn_record record = {.rank = rank, .comm = comm, .peer = peer, .step = step, .op = op, .bytes = 1000,
+                                  .has_step = true, .start_ns = start_ns + 1000, .end_ns = end_ns + 1000};
+
+    assert_int_equal(cairn_detector_feed(job->detector, &record), CAIRN_OK);
+    job->now_ns[rank] = end_ns;
+}
+
+/* Two ranks meet in an operation, or one sends to the other, in transfer_ms after the later has come; now and then in more. */
+static void
+meet(struct job *job, uint32_t comm, bool pair, uint32_t step, double transfer_ms)
+{
+    const uint32_t *ranks = job->topology->comms[comm].ranks;
+    uint64_t first_ns = job->now_ns[ranks[0]], second_ns = job->now_ns[ranks[1]];
+    double factor = (0.9 + 0.2 * unit(job)) * (unit(job) < 0.15 ? 1 + 2 * unit(job) : 1);
+    uint64_t end_ns = (first_ns > second_ns ? first_ns : second_ns) + (uint64_t)(transfer_ms * factor * MS);
+
+    feed(job, ranks[0], comm, pair ? CAIRN_SEND : CAIRN_ALL_REDUCE, pair ? ranks[1] : CAIRN_PEER_NONE, step, first_ns, end_ns);
+    feed(job, ranks[1], comm, pair ? CAIRN_RECV : CAIRN_ALL_REDUCE, pair ? ranks[0] : CAIRN_PEER_NONE, step, second_ns, end_ns);
+}
+
+/* Sends from rank 0 to rank 2 take `slow` times as long from SINCE on. */
+static void
+run(struct job *job, uint32_t seed, double slow)
+{
+    struct cairn_trace_fault fault;
+
+    *job = (struct job){.seed = seed};
+    assert_int_equal(cairn_trace_read_header(header, strlen(header), &job->topology, &fault), CAIRN_OK);
+    assert_int_equal(cairn_detector_create(job->topology, 0, &job->detector), CAIRN_OK);
+    for (uint32_t step = 0; step < STEPS; step++) {
+        for (uint32_t rank = 0; rank < WORLD; rank++)
+            job->now_ns[rank] += (uint64_t)(50 * MS * (0.98 + 0.04 * unit(job)));
+        for (uint32_t comm = 0; comm < 4; comm++)
+            meet(job, comm, true, step, comm == 0 && step >= SINCE ? 4 * slow : 4);
+        for (uint32_t comm = 4; comm < 8; comm++)
+            meet(job, comm, false, step, 10);
+    }
+    assert_int_equal(cairn_detector_finish(job->detector), CAIRN_OK);
+}
+
+static void
+end(struct job *job)
+{
+    cairn_detector_destroy(job->detector);
+    cairn_topology_destroy(job->topology);
+}
+
+static void
+test_spikes_alone(void **state)
+{
+    struct job job;
+
+    (void)state;
+    for (uint32_t seed = 1; seed <= SEEDS; seed++) {
+        run(&job, seed, 1);
+        assert_int_equal(cairn_detector_verdicts(job.detector)->count, 0);
+        end(&job);
+    }
+}
+
+static void
+test_slow_among_spikes(void **state)
+{
+    (void)state;
+    for (uint32_t seed = 1; seed <= SEEDS; seed++) {
+        const struct cairn_verdicts *verdicts;
+        struct job job;
+
+        run(&job, seed, 2);
+        verdicts = cairn_detector_verdicts(job.detector);
+        assert_int_equal(verdicts->count, 1);
+        assert_int_equal(verdicts->items[0].kind, CAIRN_SLOW_LINK);
+        assert_int_equal(verdicts->items[0].links.count, 2);
+        assert_int_equal(verdicts->items[0].links.items[0], 0);
+        assert_int_equal(verdicts->items[0].links.items[1], 2);
+        assert_true(verdicts->items[0].rate > 1.8 && verdicts->items[0].rate < 2.2);
+        assert_in_range(verdicts->items[0].since_step, SINCE - 3, SINCE + 3);
+        assert_in_range(verdicts->items[0].detected_step, SINCE + 3, SINCE + 30);
+        end(&job);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_spikes_alone), cmocka_unit_test(test_slow_among_spikes)};
+
+    return cmocka_run_group_tests_name("replan/spikes", tests, NULL, NULL);
+}
