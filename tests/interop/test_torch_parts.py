@@ -400,28 +400,48 @@ def test_what_is_not_covered_is_listed():
     }
 
 
-@pytest.mark.parametrize("failed", [False, True])
-def test_the_agent_learns_how_a_process_ends(monkeypatch, failed):
-    """After an exception it is not told that the rank leaves as it should, whoever takes the snapshots."""
+@pytest.mark.parametrize("what, failed", [
+    (None, False), (SystemExit(), False), (SystemExit(0), False), (SystemExit(3), True), (SystemExit("no"), True),
+    (KeyboardInterrupt(), True), (ValueError(), True),
+])
+def test_how_a_process_ends(monkeypatch, what, failed):
+    """By an exception, be it seen while it is at work, as in a child of multiprocessing, or after it was printed."""
+    monkeypatch.setattr(sys, "last_type", None, raising=False)
+
+    def ends():
+        if what is None:
+            return _lib.ends_by_an_error()
+        try:
+            raise what
+        except BaseException:
+            return _lib.ends_by_an_error()
+
+    assert ends() == failed
+    monkeypatch.setattr(sys, "last_type", ValueError)
+    assert _lib.ends_by_an_error()
+
+
+def test_the_agent_learns_how_a_process_ends(monkeypatch):
+    """Whoever takes the snapshots: how the client is closed is left to what is known at the end."""
     from cairn import _job, dcp
 
     closed = []
 
     class Client:
-        def close(self, failed=False):
-            closed.append(failed)
+        def close_with_the_process(self):
+            closed.append(self)
 
         def confirm(self, good):
             pass
 
-    monkeypatch.setattr(sys, "last_type", ValueError if failed else None, raising=False)
     monkeypatch.setattr(dcp, "_session", (Client(), HERE))
-    dcp._close()
+    dcp._close(with_the_process=True)
     job = _job.Job(False)
     monkeypatch.setattr(_job, "_current", job)
     job.client, job.place = Client(), HERE
     job._at_exit()
-    assert closed == [failed, failed] and job.client is None
+    job._at_exit()  # in a child of multiprocessing both its end and the process' call it
+    assert len(closed) == 2 and job.client is None
 
 
 class Deaf:

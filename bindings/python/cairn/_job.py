@@ -20,7 +20,6 @@ All hooks run in the thread that trains. A forked child has no job.
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 import threading
@@ -423,7 +422,7 @@ class Job:
         except (OSError, _lib.CairnError) as error:
             self.end(str(error))
             return False
-        atexit.register(self._at_exit)
+        _lib.at_exit(self._at_exit)
         self._coverage.serve(self.client)
         return True
 
@@ -511,8 +510,14 @@ class Job:
             threading.Event().wait(0.005)
 
     def before_the_end(self) -> None:
-        """Nothing more is expected to be trained: the last update is worth a snapshot too."""
-        if self._ended or self.client is None or self.place is None or self._stepping or self._last_step == self.step:
+        """Nothing more is expected to be trained: the last update is worth a snapshot too. Not where an exception is at work, as
+        in a `finally:` that ends the process group: what follows an update may be done by half."""
+        if self._ended or self.client is None or self.place is None:
+            return
+        if _lib.ends_by_an_error():
+            self._meet_at_the_end(0)  # the others are not kept waiting
+            return
+        if self._stepping or self._last_step == self.step:
             return
         self._last_step = self.step
         self._resume.await_moments()
@@ -532,27 +537,20 @@ class Job:
             _torch.meet("end", self.place, timeout_s)
 
     def _at_exit(self) -> None:
-        """The process ends in good order, or with an exception: then the other ranks are not kept waiting."""
+        """The process ends, well or not."""
         if self.client is None or _current is not self:  # a forked child that ends has another job
             return
-        failed = _lib.ends_by_an_error()
-        if self._ended:
-            self.client.close(failed)
-            self.client = None
-            return
         try:
-            self._resume.await_moments()
-            if not failed:
+            if not self._ended:
+                self._resume.await_moments()
                 self.before_the_end()
-            else:
-                self._meet_at_the_end(0)
-            if not self._stepping:
-                self._finish()
+                if not self._stepping:
+                    self._finish()
         except Exception as error:
             self.say(f"the last snapshot could not be ended: {type(error).__name__}: {error}")
         self._ended = True
-        self.client.close(failed)
-        self.client = None
+        client, self.client = self.client, None
+        client.close_with_the_process()
 
 
 _current: Optional[Job] = None
