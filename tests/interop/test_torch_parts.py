@@ -262,31 +262,46 @@ def test_a_module_that_was_called_before_it_had_an_optimizer():
 
 def test_what_ddp_does_not_keep_alike():
     """Ranks share the copying of what DDP keeps alike on all, and of nothing else: half of one rank's and half of another's is nobody's."""
-    from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks
+    from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks, powerSGD_hook
 
     def module():
         layers = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.BatchNorm1d(5))
         layers.register_buffer("own", torch.zeros(1))
         return layers
 
-    def wrapped(*ignored, hook=None):
+    def allreduce_hook(_state, bucket):  # as local SGD may have it, whatever its name
+        done = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    def wrapped(*ignored, hook=None, state=None):
         layers = module()
         torch.nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(layers, list(ignored))
         parallel = torch.nn.parallel.DistributedDataParallel(layers)
         if hook is not None:
-            parallel.register_comm_hook(None, hook)
+            parallel.register_comm_hook(state, hook)
         return parallel
 
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:
         assert _torch.replicates(wrapped()) and not _torch.replicates(module())
-        assert _torch.replicates(wrapped("no.such.name")) and _torch.replicates(wrapped(hook=default_hooks.fp16_compress_hook))
+        assert _torch.replicates(wrapped("no.such.name")) and _torch._reduces(default_hooks.bf16_compress_hook, None)
+        for hook in (default_hooks.allreduce_hook, default_hooks.fp16_compress_hook):
+            assert _torch.replicates(wrapped(hook=hook)) and _torch.replicates(wrapped(hook=hook, state=torch.distributed.group.WORLD))
         layers = module()
         late = [("0.weight", layers[0].weight)]  # reduced, but at the end
         sinks = {"delay_all_reduce_named_params": late, "param_to_hook_all_reduce": layers[0].bias}
         assert _torch.replicates(torch.nn.parallel.DistributedDataParallel(layers, **sinks))
-        for other in (wrapped("0.weight"), wrapped("own"), wrapped(hook=debugging_hooks.noop_hook)):
+        for other in (wrapped("0.weight"), wrapped("own")):
             assert not _torch.replicates(other)
+        power = powerSGD_hook.PowerSGDState(None), powerSGD_hook.powerSGD_hook
+        wrapper = default_hooks.fp16_compress_wrapper(allreduce_hook)
+        for state, hook in ((None, debugging_hooks.noop_hook), (None, allreduce_hook), (None, wrapper), power):
+            parallel = wrapped(hook=hook, state=state)
+            assert not _torch.replicates(parallel)
+            problems = layout_of(parallel, torch.optim.SGD(parallel.parameters()))[1]
+            (note,) = problems.notes
+            assert f"communication hook {hook.__qualname__} keeps for itself is not covered" in note and problems.lines == []
         model, beside = wrapped(), torch.nn.Parameter(torch.randn(40))
         optimizer = torch.optim.AdamW([*model.parameters(), beside])
         for parameter in (*model.parameters(), beside):

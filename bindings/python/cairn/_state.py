@@ -15,6 +15,10 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Named
 from . import _lib
 from ._fsdp1 import Part, Parts, parts_of
 
+UNKNOWN_HOOK = (
+    "as nothing says that this hook leaves the same gradients on all ranks, each rank's own parameters and moments are captured: they "
+    "come back in the same number of ranks only"
+)
 STAGED_BYTES_MAX = 1 << 20  # a larger buffer is captured in place while nothing writes to it
 
 
@@ -733,6 +737,9 @@ def collect(
             f"{len(unnamed)} parameters belong to no module that was called: they are named by their position, {few(unnamed)}"
         )
     for prefix, root in roots.items():
+        for hook in _torch.unknown_hooks(root):
+            name = f"what DDP's communication hook {hook} keeps for itself"
+            problems.note(_lib.OPAQUE, name, UNKNOWN_HOOK, f"{name} is not covered, and {UNKNOWN_HOOK}")
         for name, parameter in _torch.named_parameters(root):
             if id(parameter) not in added:
                 added.add(id(parameter))

@@ -310,26 +310,55 @@ def unwrap(module: Any) -> Any:
     return module
 
 
-# Communication hooks of torch's own after which each rank goes on with gradients of its own.
-DIVERGING_HOOKS = ("post_localSGD_hook", "noop_hook")
+# Those of torch's communication hooks for DDP that give each rank the average of all: module and name.
+REDUCING_HOOKS = (
+    ("default_hooks", "allreduce_hook"),
+    ("default_hooks", "fp16_compress_hook"),
+    ("default_hooks", "bf16_compress_hook"),
+    ("mixed_precision_hooks", "_reducer_allreduce_and_upcast_hook"),
+)
 
 
-def _reduces_all(module: Any) -> bool:
-    """A DistributedDataParallel keeps all that it holds alike on its ranks: nothing is left out, no hook lets ranks drift apart."""
+def _reduces(hook: Any, state: Any) -> bool:
+    """A communication hook is known to leave the same gradients on all ranks. By what it is, not what it is called."""
+    if isinstance(state, torch.distributed.ProcessGroup) and state.size() != torch.distributed.get_world_size():
+        return False
+    for module, name in REDUCING_HOOKS:
+        there = sys.modules.get(f"torch.distributed.algorithms.ddp_comm_hooks.{module}")  # as it is where it is used
+        if hook is getattr(there, name, ""):
+            return True
+    return False
+
+
+def _parallel(module: torch.nn.Module) -> Optional[torch.nn.parallel.DistributedDataParallel]:
+    """The DistributedDataParallel that a root is, be it in torch.compile's wrapper."""
+    inner = getattr(module, "_orig_mod", module)
+    return inner if isinstance(inner, torch.nn.parallel.DistributedDataParallel) else None
+
+
+def unknown_hooks(module: torch.nn.Module) -> List[str]:
+    """The names of the communication hooks of a root under DDP of which nobody knows that they keep the ranks alike."""
+    parallel = _parallel(module)
+    hooks = [] if parallel is None else parallel._comm_hooks
+    return [str(getattr(hook, "__qualname__", hook)) for hook, state in hooks if not _reduces(hook, state)]
+
+
+def _leaves_nothing_out(module: torch.nn.parallel.DistributedDataParallel) -> bool:
+    """It reduces all that it holds."""
     delayed = {id(parameter) for parameter in getattr(module, "_delay_all_reduce_params", ())}
     held = [*module.module.named_parameters(remove_duplicate=False), *module.module.named_buffers(remove_duplicate=False)]
-    ignored = any(name in module.parameters_to_ignore and id(tensor) not in delayed for name, tensor in held)
-    return not ignored and all(getattr(hook, "__name__", "") not in DIVERGING_HOOKS for hook, _ in module._comm_hooks)
+    return not any(name in module.parameters_to_ignore and id(tensor) not in delayed for name, tensor in held)
 
 
 def replicates(module: torch.nn.Module) -> bool:
     """Its parameters are the same on all ranks of the world, and its buffers are sent from rank 0 before each forward."""
-    return any(
-        isinstance(each, torch.nn.parallel.DistributedDataParallel)
-        and each.broadcast_buffers
-        and each.process_group.size() == torch.distributed.get_world_size()
-        and _reduces_all(each)
-        for each in (module, getattr(module, "_orig_mod", None))
+    parallel = _parallel(module)
+    return (
+        parallel is not None
+        and bool(parallel.broadcast_buffers)
+        and parallel.process_group.size() == torch.distributed.get_world_size()
+        and _leaves_nothing_out(parallel)
+        and not unknown_hooks(module)
     )
 
 
