@@ -378,6 +378,54 @@ def test_moments_of_another_ranks_shape():
         assert problems == [] and len(todo) == 4 and all(name.startswith(f"rank{rank}/") for _, name in todo)
 
 
+def test_keys_with_dots():
+    """What is kept under "a.b" of a parameter w is not what is kept under "a" of b.w, and both come back."""
+    def made():
+        model = torch.nn.ModuleDict({"b": torch.nn.PReLU(2)})
+        model.register_parameter("weight", torch.nn.Parameter(torch.ones(2, 2)))
+        return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+    model, optimizer = made()
+    optimizer.state[model.weight] = {"a.b": torch.full((2, 2), 1.0), "a%2Eb": torch.full((2, 2), 2.0)}
+    optimizer.state[model["b"].weight] = {"a": torch.full((2,), 3.0)}
+    layout, problems = layout_of(model, optimizer)
+    assert problems.lines == [] and len({entry.name for entry in layout.entries}) == 5
+    listed = {e.name: _lib.Listed(_torch.DTYPES[e.tensor.dtype], e.kind, _torch.box(e.tensor)[0]) for e in layout.entries}
+    for rank in ("", "rank0/"):
+        model, fresh = made()
+        of_rank = {rank + name: each for name, each in listed.items()}
+        _state.Known(lambda: fresh, 0).make_state({id(p): n for n, p in model.named_parameters()}, of_rank, HERE, unnamed_too=False)
+        assert set(fresh.state[model.weight]) == {"a.b", "a%2Eb"} and set(fresh.state[model["b"].weight]) == {"a"}
+        assert {name for _, name in layout_of(model, fresh)[0].match(of_rank, set(), HERE)[0]} == set(of_rank)
+
+
+def test_late_moments_go_to_the_optimizer_that_had_them():
+    """Not to the one that has its place in the order meanwhile, since one that came before it is gone or was not there yet."""
+    layer = torch.nn.Linear(2, 2)
+    first, second = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1), torch.optim.SGD([layer.weight], lr=0.2)
+    known = [_state.Known(lambda: first, 0), _state.Known(lambda: second, 1)]
+    listed = {"momentum_buffer.bias": _lib.Listed(_lib.DTYPES["F32"], _lib.OPTIMIZER, (2,))}
+    late = _late.Late({"weight": layer.weight, "bias": layer.bias}, known, listed, HERE)
+    plain = [{"groups": [{"lr": 1.0}] * 2, "state": {}}, {"groups": [{"lr": 2.0}, {"lr": 3.0}], "state": {"bias": {"count": 7}}}]
+    late.keep(plain, known)
+    second.add_param_group({"params": [layer.bias]})
+    late.give(known[1:])
+    assert second.state[layer.bias]["count"] == 7 and "momentum_buffer" in second.state[layer.bias] and late.names() == []
+    assert [group["lr"] for group in second.param_groups] == [0.2, 3.0] and first.param_groups[0]["lr"] == 0.1
+
+
+def test_what_a_model_lacks_is_named_as_in_the_model():
+    """Of what each rank has of its own, a rank lacks neither what is here without its rank's name nor what is another rank's."""
+    model, optimizer = trained()
+    layout, _ = layout_of(model, optimizer)
+    of = _lib.Listed(_lib.DTYPES["F32"], _lib.PARAM, (2,))
+    own = {f"rank{rank}/{entry.name}": of for rank in range(2) for entry in layout.entries if entry.kind == _lib.PARAM}
+    place = _state.Place(1, 2, 2)
+    assert layout.lacks(own, set(), place) == []
+    more = {**own, "rank0/its": of, "rank1/mine": of, "shared": of, "done": of, "0.weight": of}
+    assert layout.lacks(more, {"done"}, place) == ["mine", "shared"]
+
+
 def test_changes_are_found():
     model, optimizer = trained()
     layout, _ = layout_of(model, optimizer)

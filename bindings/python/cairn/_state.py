@@ -1,8 +1,8 @@
 """What a job consists of: its tensors under their names, its optimizers, its plain state; and whether that is all of it.
 
 Names: a parameter has that of the root module's named_parameters (with the root's prefix where there are several), a moment
-`<key>.<parameter>` as in `exp_avg.layer.weight`, what differs from rank to rank `rank<r>/<name>`, and the blob of plain state
-`cairn.rank<r>`.
+`<key>.<parameter>` as in `exp_avg.layer.weight` (a dot in the key is %2E), what differs from rank to rank `rank<r>/<name>`, and
+the blob of plain state `cairn.rank<r>`.
 """
 
 from __future__ import annotations
@@ -328,15 +328,21 @@ class Known:
         self._made = []
 
 
+def of_rank(name: str) -> Tuple[Optional[int], str]:
+    """(the rank that alone has a tensor of a snapshot, None for all others; its name in the model, if that is not cut)"""
+    rank, slash, rest = name.partition("/")
+    return (int(rank[4:]), rest) if slash and rank.startswith("rank") and rank[4:].isdigit() else (None, name)
+
+
+def moment_name(key: str, parameter: str) -> str:
+    """The name of what an optimizer keeps of a parameter under a key: up to its first dot it is the key, whatever that holds."""
+    return f"{key.replace('%', '%25').replace('.', '%2E')}.{parameter}"
+
+
 def keys_of(listed: Mapping[str, _lib.Listed]) -> List[str]:
     """The keys under which optimizers keep tensors of their state, of all parameters of a snapshot."""
-    keys: Dict[str, None] = {}
-    for name, each in listed.items():
-        if each.kind == _lib.OPTIMIZER:
-            rank, _, rest = name.partition("/")
-            own = rank.startswith("rank") and rank[4:].isdigit()
-            keys.setdefault((rest if own else name).partition(".")[0])
-    return list(keys)
+    first = (of_rank(name)[1].partition(".")[0] for name, each in listed.items() if each.kind == _lib.OPTIMIZER)
+    return list(dict.fromkeys(key.replace("%2E", ".").replace("%25", "%") for key in first))
 
 
 def moments_of(
@@ -345,7 +351,7 @@ def moments_of(
     """(key, name in the snapshot, tensor) of a parameter's state: what this rank has of its own, where it does. What another rank
     has under that name may be of another shape. Names are put together, not taken apart: a long one is cut."""
     for key in keys:
-        moment = fitting(f"{key}.{name}")
+        moment = fitting(moment_name(key, name))
         for each in (fitting(f"rank{place.rank}/{moment}"), moment):
             if each in listed and listed[each].kind == _lib.OPTIMIZER:
                 yield key, each, listed[each]
@@ -553,8 +559,8 @@ class Layout:
             else:
                 name, index, count = by_parameter[id(entry.tensor if entry.parameter is None else entry.parameter)]
                 entry.replica = (0, 1) if entry.alone else (index, count)
-                if name.startswith("rank") and "/" in name:
-                    entry.name = fitting(name.partition("/")[0] + "/" + entry.name)
+                if of_rank(name)[0] is not None:
+                    entry.name = fitting(f"rank{of_rank(name)[0]}/{entry.name}")
 
     def match(self, listed: Mapping[str, _lib.Listed], done: Set[str], place: Place) -> Tuple[List[Tuple[Entry, str]], List[str]]:
         """(entries with the names of the snapshot that they come from, what does not fit)."""
@@ -586,6 +592,12 @@ class Layout:
                 todo.append((entry, name))
         return todo, problems
 
+    def lacks(self, listed: Mapping[str, _lib.Listed], done: Set[str], place: Place) -> List[str]:
+        """Parameters that the snapshot has for this rank, of its own or of all, and that are not here: by their names in the model."""
+        here = {each for entry in self.entries for each in (entry.name, fitting(f"rank{place.rank}/{entry.name}"))}
+        unused = (of_rank(name) for name in set(listed) - here - done if listed[name].kind == _lib.PARAM)
+        return sorted({name for rank, name in unused if rank in (None, place.rank)})
+
     def summary(self) -> str:
         kinds = [sum(entry.kind == kind for entry in self.entries) for kind in (_lib.PARAM, _lib.OPTIMIZER, _lib.BUFFER)]
         size = sum(entry.size_bytes() for entry in self.entries)
@@ -603,12 +615,8 @@ def devices_of(pieces: Iterable[_lib.Piece]) -> Set[int]:
 def ranks_of(listed: Mapping[str, _lib.Listed]) -> Tuple[int, List[str]]:
     """(how many ranks a snapshot is of, the parameters of which each of several ranks has its own)"""
     ranks = sum(name.startswith("cairn.rank") for name in listed)
-    own = {
-        name.partition("/")[2]
-        for name, each in listed.items()
-        if each.kind == _lib.PARAM and name.startswith("rank") and name.partition("/")[0][4:].isdigit()
-    }
-    return ranks, sorted(own)
+    params = (of_rank(name) for name, each in listed.items() if each.kind == _lib.PARAM)
+    return ranks, sorted({name for rank, name in params if rank is not None})
 
 
 def _add_parameter(layout: Layout, name: str, tensor: Any, part: Optional[Part], problems: Problems) -> bool:
@@ -636,7 +644,8 @@ def _add_state(
                 _blob.encode(value, _torch.pack)
                 plain.add(key)
             except TypeError as error:
-                problems.refuse(_lib.OPTIMIZER, f"{key}.{name}", str(error), f"{key}.{name} cannot be captured: {error}")
+                moment = moment_name(key, name)
+                problems.refuse(_lib.OPTIMIZER, moment, str(error), f"{moment} cannot be captured: {error}")
             continue
         if part is not None and part.is_empty:
             continue
@@ -644,7 +653,7 @@ def _add_state(
         why = _torch.uncovered(value)
         if part is not None and of is None:
             why = f"FSDP1 holds {list(part.held_shape)} of its parameter, and it has the shape {list(value.shape)}"
-        moment = f"{key}.{name}"
+        moment = moment_name(key, name)
         if why:
             problems.refuse(_lib.OPTIMIZER, moment, why, f"{moment} cannot be captured: {why}")
         elif moment in taken:
