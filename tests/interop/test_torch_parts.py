@@ -310,10 +310,46 @@ def test_what_ddp_does_not_keep_alike():
         layout, place = layout_of(model, optimizer)[0], _state.Place(1, 2, 2)
         models = _models.Models(lambda: None, lambda _: None)
         models.roots = {"": model}
-        _names.Names(models).agree(layout, place)
+        _names.Names(models).agree(layout, place, 1)
         own = {entry.name: entry.replica for entry in layout.entries if entry.kind != _lib.BUFFER}
         assert own["0.weight"] == own["exp_avg.0.weight"] == (1, 2)
         assert own["rank1/optimizer0.group0.4"] == own["rank1/exp_avg.optimizer0.group0.4"] == (0, 1)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("change, steps, alike", [(0.0, (3, 3), True), (1.0, (3, 3), False), (1.0, (3, 4), True)])
+def test_replicas_are_compared_before_they_are_confirmed(change, steps, alike):
+    """What two ranks share may be confirmed once both have told some of it, and it is the same; else each has its own from then on."""
+    ranks, places = [], [_state.Place(rank, 2, 2) for rank in range(2)]
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        torch.manual_seed(3)
+        layers = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Conv2d(2, 3, 3).to(memory_format=torch.channels_last))
+        for rank in range(2):
+            model = torch.nn.parallel.DistributedDataParallel(copy.deepcopy(layers))
+            with torch.no_grad():
+                model.module[1].weight[2, 1, 2, 2] += change * rank
+            optimizer = torch.optim.SGD(model.parameters())
+            models = _models.Models(lambda: None, lambda _: None)
+            models.roots = {"": model}
+            names = _names.Names(models)
+            assert names.may_be_confirmed(places[rank])  # nothing is shared yet
+            layout = layout_of(model, optimizer)[0]
+            names.agree(layout, places[rank], steps[rank])
+            assert {entry.replica for entry in layout.entries} == {(rank, 2)}
+            if rank == 0:
+                assert not names.may_be_confirmed(places[0]) and not names.may_be_confirmed(places[0], 0.01)
+            ranks.append((names, model, optimizer))
+        assert [names.may_be_confirmed(place) for (names, _, _), place in zip(ranks, places)] == [alike, alike]
+        for rank, (names, model, optimizer) in enumerate(ranks):
+            names._publish(["0.bias", "0.weight", "1.bias", "1.weight"], places[rank])
+        for rank, (names, model, optimizer) in enumerate(ranks):
+            layout = layout_of(model, optimizer)[0]
+            names.agree(layout, places[rank], 5)
+            assert {entry.replica for entry in layout.entries} == {(rank, 2) if alike else (0, 1)}
+            assert all(entry.name.startswith(f"rank{rank}/") != alike for entry in layout.entries)
+            assert names.may_be_confirmed(places[rank]) and names.differ() != alike
     finally:
         torch.distributed.destroy_process_group()
 

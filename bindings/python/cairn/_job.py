@@ -40,6 +40,10 @@ LAST_LINGER_MS = 300  # and for the agents to commit it
 NEVER_WITHOUT_ATTACH = "schedulers, data loaders and the script's own state", "the script does not call cairn.attach"
 CHANGED_BEHIND = "something other than the optimizer changes it between two updates: snapshots of such steps are refused"
 ONLY_ATTACHED = "it belongs to no module that was called: it is captured, but comes back only where the script calls cairn.attach"
+DIFFERENT_REPLICAS = (
+    "the ranks' copies of what DistributedDataParallel keeps alike differ: each rank's own is captured, and they come back in the same "
+    "number of ranks only"
+)
 STEP_IN_A_GRAPH = "the optimizer's step is recorded into a CUDA graph, and no hook sees when that is replayed"
 COPY_LONGEST_S = 60.0  # a copy that takes longer is not left running behind further updates
 WATCHED_BYTES_MIN = 1 << 20  # per parameter: with less to be captured it is quicker to wait than to look at each write
@@ -273,7 +277,7 @@ class Job:
         code, changed = self._fence.end()
         if code != _lib.OK:
             return
-        self.client.confirm(not changed)
+        self.client.confirm(not changed and self._is_one_state())
         self._learn_order(self._fence)
         if not changed:
             return
@@ -291,6 +295,15 @@ class Job:
                 "a snapshot was refused: between two updates something other than the optimizer changed "
                 f"{few(others)} (said once; snapshots_refused counts them)"
             )
+
+    def _is_one_state(self, wait_s: float = 0.0) -> bool:
+        """Of what the ranks have captured together."""
+        if self.place is None or self._names.may_be_confirmed(self.place, wait_s):
+            return True
+        if self._names.differ():
+            self.say(DIFFERENT_REPLICAS)
+            self._layout = None
+        return False
 
     def _learn_order(self, fence: Fence) -> None:
         """What was overwritten first is captured first from the next snapshot on."""
@@ -457,7 +470,7 @@ class Job:
             self.refuse("; ".join(problems.lines[:4]))
             return
         self._coverage.refuse("")
-        self._names.agree(layout, self.place)
+        self._names.agree(layout, self.place, self.step)
         layout.grow_blob(1 << 16)
         if not self.send(layout.capture_pieces()):
             self.refuse(f"the agent did not take this rank's tensors: {self._last_line}")
@@ -525,6 +538,7 @@ class Job:
             self._finish()
             self._begin()
             self._await_copy()
+        self._is_one_state(LAST_MEETING_S)
         self._finish()
         if self.place.world > 1:  # a generation needs all ranks until its end
             self._meet_at_the_end(LAST_MEETING_S)

@@ -13,6 +13,7 @@ import os
 import random
 import sys
 import threading
+import zlib
 from array import array
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
@@ -64,6 +65,7 @@ DTYPES: Dict[torch.dtype, int] = {
 FROM_DTYPE = {value: dtype for dtype, value in DTYPES.items()}
 EXCHANGE_TIMEOUT = datetime.timedelta(seconds=30)
 RESUME_TIMEOUT = datetime.timedelta(minutes=15)  # a rank may wait as long for the restore of its agents
+SAMPLE_ELEMENTS = 4096
 LOCAL_RANKS = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE")
 WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 
@@ -102,6 +104,19 @@ def gather(key: str, here: Place, timeout: datetime.timedelta = EXCHANGE_TIMEOUT
     store = _get_default_store()
     store.wait([f"cairn/{key}/{rank}" for rank in range(here.world)], timeout)
     return [store.get(f"cairn/{key}/{rank}") for rank in range(here.world)]
+
+
+def gather_if_there(key: str, here: Place, wait_s: float) -> Optional[List[bytes]]:
+    """What `gather` gives where all ranks have published within so many seconds, which may be 0; else None."""
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    keys = [f"cairn/{key}/{rank}" for rank in range(here.world)]
+    try:
+        if wait_s > 0:
+            _get_default_store().wait(keys, datetime.timedelta(seconds=wait_s))
+        return gather(key, here) if _get_default_store().check(keys) else None
+    except RuntimeError:
+        return None
 
 
 def exchange(key: str, value: bytes, here: Place) -> List[bytes]:
@@ -255,6 +270,17 @@ def staging_of_narrower(tensor: Tensor, dtype: int) -> Optional[Tensor]:
 def stage(source: Tensor, into: Tensor) -> None:
     with torch.no_grad():
         into.copy_(local(source).detach())
+
+
+def sample_digest(tensors: Iterable[Tensor]) -> str:
+    """A checksum of some elements of each tensor, spread over it."""
+    found = 0
+    for tensor in tensors:
+        here = local(tensor).detach()
+        flat = here.as_strided((here.numel(),), (1,))  # in the order of its memory, which has no holes
+        some = flat[:: max(1, flat.numel() // SAMPLE_ELEMENTS)].cpu().contiguous()
+        found = zlib.crc32(read_bytes(some.view(torch.uint8)), found)
+    return f"{found:08x}"
 
 
 def byte_buffer(count: int) -> Tensor:
