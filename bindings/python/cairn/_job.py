@@ -28,11 +28,12 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set
 
 from . import _blob, _lib
 from ._coverage import Coverage
+from ._extras import Extras
 from ._fence import Fence
 from ._models import Models
 from ._names import Names
 from ._resume import Damaged, Resume
-from ._state import Extras, Layout, Place, Problems, collect, few
+from ._state import Layout, Place, Problems, collect, few
 
 LAST_GRANT_MS = 500  # that the end of a process waits for the agent,
 LAST_MEETING_S = 5.0  # for the other ranks to have done the same,

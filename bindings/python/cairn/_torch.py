@@ -25,11 +25,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import _job, _lib, _signals
+from ._extras import Extras
 from ._fence import Fence
 from ._fsdp1 import Part
 from ._job import Job
 from ._resume import Damaged
-from ._state import Extras, Place
+from ._state import Place
 
 # Private names, for watching what an update writes to. A version that lacks one has updates wait for the whole copy.
 try:
