@@ -62,8 +62,8 @@ session_end(struct cairn_agent *agent, struct session *session)
     cairn_session_writer_fini(&session->writer);
     free(session->coverage);
     if (trainer)
-        CAIRN_LOG_AT(INFO, "session: trainer left rank=%u pid=%" PRIu64, session->hello.rank,
-                     session->hello.pid);
+        CAIRN_LOG_AT(INFO, "session: trainer left rank=%u pid=%" PRIu64 " in_good_order=%d",
+                     session->hello.rank, session->hello.pid, session->leaves);
     memset(session, 0, sizeof *session);
     session->fd = session->pid_fd = -1;
     session_release_grants(agent);

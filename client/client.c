@@ -11,6 +11,7 @@
 #include "base/clock.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -332,6 +333,60 @@ void
 cairn_client_abandon(struct cairn_client *client)
 {
     end(client, false);
+}
+
+/* What is left of a session whose client has ended: the socket, on which the agent hears how the process ends. */
+struct farewell {
+    pid_t pid;
+    int socket;
+};
+
+/* Called by exit(3). */
+static void
+say_farewell(int status, void *context)
+{
+    struct farewell *farewell = context;
+    struct cairn_session_writer writer;
+    cairn_err err;
+
+    if (farewell->pid == getpid() && (status & 0xff) == 0) { /* a forked child's end is not the trainer's */
+        cairn_session_writer_init(&writer, CLIENT_QUEUE_BYTES);
+        err = cairn_session_put_leave(&writer);
+        if (!err)
+            err = cairn_session_writer_send(&writer, farewell->socket);
+        (void)err; /* what does not get through the agent takes for a death, and there is nobody left to tell */
+        cairn_session_writer_fini(&writer);
+    }
+    close(farewell->socket);
+    free(farewell);
+}
+
+/* False where it cannot be kept: no agent is there, or memory or descriptors are not. */
+static bool
+keep_farewell(struct cairn_client *client)
+{
+    struct farewell *farewell = malloc(sizeof *farewell);
+
+    if (!farewell)
+        return false;
+    farewell->pid = client->pid;
+    pthread_mutex_lock(&client->lock);
+    farewell->socket =
+        client->link == CLIENT_LINK_ATTACHED ? fcntl(client->socket, F_DUPFD_CLOEXEC, 0) : -1;
+    pthread_mutex_unlock(&client->lock);
+    if (farewell->socket >= 0 && on_exit(say_farewell, farewell) == 0)
+        return true;
+    if (farewell->socket >= 0)
+        close(farewell->socket);
+    free(farewell);
+    return false;
+}
+
+void
+cairn_client_close_at_exit(struct cairn_client *client)
+{
+    if (client_usable(client))
+        end(client, !keep_farewell(client));
 }
 
 static int

@@ -11,7 +11,8 @@
  *                                                     (or of one tensor before each is updated)
  *     … optimizer update …
  *     cairn_snapshot_begin(client, step)              after the update of `step`
- *   cairn_client_close       or cairn_client_abandon, where the process ends by an error
+ *   cairn_client_close       or cairn_client_abandon, where the process ends by an error,
+ *                            or cairn_client_close_at_exit, where its exit status will tell
  *
  * Promises of every call here: it never aborts the process, never prints (it reports through the
  * caller's log callback), and never blocks longer than its comment says. Without an agent, or when
@@ -101,6 +102,14 @@ void cairn_client_close(struct cairn_client *client);
  * others wait for this rank from then on, detection calls that a crash.
  */
 void cairn_client_abandon(struct cairn_client *client);
+
+/*
+ * The same, for a process that is about to end and does not know yet with which exit status (an interpreter's exit handlers do
+ * not): the agent takes the session for open until then, and is told that the trainer leaves where exit(3) is called with 0, or
+ * main returns it. With any other status, after _exit(2) and after a signal it is told nothing. The client is ended and freed on return; one
+ * descriptor stays. Where that cannot be kept it is as cairn_client_close.
+ */
+void cairn_client_close_at_exit(struct cairn_client *client);
 
 /*
  * Declares the tensors of this rank, replacing what was declared before; call it once, and again

@@ -3,6 +3,8 @@
     fsdp1_trainer.py KIND STEPS [whole]
 
 KIND: orig (use_orig_params), flat (without), mixed (bfloat16 while it computes), adagrad (state that is there from the start),
+thaw (a part of a unit is
+frozen, and joins the optimizer at step 3 or at once where that is over), thaw_flat (the same of a whole unit, without use_orig_params),
 and FSDP1's strategies grad_op, no_shard and hybrid (half of the ranks hold what the other half does).
 
 Prints `step N LOSS` (the loss as a hexadecimal float) for each update and at the end `state SHA256` of all that trains on this
@@ -63,12 +65,14 @@ class Model(nn.Module):
 def build(kind):
     torch.manual_seed(11)
     model = Model()
-    if kind not in ("orig", "flat"):  # flat parameters are trained as a whole
+    if kind == "thaw_flat":
+        model.blocks[1].requires_grad_(False)
+    elif kind not in ("orig", "flat"):  # flat parameters are trained as a whole
         model.blocks[1].norm.requires_grad_(False)
     mesh = init_device_mesh("cpu", (2, WORLD // 2), mesh_dim_names=("replicas", "shards")) if kind == "hybrid" else None
     precision = MixedPrecision(torch.bfloat16, torch.float32, torch.bfloat16) if kind == "mixed" else None
     return FullyShardedDataParallel(
-        model, auto_wrap_policy=ModuleWrapPolicy({Block}), use_orig_params=kind != "flat", device_mesh=mesh,
+        model, auto_wrap_policy=ModuleWrapPolicy({Block}), use_orig_params="flat" not in kind, device_mesh=mesh,
         sharding_strategy=STRATEGIES.get(kind), mixed_precision=precision, device_id=torch.device("cpu"))
 
 
@@ -112,6 +116,15 @@ def digest_of_whole(model, optimizer):
     return sha.hexdigest()
 
 
+def thaw(model, optimizer):
+    """Frozen parameters join the optimizer, as they did before the job was killed."""
+    frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
+    if frozen:
+        for parameter in frozen:
+            parameter.requires_grad_(True)
+        optimizer.add_param_group({"params": frozen, "lr": 1e-3, "weight_decay": 0.2})
+
+
 def main():
     kind, steps = sys.argv[1], int(sys.argv[2])
     torch.set_num_threads(1)
@@ -120,7 +133,7 @@ def main():
     if kind == "adagrad":
         optimizer = torch.optim.Adagrad(model.parameters(), lr=1e-2)
     else:
-        optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3)
+        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad or "thaw" not in kind], lr=4e-3)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 40)
     job = cairn.attach(model, optimizer, scheduler=scheduler)
     if "whole" in sys.argv:
@@ -128,6 +141,8 @@ def main():
     for step in range(job.step, steps):
         if str(step) == os.environ.get("TRAINER_HOLD_AT"):
             time.sleep(3600)  # until the test kills it, however late that looks
+        if "thaw" in kind and step >= 3:
+            thaw(model, optimizer)
         optimizer.zero_grad()
         for micro in range(2):
             tokens, wanted = batch(2 * step + micro)

@@ -3,7 +3,7 @@
     more_trainer.py KIND STEPS
 
 KIND: tp (tensor parallel), fsdp (FSDP2, made on the meta device; shards of different size, an empty one), moe (experts, not as many on each rank),
-drift (moe whose gradients are not summed over the ranks), pp (each rank a stage of a pipeline, of another shape than the other).
+drift (moe whose gradients are not summed over the ranks), local (DDP whose gradients are never reduced), pp (each rank a stage of a pipeline, of another shape than the other).
 
 Prints `step N LOSS` (the loss as a hexadecimal float) for each update, and at the end `state SHA256` of all that trains on this
 rank.
@@ -104,6 +104,8 @@ def build(kind):
     torch.manual_seed(7)
     if kind == "pp":
         return Stage()
+    if kind == "local":
+        return nn.parallel.DistributedDataParallel(nn.Sequential(nn.Embedding(32, 24), Residual(24, 32), nn.Linear(24, 32)))
     if kind in ("moe", "drift"):
         return nn.Sequential(nn.Embedding(32, 24), Experts(24), nn.Dropout(0.1), nn.Linear(24, 32))
     with torch.device("meta" if kind == "fsdp" else "cpu"):
@@ -152,10 +154,14 @@ def main():
     for step in range(job.step, steps):
         if str(step) == os.environ.get("TRAINER_HOLD_AT"):
             time.sleep(3600)  # until the test kills it, however late that looks
-        tokens, wanted = batch(step, RANK if kind == "fsdp" else 0)
+        tokens, wanted = batch(step, RANK if kind in ("fsdp", "local") else 0)
         optimizer.zero_grad()
         if kind == "pp":
             loss = pipelined(model, tokens, wanted)
+        elif kind == "local":
+            with model.no_sync():
+                loss = F.cross_entropy(model(tokens), wanted)
+                loss.backward()
         else:
             loss = F.cross_entropy(model(tokens), wanted)
             loss.backward()

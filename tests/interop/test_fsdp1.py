@@ -19,7 +19,7 @@ SCRIPT = str(ROOT / "tests" / "interop" / "fsdp1_trainer.py")
 
 
 @pytest.mark.parametrize("kind, world", [("orig", 2), ("flat", 3), ("mixed", 2), ("adagrad", 2), ("grad_op", 2), ("no_shard", 2),
-                                         ("hybrid", 4)])
+                                         ("hybrid", 4), ("thaw", 2), ("thaw_flat", 3)])
 def test_killed_and_resumed(cluster, tmp_path, kind, world):  # noqa: F811
     start = "forked" if kind == "orig" else "warm"  # of these FSDP1 is imported after the hooks are in
     killed_and_resumed(cluster, tmp_path, "fsdp1_trainer.py", [kind, STEPS], world, start)

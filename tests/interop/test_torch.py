@@ -201,6 +201,29 @@ def test_killed_and_resumed(cluster, tmp_path, kind, world):
     harness.wait_for("the end is committed", lambda: newest(cluster) == STEPS, 10)
 
 
+@pytest.mark.parametrize("kind, world", [("mlp", 1), ("ddp", 2), ("fsdp", 2)])
+def test_what_comes_back_is_recent(cluster, tmp_path, kind, world):
+    """A kill loses the update under way and the one before it: what is committed by then is at most one update old, and that, not
+    something older, is what comes back."""
+    start_reference(tmp_path, kind, world)
+    run = Run(tmp_path, [kind, STEPS], world, under(cluster), env={"TRAINER_RECENT_FROM": "8"}, hold_at=STEPS - 1)
+
+    def held():
+        return re.search(r"^holds after (\d+)$", run.text(), re.M)
+
+    harness.wait_for("a recent snapshot", lambda: held() or run.process.poll() is not None, 120)
+    run.kill()
+    done = int(held().group(1)) if held() else 0
+    assert done >= 8, run.errors()
+    last = Run(tmp_path, [kind, STEPS], world, under(cluster, "--resume"))
+    states, losses = reference(tmp_path, kind, world)
+    assert finished(last) == states, last.errors()
+    for rank in range(world):
+        first = min(last.steps(rank))
+        assert done - 1 <= first <= done, last.errors()
+        assert last.steps(rank) == {step: loss for step, loss in losses[rank].items() if step >= first}
+
+
 def test_group_added_in_mid_training(cluster, tmp_path):
     """A layer that the script thaws at step 6, and again at once where it resumes later: its moments come back with its group's
     learning rate, which the scheduler has changed since. A script that does not thaw it is told."""

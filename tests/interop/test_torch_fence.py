@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed here")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bindings" / "python"))
 
-from cairn import _fence, _job, _lib, _state, _torch  # noqa: E402
+from cairn import _extras, _fence, _job, _lib, _state, _torch  # noqa: E402
 from test_torch import ROOT, Run, harness, newest, under  # noqa: E402
 
 GATED = ROOT / "build" / "plain" / "libcairn_gated.so"
@@ -526,7 +526,7 @@ def test_the_same_bits(job):
         job.client.always_captured = captured
         for how in ("foreach", "fused"):
             model = model_of()
-            job.attach({"": model}, [], _state.Extras(None, None, None))
+            job.attach({"": model}, [], _extras.Extras(None, None, None))
             optimizer = torch.optim.AdamW(model.parameters(), **{how: True})
             job.models.add_optimizer(optimizer)
             train(model, [optimizer])

@@ -35,8 +35,9 @@ def test_spread(cluster, tmp_path, kind, world):  # noqa: F811
     killed_and_resumed(cluster, tmp_path, "more_trainer.py", [kind, STEPS], world)
 
 
-def test_replicas_that_drift_apart(cluster, tmp_path):  # noqa: F811
-    killed_and_resumed(cluster, tmp_path, "more_trainer.py", ["drift", STEPS], 2)
+@pytest.mark.parametrize("kind", ["drift", "local"])
+def test_replicas_that_drift_apart(cluster, tmp_path, kind):  # noqa: F811
+    killed_and_resumed(cluster, tmp_path, "more_trainer.py", [kind, STEPS], 2)
 
 
 @pytest.mark.skipif(not all(importlib.util.find_spec(name) for name in ("transformers", "accelerate")),

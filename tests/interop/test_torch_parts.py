@@ -262,31 +262,46 @@ def test_a_module_that_was_called_before_it_had_an_optimizer():
 
 def test_what_ddp_does_not_keep_alike():
     """Ranks share the copying of what DDP keeps alike on all, and of nothing else: half of one rank's and half of another's is nobody's."""
-    from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks
+    from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks, powerSGD_hook
 
     def module():
         layers = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.BatchNorm1d(5))
         layers.register_buffer("own", torch.zeros(1))
         return layers
 
-    def wrapped(*ignored, hook=None):
+    def allreduce_hook(_state, bucket):  # as local SGD may have it, whatever its name
+        done = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    def wrapped(*ignored, hook=None, state=None):
         layers = module()
         torch.nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(layers, list(ignored))
         parallel = torch.nn.parallel.DistributedDataParallel(layers)
         if hook is not None:
-            parallel.register_comm_hook(None, hook)
+            parallel.register_comm_hook(state, hook)
         return parallel
 
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:
         assert _torch.replicates(wrapped()) and not _torch.replicates(module())
-        assert _torch.replicates(wrapped("no.such.name")) and _torch.replicates(wrapped(hook=default_hooks.fp16_compress_hook))
+        assert _torch.replicates(wrapped("no.such.name")) and _torch._reduces(default_hooks.bf16_compress_hook, None)
+        for hook in (default_hooks.allreduce_hook, default_hooks.fp16_compress_hook):
+            assert _torch.replicates(wrapped(hook=hook)) and _torch.replicates(wrapped(hook=hook, state=torch.distributed.group.WORLD))
         layers = module()
         late = [("0.weight", layers[0].weight)]  # reduced, but at the end
         sinks = {"delay_all_reduce_named_params": late, "param_to_hook_all_reduce": layers[0].bias}
         assert _torch.replicates(torch.nn.parallel.DistributedDataParallel(layers, **sinks))
-        for other in (wrapped("0.weight"), wrapped("own"), wrapped(hook=debugging_hooks.noop_hook)):
+        for other in (wrapped("0.weight"), wrapped("own")):
             assert not _torch.replicates(other)
+        power = powerSGD_hook.PowerSGDState(None), powerSGD_hook.powerSGD_hook
+        wrapper = default_hooks.fp16_compress_wrapper(allreduce_hook)
+        for state, hook in ((None, debugging_hooks.noop_hook), (None, allreduce_hook), (None, wrapper), power):
+            parallel = wrapped(hook=hook, state=state)
+            assert not _torch.replicates(parallel)
+            problems = layout_of(parallel, torch.optim.SGD(parallel.parameters()))[1]
+            (note,) = problems.notes
+            assert f"communication hook {hook.__qualname__} keeps for itself is not covered" in note and problems.lines == []
         model, beside = wrapped(), torch.nn.Parameter(torch.randn(40))
         optimizer = torch.optim.AdamW([*model.parameters(), beside])
         for parameter in (*model.parameters(), beside):
@@ -295,10 +310,46 @@ def test_what_ddp_does_not_keep_alike():
         layout, place = layout_of(model, optimizer)[0], _state.Place(1, 2, 2)
         models = _models.Models(lambda: None, lambda _: None)
         models.roots = {"": model}
-        _names.Names(models).agree(layout, place)
+        _names.Names(models).agree(layout, place, 1)
         own = {entry.name: entry.replica for entry in layout.entries if entry.kind != _lib.BUFFER}
         assert own["0.weight"] == own["exp_avg.0.weight"] == (1, 2)
         assert own["rank1/optimizer0.group0.4"] == own["rank1/exp_avg.optimizer0.group0.4"] == (0, 1)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("change, steps, alike", [(0.0, (3, 3), True), (1.0, (3, 3), False), (1.0, (3, 4), True)])
+def test_replicas_are_compared_before_they_are_confirmed(change, steps, alike):
+    """What two ranks share may be confirmed once both have told some of it, and it is the same; else each has its own from then on."""
+    ranks, places = [], [_state.Place(rank, 2, 2) for rank in range(2)]
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        torch.manual_seed(3)
+        layers = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Conv2d(2, 3, 3).to(memory_format=torch.channels_last))
+        for rank in range(2):
+            model = torch.nn.parallel.DistributedDataParallel(copy.deepcopy(layers))
+            with torch.no_grad():
+                model.module[1].weight[2, 1, 2, 2] += change * rank
+            optimizer = torch.optim.SGD(model.parameters())
+            models = _models.Models(lambda: None, lambda _: None)
+            models.roots = {"": model}
+            names = _names.Names(models)
+            assert names.may_be_confirmed(places[rank])  # nothing is shared yet
+            layout = layout_of(model, optimizer)[0]
+            names.agree(layout, places[rank], steps[rank])
+            assert {entry.replica for entry in layout.entries} == {(rank, 2)}
+            if rank == 0:
+                assert not names.may_be_confirmed(places[0]) and not names.may_be_confirmed(places[0], 0.01)
+            ranks.append((names, model, optimizer))
+        assert [names.may_be_confirmed(place) for (names, _, _), place in zip(ranks, places)] == [alike, alike]
+        for rank, (names, model, optimizer) in enumerate(ranks):
+            names._publish(["0.bias", "0.weight", "1.bias", "1.weight"], places[rank])
+        for rank, (names, model, optimizer) in enumerate(ranks):
+            layout = layout_of(model, optimizer)[0]
+            names.agree(layout, places[rank], 5)
+            assert {entry.replica for entry in layout.entries} == {(rank, 2) if alike else (0, 1)}
+            assert all(entry.name.startswith(f"rank{rank}/") != alike for entry in layout.entries)
+            assert names.may_be_confirmed(places[rank]) and names.differ() != alike
     finally:
         torch.distributed.destroy_process_group()
 
@@ -363,6 +414,54 @@ def test_moments_of_another_ranks_shape():
         assert problems == [] and len(todo) == 4 and all(name.startswith(f"rank{rank}/") for _, name in todo)
 
 
+def test_keys_with_dots():
+    """What is kept under "a.b" of a parameter w is not what is kept under "a" of b.w, and both come back."""
+    def made():
+        model = torch.nn.ModuleDict({"b": torch.nn.PReLU(2)})
+        model.register_parameter("weight", torch.nn.Parameter(torch.ones(2, 2)))
+        return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+    model, optimizer = made()
+    optimizer.state[model.weight] = {"a.b": torch.full((2, 2), 1.0), "a%2Eb": torch.full((2, 2), 2.0)}
+    optimizer.state[model["b"].weight] = {"a": torch.full((2,), 3.0)}
+    layout, problems = layout_of(model, optimizer)
+    assert problems.lines == [] and len({entry.name for entry in layout.entries}) == 5
+    listed = {e.name: _lib.Listed(_torch.DTYPES[e.tensor.dtype], e.kind, _torch.box(e.tensor)[0]) for e in layout.entries}
+    for rank in ("", "rank0/"):
+        model, fresh = made()
+        of_rank = {rank + name: each for name, each in listed.items()}
+        _state.Known(lambda: fresh, 0).make_state({id(p): n for n, p in model.named_parameters()}, of_rank, HERE, unnamed_too=False)
+        assert set(fresh.state[model.weight]) == {"a.b", "a%2Eb"} and set(fresh.state[model["b"].weight]) == {"a"}
+        assert {name for _, name in layout_of(model, fresh)[0].match(of_rank, set(), HERE)[0]} == set(of_rank)
+
+
+def test_late_moments_go_to_the_optimizer_that_had_them():
+    """Not to the one that has its place in the order meanwhile, since one that came before it is gone or was not there yet."""
+    layer = torch.nn.Linear(2, 2)
+    first, second = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1), torch.optim.SGD([layer.weight], lr=0.2)
+    known = [_state.Known(lambda: first, 0), _state.Known(lambda: second, 1)]
+    listed = {"momentum_buffer.bias": _lib.Listed(_lib.DTYPES["F32"], _lib.OPTIMIZER, (2,))}
+    late = _late.Late({"weight": layer.weight, "bias": layer.bias}, known, listed, HERE)
+    plain = [{"groups": [{"lr": 1.0}] * 2, "state": {}}, {"groups": [{"lr": 2.0}, {"lr": 3.0}], "state": {"bias": {"count": 7}}}]
+    late.keep(plain, known)
+    second.add_param_group({"params": [layer.bias]})
+    late.give(known[1:])
+    assert second.state[layer.bias]["count"] == 7 and "momentum_buffer" in second.state[layer.bias] and late.names() == []
+    assert [group["lr"] for group in second.param_groups] == [0.2, 3.0] and first.param_groups[0]["lr"] == 0.1
+
+
+def test_what_a_model_lacks_is_named_as_in_the_model():
+    """Of what each rank has of its own, a rank lacks neither what is here without its rank's name nor what is another rank's."""
+    model, optimizer = trained()
+    layout, _ = layout_of(model, optimizer)
+    of = _lib.Listed(_lib.DTYPES["F32"], _lib.PARAM, (2,))
+    own = {f"rank{rank}/{entry.name}": of for rank in range(2) for entry in layout.entries if entry.kind == _lib.PARAM}
+    place = _state.Place(1, 2, 2)
+    assert layout.lacks(own, set(), place) == []
+    more = {**own, "rank0/its": of, "rank1/mine": of, "shared": of, "done": of, "0.weight": of}
+    assert layout.lacks(more, {"done"}, place) == ["mine", "shared"]
+
+
 def test_changes_are_found():
     model, optimizer = trained()
     layout, _ = layout_of(model, optimizer)
@@ -400,28 +499,48 @@ def test_what_is_not_covered_is_listed():
     }
 
 
-@pytest.mark.parametrize("failed", [False, True])
-def test_the_agent_learns_how_a_process_ends(monkeypatch, failed):
-    """After an exception it is not told that the rank leaves as it should, whoever takes the snapshots."""
+@pytest.mark.parametrize("what, failed", [
+    (None, False), (SystemExit(), False), (SystemExit(0), False), (SystemExit(3), True), (SystemExit("no"), True),
+    (KeyboardInterrupt(), True), (ValueError(), True),
+])
+def test_how_a_process_ends(monkeypatch, what, failed):
+    """By an exception, be it seen while it is at work, as in a child of multiprocessing, or after it was printed."""
+    monkeypatch.setattr(sys, "last_type", None, raising=False)
+
+    def ends():
+        if what is None:
+            return _lib.ends_by_an_error()
+        try:
+            raise what
+        except BaseException:
+            return _lib.ends_by_an_error()
+
+    assert ends() == failed
+    monkeypatch.setattr(sys, "last_type", ValueError)
+    assert _lib.ends_by_an_error()
+
+
+def test_the_agent_learns_how_a_process_ends(monkeypatch):
+    """Whoever takes the snapshots: how the client is closed is left to what is known at the end."""
     from cairn import _job, dcp
 
     closed = []
 
     class Client:
-        def close(self, failed=False):
-            closed.append(failed)
+        def close_with_the_process(self):
+            closed.append(self)
 
         def confirm(self, good):
             pass
 
-    monkeypatch.setattr(sys, "last_type", ValueError if failed else None, raising=False)
     monkeypatch.setattr(dcp, "_session", (Client(), HERE))
-    dcp._close()
+    dcp._close(with_the_process=True)
     job = _job.Job(False)
     monkeypatch.setattr(_job, "_current", job)
     job.client, job.place = Client(), HERE
     job._at_exit()
-    assert closed == [failed, failed] and job.client is None
+    job._at_exit()  # in a child of multiprocessing both its end and the process' call it
+    assert len(closed) == 2 and job.client is None
 
 
 class Deaf:

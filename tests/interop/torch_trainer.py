@@ -9,9 +9,11 @@ reference.
 
 import argparse
 import hashlib
+import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
 
@@ -181,6 +183,22 @@ def wait_to_go():
         time.sleep(0.01)
 
 
+def hold_once_recent(done):
+    """From the update TRAINER_RECENT_FROM on rank 0 stands still, and all others with it, once `cairn status` says that the update
+    before the last is committed. A busy machine may leave a snapshot out: then after another step."""
+    begin = os.environ.get("TRAINER_RECENT_FROM")
+    if begin is None or done < int(begin) or RANK > 0:
+        return
+    words = [os.environ["CAIRN_COMMAND"], "status", "--agent", os.environ["CAIRN_AGENT"], "-o", "json"]
+    for _ in range(20):
+        told = subprocess.run(words, stdout=subprocess.PIPE, check=False).stdout
+        committed = (json.loads(told)["newest"] or {"step": 0})["step"]
+        if committed >= done - 1:
+            print(f"holds after {done}", flush=True)
+            time.sleep(3600)
+        time.sleep(0.05)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("kind")
@@ -223,6 +241,7 @@ def main():
     for step in range(first, options.steps):
         if str(step) == os.environ.get("TRAINER_HOLD_AT"):
             time.sleep(3600)  # until the test kills it, however late that looks
+        hold_once_recent(step)
         if options.mischief == "raise" and step == 6:
             optimizers[0].register_step_pre_hook(lambda *_: 1 // 0)  # the update itself raises
         if options.mischief == "exec" and step == 6 and "AGAIN" not in os.environ:

@@ -20,7 +20,6 @@ All hooks run in the thread that trains. A forked child has no job.
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 import threading
@@ -29,11 +28,12 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set
 
 from . import _blob, _lib
 from ._coverage import Coverage
+from ._extras import Extras
 from ._fence import Fence
 from ._models import Models
 from ._names import Names
 from ._resume import Damaged, Resume
-from ._state import Extras, Layout, Place, Problems, collect, few
+from ._state import Layout, Place, Problems, collect, few
 
 LAST_GRANT_MS = 500  # that the end of a process waits for the agent,
 LAST_MEETING_S = 5.0  # for the other ranks to have done the same,
@@ -41,6 +41,10 @@ LAST_LINGER_MS = 300  # and for the agents to commit it
 NEVER_WITHOUT_ATTACH = "schedulers, data loaders and the script's own state", "the script does not call cairn.attach"
 CHANGED_BEHIND = "something other than the optimizer changes it between two updates: snapshots of such steps are refused"
 ONLY_ATTACHED = "it belongs to no module that was called: it is captured, but comes back only where the script calls cairn.attach"
+DIFFERENT_REPLICAS = (
+    "the ranks' copies of what DistributedDataParallel keeps alike differ: each rank's own is captured, and they come back in the same "
+    "number of ranks only"
+)
 STEP_IN_A_GRAPH = "the optimizer's step is recorded into a CUDA graph, and no hook sees when that is replayed"
 COPY_LONGEST_S = 60.0  # a copy that takes longer is not left running behind further updates
 WATCHED_BYTES_MIN = 1 << 20  # per parameter: with less to be captured it is quicker to wait than to look at each write
@@ -274,7 +278,7 @@ class Job:
         code, changed = self._fence.end()
         if code != _lib.OK:
             return
-        self.client.confirm(not changed)
+        self.client.confirm(not changed and self._is_one_state())
         self._learn_order(self._fence)
         if not changed:
             return
@@ -292,6 +296,15 @@ class Job:
                 "a snapshot was refused: between two updates something other than the optimizer changed "
                 f"{few(others)} (said once; snapshots_refused counts them)"
             )
+
+    def _is_one_state(self, wait_s: float = 0.0) -> bool:
+        """Of what the ranks have captured together."""
+        if self.place is None or self._names.may_be_confirmed(self.place, wait_s):
+            return True
+        if self._names.differ():
+            self.say(DIFFERENT_REPLICAS)
+            self._layout = None
+        return False
 
     def _learn_order(self, fence: Fence) -> None:
         """What was overwritten first is captured first from the next snapshot on."""
@@ -423,7 +436,7 @@ class Job:
         except (OSError, _lib.CairnError) as error:
             self.end(str(error))
             return False
-        atexit.register(self._at_exit)
+        _lib.at_exit(self._at_exit)
         self._coverage.serve(self.client)
         return True
 
@@ -458,7 +471,7 @@ class Job:
             self.refuse("; ".join(problems.lines[:4]))
             return
         self._coverage.refuse("")
-        self._names.agree(layout, self.place)
+        self._names.agree(layout, self.place, self.step)
         layout.grow_blob(1 << 16)
         if not self.send(layout.capture_pieces()):
             self.refuse(f"the agent did not take this rank's tensors: {self._last_line}")
@@ -511,8 +524,14 @@ class Job:
             threading.Event().wait(0.005)
 
     def before_the_end(self) -> None:
-        """Nothing more is expected to be trained: the last update is worth a snapshot too."""
-        if self._ended or self.client is None or self.place is None or self._stepping or self._last_step == self.step:
+        """Nothing more is expected to be trained: the last update is worth a snapshot too. Not where an exception is at work, as
+        in a `finally:` that ends the process group: what follows an update may be done by half."""
+        if self._ended or self.client is None or self.place is None:
+            return
+        if _lib.ends_by_an_error():
+            self._meet_at_the_end(0)  # the others are not kept waiting
+            return
+        if self._stepping or self._last_step == self.step:
             return
         self._last_step = self.step
         self._resume.await_moments()
@@ -520,6 +539,7 @@ class Job:
             self._finish()
             self._begin()
             self._await_copy()
+        self._is_one_state(LAST_MEETING_S)
         self._finish()
         if self.place.world > 1:  # a generation needs all ranks until its end
             self._meet_at_the_end(LAST_MEETING_S)
@@ -532,27 +552,20 @@ class Job:
             _torch.meet("end", self.place, timeout_s)
 
     def _at_exit(self) -> None:
-        """The process ends in good order, or with an exception: then the other ranks are not kept waiting."""
+        """The process ends, well or not."""
         if self.client is None or _current is not self:  # a forked child that ends has another job
             return
-        failed = _lib.ends_by_an_error()
-        if self._ended:
-            self.client.close(failed)
-            self.client = None
-            return
         try:
-            self._resume.await_moments()
-            if not failed:
+            if not self._ended:
+                self._resume.await_moments()
                 self.before_the_end()
-            else:
-                self._meet_at_the_end(0)
-            if not self._stepping:
-                self._finish()
+                if not self._stepping:
+                    self._finish()
         except Exception as error:
             self.say(f"the last snapshot could not be ended: {type(error).__name__}: {error}")
         self._ended = True
-        self.client.close(failed)
-        self.client = None
+        client, self.client = self.client, None
+        client.close_with_the_process()
 
 
 _current: Optional[Job] = None

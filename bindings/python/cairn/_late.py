@@ -6,50 +6,79 @@ hyperparameters that it had.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from . import _lib
-from ._state import Entry, Known, Place, keys_of, moments_of
+from ._fsdp1 import Part, Parts
+from ._state import Entry, Known, Place, keys_of, moment_name, moments_of
 
 
 class Late:
-    """What a snapshot has of named parameters that are in none of these optimizers; its tensors are still to be filled."""
+    """What a snapshot has of named parameters that are in none of these optimizers; its tensors are still to be filled.
+
+    named: what an optimizer may hold. parts: which parts of which parameters these are, of those that are FSDP1's.
+    """
 
     def __init__(
-        self, named: Mapping[str, Any], known: Sequence[Known], listed: Mapping[str, _lib.Listed], place: Place
+        self,
+        named: Mapping[str, Any],
+        known: Sequence[Known],
+        listed: Mapping[str, _lib.Listed],
+        place: Place,
+        parts: Optional[Parts] = None,
     ) -> None:
-        from . import _torch
-
         self.entries: List[Tuple[Entry, str]] = []  # with their names in the snapshot
         self._waiting: Dict[int, Tuple[str, Dict[str, Any]]] = {}
-        self._plains: Sequence[Mapping[str, Any]] = ()
-        self._groups: List[int] = []
+        self._kept: List[Tuple[Known, int, Mapping[str, Any]]] = []
         held = {id(parameter) for each in known for parameter in each.parameters()}
         keys = keys_of(listed)
         group = known[0].holder().param_groups[0] if known else {}
         for name, parameter in named.items():
-            if id(parameter) in held or _torch.uncovered(parameter):
+            if id(parameter) in held:
                 continue
             state: Dict[str, Any] = {}
-            for key, of, each in moments_of(listed, keys, name, place):
-                state[key] = _torch.make_state(parameter, group, each)
-                self.entries.append((Entry(f"{key}.{name}", _lib.OPTIMIZER, state[key], state, key, parameter), of))
+            for part in (parts or {}).get(id(parameter), [None]):
+                part_name = name if part is None else part.name
+                self._add(part_name, parameter, part, moments_of(listed, keys, part_name, place), state, group)
             if state:
                 self._waiting[id(parameter)] = name, state
+
+    def _add(
+        self,
+        name: str,
+        parameter: Any,
+        part: Optional[Part],
+        moments: Iterable[Tuple[str, str, _lib.Listed]],
+        state: Dict[str, Any],
+        group: Mapping[str, Any],
+    ) -> None:
+        from . import _torch
+
+        if _torch.uncovered(parameter if part is None else part.memory()) or (part is not None and part.is_empty):
+            return
+        for key, named, each in moments:
+            made = state[key] if key in state else _torch.make_state(parameter, group, each, part)
+            of = None if part is None else part.of(made)
+            if part is None or of is not None:  # FSDP1 has no place for moments of other shapes, and snapshots with them are refused
+                state[key] = made  # in which several parts may lie
+                entry = Entry(moment_name(key, name), _lib.OPTIMIZER, made, state, key, parameter, part=of)
+                self.entries.append((entry, named))
 
     def names(self) -> List[str]:
         return sorted(name for name, _ in self._waiting.values())
 
     def keep(self, plains: Sequence[Mapping[str, Any]], known: Sequence[Known]) -> None:
-        """The plain state of the optimizers in the snapshot, which was given to the groups that they have."""
-        self._groups = [len(each.optimizer().param_groups) for each in known][: len(plains)]
-        self._plains = plains
+        """The plain state of these optimizers in the snapshot, which was given to the groups that they have."""
+        self._kept = [(each, len(each.optimizer().param_groups), plain) for each, plain in zip(known, plains)]
 
     def give(self, known: Sequence[Known]) -> None:
-        """An update begins: to the parameters that optimizers have by now. What is left waits for nobody any more."""
+        """An update begins: to the parameters that these optimizers have by now. What is left waits for nobody any more.
+
+        Others may have been made, or be gone, since `keep`.
+        """
         from . import _torch
 
-        for position, each in enumerate(known):
+        for each in known:
             holder = each.holder()
             given: Dict[int, str] = {}
             for _number, _index, _group, parameter in _torch.grouped(holder):
@@ -58,5 +87,5 @@ class Late:
                     holder.state[parameter] = state
                     given[id(parameter)] = name
                     del self._waiting[id(parameter)]
-            if position < len(self._groups):
-                each.load_plain(self._plains[position], given, groups_from=self._groups[position])
+            for _, groups, plain in (kept for kept in self._kept if kept[0] is each):
+                each.load_plain(plain, given, groups_from=groups)

@@ -6,6 +6,7 @@ the loader's path. Every call releases the interpreter's lock while it runs.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import struct
@@ -174,6 +175,7 @@ _SIGNATURES = {
     "cairn_client_open": (ctypes.c_int, [ctypes.POINTER(_Options), ctypes.POINTER(_Client)]),
     "cairn_client_close": (None, [_Client]),
     "cairn_client_abandon": (None, [_Client]),
+    "cairn_client_close_at_exit": (None, [_Client]),
     "cairn_client_register": (ctypes.c_int, [_Client, ctypes.POINTER(_Slice), ctypes.c_uint32]),
     "cairn_client_restore": (ctypes.c_int, [_Client, ctypes.POINTER(_Restored)]),
     "cairn_client_list": (ctypes.c_int, [_Client, _ListFn, ctypes.c_void_p, ctypes.POINTER(_Generation)]),
@@ -223,8 +225,27 @@ def library() -> ctypes.CDLL:
 
 
 def ends_by_an_error() -> bool:
-    """At the end of the process: it ends by an exception that nothing has caught."""
-    return getattr(sys, "last_type", None) is not None
+    """The process, or what a child of multiprocessing was made for, ends by an exception that the script has not caught, or is at an
+    exception now. False is no proof: of sys.exit in the main script an exit handler sees nothing (see Client.close_with_the_process)."""
+    error = sys.exc_info()[1]
+    if isinstance(error, SystemExit):
+        return error.code not in (None, 0)
+    return error is not None or getattr(sys, "last_type", None) is not None
+
+
+def at_exit(function: Callable[[], None]) -> None:
+    """Calls it when the process ends, in a child of multiprocessing when what that was made for does: before its exception is caught,
+    and where it was forked atexit is not called at all."""
+    atexit.register(function)
+    if _is_child_of_multiprocessing():
+        from multiprocessing import util
+
+        util.Finalize(None, function, exitpriority=0)
+
+
+def _is_child_of_multiprocessing() -> bool:
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and process.parent_process() is not None
 
 
 def error_text(code: int) -> str:
@@ -331,14 +352,24 @@ class Client:
         self._library.cairn_client_stats_read(self._handle, ctypes.byref(out))
         return {name: getattr(out, name) for name, *_ in _Stats._fields_ if name != "reserved"}
 
-    def close(self, failed: bool = False) -> None:
-        """Ends the session; waits for a running copy. Calling it again is allowed, any other call is not.
+    def close(self) -> None:
+        """Ends the session; waits for a running copy. Calling it again is allowed, any other call is not."""
+        self._end(self._library.cairn_client_close)
 
-        `failed`: the process ends by an error. Then the agent is not told that it leaves as it should.
-        """
+    def close_with_the_process(self) -> None:
+        """The same, at the end of the process: the agent is told that this rank leaves as it should where that is known to be so,
+        or else when the exit status is known, in a child of multiprocessing that of what it was made for."""
+        if ends_by_an_error():
+            self._end(self._library.cairn_client_abandon)
+        elif _is_child_of_multiprocessing():  # which may end by os._exit
+            self._end(self._library.cairn_client_close)
+        else:
+            self._end(self._library.cairn_client_close_at_exit)
+
+    def _end(self, how: Callable[[ctypes.c_void_p], None]) -> None:
         handle, self._handle = self._handle, _Client()
         if handle:
-            (self._library.cairn_client_abandon if failed else self._library.cairn_client_close)(handle)
+            how(handle)
 
 
 class TimingRing:

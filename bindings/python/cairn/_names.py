@@ -8,7 +8,8 @@ from typing import Dict, List, Optional, Tuple
 from ._models import Models
 from ._state import Layout, Place, plain_names
 
-NAMES_KEY = "names"
+NAMES_KEY, ALIKE_KEY = "names", "alike"
+COMPARED_MAX = 8  # parameters of which some elements are compared
 
 
 class Names:
@@ -16,18 +17,21 @@ class Names:
         self._models = models
         self._published: Optional[List[str]] = None  # the names of plain parameters that the other ranks have been told
         self._agreed: Tuple[Optional[List[str]], Dict[str, Tuple[str, int, int]]] = (None, {})
+        self._compares = False  # what is shared was told to the other ranks, and it is not known yet whether they have the same
+        self._alike: Optional[bool] = None  # what DDP should keep so: None: was never looked at
 
-    def agree(self, layout: Layout, here: Place) -> None:
+    def agree(self, layout: Layout, here: Place, step: int) -> None:
         """Which plain tensors are the same on which ranks: those share the copying.
 
-        Only DDP says so of plain tensors. That they are equal now does not mean that they stay so, and a snapshot half from one rank
-        and half from another would be nobody's state: where nothing says so each rank keeps its own, under its rank's name.
+        Only DDP says so of plain tensors, and is not believed where may_be_confirmed finds otherwise. That they are equal now does
+        not mean that they stay so, and a snapshot half from one rank and half from another would be nobody's state: where nothing
+        says so each rank keeps its own, under its rank's name.
         """
         from . import _torch
 
         if here.world == 1:
             return
-        if all(_torch.replicates(root) for root in self._models.roots.values()) and self._models.roots:
+        if self._is_replicated():
             # What an optimizer has beside the modules is each rank's own.
             held = {id(each) for root in self._models.roots.values() for _, each in _torch.named_parameters(root)}
             shared = {
@@ -35,6 +39,11 @@ class Names:
                 for name, each in layout.plain_parameters().items()
             }
             layout.share(shared, here, buffers_of_rank_0=True)
+            if self._alike is None and not self._compares and _torch.has_store():
+                alike = [each for _, each in sorted(layout.plain_parameters().items()) if id(each) in held and each.requires_grad]
+                some = alike[:: -(-len(alike) // COMPARED_MAX) or 1]
+                _torch.publish(ALIKE_KEY, f"{step} {_torch.sample_digest(some)}".encode(), here)
+                self._compares = True
             return
         plain = sorted(layout.plain_parameters())
         if self._agreed[0] != plain:
@@ -44,13 +53,43 @@ class Names:
             self._agreed = plain, {name: (name if name in alone else f"rank{here.rank}/{name}", 0, 1) for name in plain}
         layout.share(self._agreed[1], here, buffers_of_rank_0=False)
 
+    def _is_replicated(self) -> bool:
+        from . import _torch
+
+        roots = self._models.roots.values()
+        return bool(roots) and self._alike is not False and all(map(_torch.replicates, roots))
+
+    def may_be_confirmed(self, here: Place, wait_s: float = 0.0) -> bool:
+        """Whether a snapshot that the ranks share is one state: before the first is confirmed each has told some of what it holds.
+
+        False where they differ, and then once: from the next `agree` on each rank has its own. False, too, while not all have told,
+        and nobody is waited for longer than that. Those who were not at the same step can not be compared.
+        """
+        from . import _torch
+
+        if not self._compares:
+            return True
+        told = _torch.gather_if_there(ALIKE_KEY, here, wait_s) if _torch.has_store() else None
+        if told is None:
+            return not _torch.has_store()
+        self._compares = False
+        by_step: Dict[bytes, bytes] = {}
+        self._alike = all(by_step.setdefault(*each.split()) == each.split()[1] for each in told)
+        if not self._alike:
+            self.publish_early()
+        return self._alike
+
+    def differ(self) -> bool:
+        """What DDP should keep alike was seen to differ."""
+        return self._alike is False
+
     def publish_early(self) -> None:
         """Right after an update: where the ranks are the stages of a pipeline a rank's next forward begins only when the one before
         has sent something to it, which would then be waiting for these names."""
         from . import _torch
 
         here = _torch.place()
-        if here.world > 1 and _torch.has_store() and not all(map(_torch.replicates, self._models.roots.values())):
+        if here.world > 1 and _torch.has_store() and not self._is_replicated():
             self._publish(plain_names(self._models.roots, self._models.live(), here.world), here)
 
     def _publish(self, plain: List[str], here: Place) -> None:

@@ -111,8 +111,7 @@ class Resume:
                 "gradients were made from their fresh values: call cairn.attach before the first step to resume such a script"
             )
             return layout, None
-        unused = sorted(set(self._listed) - {entry.name for entry in layout.entries} - self._restored)
-        lacking = [name for name in unused if self._listed[name].kind == _lib.PARAM]
+        lacking = layout.lacks(self._listed, self._restored, self._job.place)
         if final and lacking and self._job.attached and self._job.place.world == 1:  # of several ranks others may have them
             problems = problems or ["it lacks parameters"]
         if problems:
@@ -125,16 +124,16 @@ class Resume:
                 )
             return layout, None
         if final:
-            self._late = Late(self._others(names, parts), self._job.models.live(), self._listed, self._job.place)
+            self._late = Late(self._named(names), self._job.models.live(), self._listed, self._job.place, parts)
             todo += self._late.entries if self._job.attached else []
         return layout, todo
 
-    def _others(self, names: Dict[int, str], parts: Any) -> Dict[str, Any]:
-        """All named parameters by their names, without those of FSDP1."""
+    def _named(self, names: Dict[int, str]) -> Dict[str, Any]:
+        """All parameters of the modules by their names; of FSDP1 what an optimizer may hold of them."""
         from . import _torch
 
         held = (parameter for root in self._job.models.roots.values() for _, parameter in _torch.named_parameters(root))
-        return {names[id(parameter)]: parameter for parameter in held if id(parameter) not in parts}
+        return {names[id(parameter)]: parameter for parameter in held}
 
     def give_late(self) -> None:
         """The first update begins: parameters that were added since the restore get what the snapshot has of them."""

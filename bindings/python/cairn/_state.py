@@ -1,8 +1,8 @@
 """What a job consists of: its tensors under their names, its optimizers, its plain state; and whether that is all of it.
 
 Names: a parameter has that of the root module's named_parameters (with the root's prefix where there are several), a moment
-`<key>.<parameter>` as in `exp_avg.layer.weight`, what differs from rank to rank `rank<r>/<name>`, and the blob of plain state
-`cairn.rank<r>`.
+`<key>.<parameter>` as in `exp_avg.layer.weight` (a dot in the key is %2E), what differs from rank to rank `rank<r>/<name>`, and
+the blob of plain state `cairn.rank<r>`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Named
 from . import _lib
 from ._fsdp1 import Part, Parts, parts_of
 
+UNKNOWN_HOOK = (
+    "as nothing says that this hook leaves the same gradients on all ranks, each rank's own parameters and moments are captured: they "
+    "come back in the same number of ranks only"
+)
 STAGED_BYTES_MAX = 1 << 20  # a larger buffer is captured in place while nothing writes to it
 
 
@@ -324,15 +328,21 @@ class Known:
         self._made = []
 
 
+def of_rank(name: str) -> Tuple[Optional[int], str]:
+    """(the rank that alone has a tensor of a snapshot, None for all others; its name in the model, if that is not cut)"""
+    rank, slash, rest = name.partition("/")
+    return (int(rank[4:]), rest) if slash and rank.startswith("rank") and rank[4:].isdigit() else (None, name)
+
+
+def moment_name(key: str, parameter: str) -> str:
+    """The name of what an optimizer keeps of a parameter under a key: up to its first dot it is the key, whatever that holds."""
+    return f"{key.replace('%', '%25').replace('.', '%2E')}.{parameter}"
+
+
 def keys_of(listed: Mapping[str, _lib.Listed]) -> List[str]:
     """The keys under which optimizers keep tensors of their state, of all parameters of a snapshot."""
-    keys: Dict[str, None] = {}
-    for name, each in listed.items():
-        if each.kind == _lib.OPTIMIZER:
-            rank, _, rest = name.partition("/")
-            own = rank.startswith("rank") and rank[4:].isdigit()
-            keys.setdefault((rest if own else name).partition(".")[0])
-    return list(keys)
+    first = (of_rank(name)[1].partition(".")[0] for name, each in listed.items() if each.kind == _lib.OPTIMIZER)
+    return list(dict.fromkeys(key.replace("%2E", ".").replace("%25", "%") for key in first))
 
 
 def moments_of(
@@ -341,7 +351,7 @@ def moments_of(
     """(key, name in the snapshot, tensor) of a parameter's state: what this rank has of its own, where it does. What another rank
     has under that name may be of another shape. Names are put together, not taken apart: a long one is cut."""
     for key in keys:
-        moment = fitting(f"{key}.{name}")
+        moment = fitting(moment_name(key, name))
         for each in (fitting(f"rank{place.rank}/{moment}"), moment):
             if each in listed and listed[each].kind == _lib.OPTIMIZER:
                 yield key, each, listed[each]
@@ -549,8 +559,8 @@ class Layout:
             else:
                 name, index, count = by_parameter[id(entry.tensor if entry.parameter is None else entry.parameter)]
                 entry.replica = (0, 1) if entry.alone else (index, count)
-                if name.startswith("rank") and "/" in name:
-                    entry.name = fitting(name.partition("/")[0] + "/" + entry.name)
+                if of_rank(name)[0] is not None:
+                    entry.name = fitting(f"rank{of_rank(name)[0]}/{entry.name}")
 
     def match(self, listed: Mapping[str, _lib.Listed], done: Set[str], place: Place) -> Tuple[List[Tuple[Entry, str]], List[str]]:
         """(entries with the names of the snapshot that they come from, what does not fit)."""
@@ -582,6 +592,12 @@ class Layout:
                 todo.append((entry, name))
         return todo, problems
 
+    def lacks(self, listed: Mapping[str, _lib.Listed], done: Set[str], place: Place) -> List[str]:
+        """Parameters that the snapshot has for this rank, of its own or of all, and that are not here: by their names in the model."""
+        here = {each for entry in self.entries for each in (entry.name, fitting(f"rank{place.rank}/{entry.name}"))}
+        unused = (of_rank(name) for name in set(listed) - here - done if listed[name].kind == _lib.PARAM)
+        return sorted({name for rank, name in unused if rank in (None, place.rank)})
+
     def summary(self) -> str:
         kinds = [sum(entry.kind == kind for entry in self.entries) for kind in (_lib.PARAM, _lib.OPTIMIZER, _lib.BUFFER)]
         size = sum(entry.size_bytes() for entry in self.entries)
@@ -599,12 +615,8 @@ def devices_of(pieces: Iterable[_lib.Piece]) -> Set[int]:
 def ranks_of(listed: Mapping[str, _lib.Listed]) -> Tuple[int, List[str]]:
     """(how many ranks a snapshot is of, the parameters of which each of several ranks has its own)"""
     ranks = sum(name.startswith("cairn.rank") for name in listed)
-    own = {
-        name.partition("/")[2]
-        for name, each in listed.items()
-        if each.kind == _lib.PARAM and name.startswith("rank") and name.partition("/")[0][4:].isdigit()
-    }
-    return ranks, sorted(own)
+    params = (of_rank(name) for name, each in listed.items() if each.kind == _lib.PARAM)
+    return ranks, sorted({name for rank, name in params if rank is not None})
 
 
 def _add_parameter(layout: Layout, name: str, tensor: Any, part: Optional[Part], problems: Problems) -> bool:
@@ -632,7 +644,8 @@ def _add_state(
                 _blob.encode(value, _torch.pack)
                 plain.add(key)
             except TypeError as error:
-                problems.refuse(_lib.OPTIMIZER, f"{key}.{name}", str(error), f"{key}.{name} cannot be captured: {error}")
+                moment = moment_name(key, name)
+                problems.refuse(_lib.OPTIMIZER, moment, str(error), f"{moment} cannot be captured: {error}")
             continue
         if part is not None and part.is_empty:
             continue
@@ -640,7 +653,7 @@ def _add_state(
         why = _torch.uncovered(value)
         if part is not None and of is None:
             why = f"FSDP1 holds {list(part.held_shape)} of its parameter, and it has the shape {list(value.shape)}"
-        moment = f"{key}.{name}"
+        moment = moment_name(key, name)
         if why:
             problems.refuse(_lib.OPTIMIZER, moment, why, f"{moment} cannot be captured: {why}")
         elif moment in taken:
@@ -733,6 +746,9 @@ def collect(
             f"{len(unnamed)} parameters belong to no module that was called: they are named by their position, {few(unnamed)}"
         )
     for prefix, root in roots.items():
+        for hook in _torch.unknown_hooks(root):
+            name = f"what DDP's communication hook {hook} keeps for itself"
+            problems.note(_lib.OPAQUE, name, UNKNOWN_HOOK, f"{name} is not covered, and {UNKNOWN_HOOK}")
         for name, parameter in _torch.named_parameters(root):
             if id(parameter) not in added:
                 added.add(id(parameter))
@@ -749,73 +765,3 @@ def collect(
     layout.arrange(order or {})
     layout.seal(known)
     return layout
-
-
-class Extras:
-    """What a script names beside model and optimizer: objects with state_dict, generators, mappings and lists."""
-
-    def __init__(self, scheduler: Any, dataloader: Any, extra: Optional[Mapping[str, Any]]) -> None:
-        from_sequence: Callable[[Any], List[Any]] = lambda value: (
-            [] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]
-        )
-        self._late: Dict[str, Any] = {f"scheduler{i}": each for i, each in enumerate(from_sequence(scheduler))}
-        self._early: Dict[str, Any] = {f"dataloader{i}": each for i, each in enumerate(from_sequence(dataloader))}
-        for name, each in (extra or {}).items():
-            early = each.__class__.__name__ == "Generator" and hasattr(each, "get_state")
-            (self._early if early else self._late)[f"extra.{name}"] = each
-
-    @staticmethod
-    def _state_of(value: Any) -> Any:
-        if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
-            return value.state_dict()
-        if hasattr(value, "get_state") and hasattr(value, "set_state"):
-            return value.get_state()
-        return value if isinstance(value, (dict, list)) else None
-
-    def _states(self, values: Dict[str, Any], job: Any) -> Dict[str, Any]:
-        from . import _blob, _torch
-
-        states: Dict[str, Any] = {}
-        for name, value in list(values.items()):
-            state = self._state_of(value)
-            why = f"a {type(value).__name__} has no state_dict" if state is None else ""
-            try:
-                # Encoded here: a mapping may change before the blob is written.
-                states[name] = _blob.encode(state, _torch.pack) if state is not None else b""
-            except TypeError as error:
-                why = str(error)
-            if why:
-                states.pop(name, None)
-                del values[name]
-                job.leave_out(_lib.OPAQUE, name, why)
-        return states
-
-    def has_late(self) -> bool:
-        return bool(self._late)
-
-    def early(self, job: Any) -> Dict[str, Any]:
-        """The states of generators and data loaders, to be read right after an update."""
-        return self._states(self._early, job) if self._early else {}
-
-    def late(self, job: Any) -> Dict[str, Any]:
-        """The states of all others, to be read before the next forward."""
-        return self._states(self._late, job) if self._late else {}
-
-    def load(self, states: Mapping[str, Any], job: Any) -> None:
-        """Puts back what early and late gave."""
-        from . import _blob, _torch
-
-        values = {**self._early, **self._late}
-        for name in sorted(set(states) ^ set(values)):
-            job.say(f"{name} is in the {'snapshot' if name in states else 'script'} alone, and is not restored")
-        for name in set(states) & set(values):
-            state, value = _blob.decode(states[name], _torch.unpack), values[name]
-            if hasattr(value, "load_state_dict"):
-                value.load_state_dict(state)
-            elif hasattr(value, "set_state"):
-                value.set_state(state)
-            elif isinstance(value, dict):
-                value.clear()
-                value.update(state)
-            else:
-                value[:] = state

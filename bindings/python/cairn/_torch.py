@@ -13,6 +13,7 @@ import os
 import random
 import sys
 import threading
+import zlib
 from array import array
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
@@ -24,11 +25,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import _job, _lib, _signals
+from ._extras import Extras
 from ._fence import Fence
 from ._fsdp1 import Part
 from ._job import Job
 from ._resume import Damaged
-from ._state import Extras, Place
+from ._state import Place
 
 # Private names, for watching what an update writes to. A version that lacks one has updates wait for the whole copy.
 try:
@@ -64,6 +66,7 @@ DTYPES: Dict[torch.dtype, int] = {
 FROM_DTYPE = {value: dtype for dtype, value in DTYPES.items()}
 EXCHANGE_TIMEOUT = datetime.timedelta(seconds=30)
 RESUME_TIMEOUT = datetime.timedelta(minutes=15)  # a rank may wait as long for the restore of its agents
+SAMPLE_ELEMENTS = 4096
 LOCAL_RANKS = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE")
 WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 
@@ -102,6 +105,19 @@ def gather(key: str, here: Place, timeout: datetime.timedelta = EXCHANGE_TIMEOUT
     store = _get_default_store()
     store.wait([f"cairn/{key}/{rank}" for rank in range(here.world)], timeout)
     return [store.get(f"cairn/{key}/{rank}") for rank in range(here.world)]
+
+
+def gather_if_there(key: str, here: Place, wait_s: float) -> Optional[List[bytes]]:
+    """What `gather` gives where all ranks have published within so many seconds, which may be 0; else None."""
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    keys = [f"cairn/{key}/{rank}" for rank in range(here.world)]
+    try:
+        if wait_s > 0:
+            _get_default_store().wait(keys, datetime.timedelta(seconds=wait_s))
+        return gather(key, here) if _get_default_store().check(keys) else None
+    except RuntimeError:
+        return None
 
 
 def exchange(key: str, value: bytes, here: Place) -> List[bytes]:
@@ -257,6 +273,17 @@ def stage(source: Tensor, into: Tensor) -> None:
         into.copy_(local(source).detach())
 
 
+def sample_digest(tensors: Iterable[Tensor]) -> str:
+    """A checksum of some elements of each tensor, spread over it."""
+    found = 0
+    for tensor in tensors:
+        here = local(tensor).detach()
+        flat = here.as_strided((here.numel(),), (1,))  # in the order of its memory, which has no holes
+        some = flat[:: max(1, flat.numel() // SAMPLE_ELEMENTS)].cpu().contiguous()
+        found = zlib.crc32(read_bytes(some.view(torch.uint8)), found)
+    return f"{found:08x}"
+
+
 def byte_buffer(count: int) -> Tensor:
     return torch.zeros(count, dtype=torch.uint8)
 
@@ -310,26 +337,55 @@ def unwrap(module: Any) -> Any:
     return module
 
 
-# Communication hooks of torch's own after which each rank goes on with gradients of its own.
-DIVERGING_HOOKS = ("post_localSGD_hook", "noop_hook")
+# Those of torch's communication hooks for DDP that give each rank the average of all: module and name.
+REDUCING_HOOKS = (
+    ("default_hooks", "allreduce_hook"),
+    ("default_hooks", "fp16_compress_hook"),
+    ("default_hooks", "bf16_compress_hook"),
+    ("mixed_precision_hooks", "_reducer_allreduce_and_upcast_hook"),
+)
 
 
-def _reduces_all(module: Any) -> bool:
-    """A DistributedDataParallel keeps all that it holds alike on its ranks: nothing is left out, no hook lets ranks drift apart."""
+def _reduces(hook: Any, state: Any) -> bool:
+    """A communication hook is known to leave the same gradients on all ranks. By what it is, not what it is called."""
+    if isinstance(state, torch.distributed.ProcessGroup) and state.size() != torch.distributed.get_world_size():
+        return False
+    for module, name in REDUCING_HOOKS:
+        there = sys.modules.get(f"torch.distributed.algorithms.ddp_comm_hooks.{module}")  # as it is where it is used
+        if hook is getattr(there, name, ""):
+            return True
+    return False
+
+
+def _parallel(module: torch.nn.Module) -> Optional[torch.nn.parallel.DistributedDataParallel]:
+    """The DistributedDataParallel that a root is, be it in torch.compile's wrapper."""
+    inner = getattr(module, "_orig_mod", module)
+    return inner if isinstance(inner, torch.nn.parallel.DistributedDataParallel) else None
+
+
+def unknown_hooks(module: torch.nn.Module) -> List[str]:
+    """The names of the communication hooks of a root under DDP of which nobody knows that they keep the ranks alike."""
+    parallel = _parallel(module)
+    hooks = [] if parallel is None else parallel._comm_hooks
+    return [str(getattr(hook, "__qualname__", hook)) for hook, state in hooks if not _reduces(hook, state)]
+
+
+def _leaves_nothing_out(module: torch.nn.parallel.DistributedDataParallel) -> bool:
+    """It reduces all that it holds."""
     delayed = {id(parameter) for parameter in getattr(module, "_delay_all_reduce_params", ())}
     held = [*module.module.named_parameters(remove_duplicate=False), *module.module.named_buffers(remove_duplicate=False)]
-    ignored = any(name in module.parameters_to_ignore and id(tensor) not in delayed for name, tensor in held)
-    return not ignored and all(getattr(hook, "__name__", "") not in DIVERGING_HOOKS for hook, _ in module._comm_hooks)
+    return not any(name in module.parameters_to_ignore and id(tensor) not in delayed for name, tensor in held)
 
 
 def replicates(module: torch.nn.Module) -> bool:
     """Its parameters are the same on all ranks of the world, and its buffers are sent from rank 0 before each forward."""
-    return any(
-        isinstance(each, torch.nn.parallel.DistributedDataParallel)
-        and each.broadcast_buffers
-        and each.process_group.size() == torch.distributed.get_world_size()
-        and _reduces_all(each)
-        for each in (module, getattr(module, "_orig_mod", None))
+    parallel = _parallel(module)
+    return (
+        parallel is not None
+        and bool(parallel.broadcast_buffers)
+        and parallel.process_group.size() == torch.distributed.get_world_size()
+        and _leaves_nothing_out(parallel)
+        and not unknown_hooks(module)
     )
 
 

@@ -26,7 +26,6 @@ itself an object that is no tensor is a pickle, which the planner of a load exec
 """
 from __future__ import annotations
 
-import atexit
 import dataclasses
 import io
 import math
@@ -67,11 +66,13 @@ def _say(level: int, line: str) -> None:
         os.write(2, f"cairn: {line}\n".encode())
 
 
-def _close() -> None:
+def _close(with_the_process: bool = False) -> None:
     global _session
     session, _session = _session, None
-    if session is not None:
-        session[0].close(_lib.ends_by_an_error())
+    if session is not None and with_the_process:
+        session[0].close_with_the_process()
+    elif session is not None:
+        session[0].close()
 
 
 def _open() -> Tuple[_lib.Client, Place]:
@@ -89,7 +90,7 @@ def _open() -> Tuple[_lib.Client, Place]:
         except (OSError, _lib.CairnError) as error:
             raise RuntimeError(f"cairn.dcp: the agent at {socket} cannot be used: {error}") from error
         _session = client, place
-        atexit.register(_close)
+        _lib.at_exit(lambda: _close(with_the_process=True))
     if not _session[0].stats()["attached"]:
         raise RuntimeError(f"cairn.dcp: no agent answers at {os.environ.get('CAIRN_AGENT')}: is it running? See `cairn status`")
     return _session

@@ -3,6 +3,10 @@
 
 #include "cairn/timing.h"
 
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 /* ---- without an agent ---- */
 
 static void
@@ -126,6 +130,91 @@ test_leave(void **state)
     assert_int_equal(agent->leaves, 1);
     assert_int_equal(agent->damaged, 0);
     fake_agent_destroy(agent);
+}
+
+enum { BY_UNDERSCORE_EXIT = -1 };
+
+struct child {
+    pid_t pid;
+    int go; /* it begins when that is closed */
+};
+
+/* A trainer that closes its client before it is known how it ends. */
+static void
+end_as_child(const char *path, int begin, int exit_status)
+{
+    struct cairn_client_options options = options_for(path);
+    struct cairn_client *client = NULL;
+    pid_t own_child;
+    char byte;
+    int status;
+
+    if (read(begin, &byte, 1) != 0 || cairn_client_open(&options, &client) != CAIRN_OK)
+        _exit(99);
+    cairn_client_close_at_exit(client);
+    own_child = fork(); /* whose end is its own */
+    if (own_child == 0)
+        exit(0);
+    if (own_child < 0 || waitpid(own_child, &status, 0) != own_child)
+        _exit(99);
+    if (exit_status == BY_UNDERSCORE_EXIT)
+        _exit(0);
+    exit(exit_status);
+}
+
+/* To be called while this process has no threads. The last one made is the first to begin: it holds the others' pipes. */
+static struct child
+make_child(const char *path, int exit_status)
+{
+    struct child child;
+    int ends[2];
+
+    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    child.pid = fork();
+    assert_true(child.pid >= 0);
+    if (child.pid == 0) {
+        close(ends[1]);
+        end_as_child(path, ends[0], exit_status);
+    }
+    close(ends[0]);
+    child.go = ends[1];
+    return child;
+}
+
+static void
+await_child(const struct child *child, int exit_status)
+{
+    int status;
+
+    close(child->go);
+    assert_int_equal(waitpid(child->pid, &status, 0), child->pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), exit_status);
+}
+
+/* What is closed before the exit status is known is a leave where that is 0, and nowhere else. */
+static void
+test_leave_at_exit(void **state)
+{
+    struct fake_agent *agent = fake_agent_create(CAIRN_BLOCK_BYTES);
+    struct child good = make_child(agent->path, 0), failed = make_child(agent->path, 1),
+                 cut = make_child(agent->path, BY_UNDERSCORE_EXIT);
+    struct cairn_client_options options = options_for(NULL);
+    struct cairn_client *client = NULL;
+
+    (void)state;
+    fake_agent_start(agent);
+    await_child(&cut, 0);
+    await_child(&failed, 1);
+    await_child(&good, 0);
+    assert_true(fake_reaches(&agent->leaves, 1));
+    fake_agent_stop(agent);
+    assert_int_equal(agent->leaves, 1);
+    assert_int_equal(agent->damaged, 0);
+    fake_agent_destroy(agent);
+    assert_int_equal(cairn_client_open(&options, &client), CAIRN_OK); /* without an agent */
+    cairn_client_close_at_exit(client);
+    cairn_client_close_at_exit(NULL);
 }
 
 static void
@@ -585,6 +674,7 @@ main(void)
         cmocka_unit_test_setup(test_no_agent_answers, reset),
         cmocka_unit_test_setup(test_environment, reset),
         cmocka_unit_test_setup(test_leave, reset),
+        cmocka_unit_test_setup(test_leave_at_exit, reset),
         cmocka_unit_test_setup(test_refused, reset),
         cmocka_unit_test_setup(test_rings, reset),
         cmocka_unit_test_setup(test_coverage, reset),

@@ -1,0 +1,77 @@
+"""What a script names beside its models and optimizers: how its state is read, and put back."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Mapping, Optional
+
+from . import _lib
+
+
+class Extras:
+    """What a script names beside model and optimizer: objects with state_dict, generators, mappings and lists."""
+
+    def __init__(self, scheduler: Any, dataloader: Any, extra: Optional[Mapping[str, Any]]) -> None:
+        from_sequence: Callable[[Any], List[Any]] = lambda value: (
+            [] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]
+        )
+        self._late: Dict[str, Any] = {f"scheduler{i}": each for i, each in enumerate(from_sequence(scheduler))}
+        self._early: Dict[str, Any] = {f"dataloader{i}": each for i, each in enumerate(from_sequence(dataloader))}
+        for name, each in (extra or {}).items():
+            early = each.__class__.__name__ == "Generator" and hasattr(each, "get_state")
+            (self._early if early else self._late)[f"extra.{name}"] = each
+
+    @staticmethod
+    def _state_of(value: Any) -> Any:
+        if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
+            return value.state_dict()
+        if hasattr(value, "get_state") and hasattr(value, "set_state"):
+            return value.get_state()
+        return value if isinstance(value, (dict, list)) else None
+
+    def _states(self, values: Dict[str, Any], job: Any) -> Dict[str, Any]:
+        from . import _blob, _torch
+
+        states: Dict[str, Any] = {}
+        for name, value in list(values.items()):
+            state = self._state_of(value)
+            why = f"a {type(value).__name__} has no state_dict" if state is None else ""
+            try:
+                # Encoded here: a mapping may change before the blob is written.
+                states[name] = _blob.encode(state, _torch.pack) if state is not None else b""
+            except TypeError as error:
+                why = str(error)
+            if why:
+                states.pop(name, None)
+                del values[name]
+                job.leave_out(_lib.OPAQUE, name, why)
+        return states
+
+    def has_late(self) -> bool:
+        return bool(self._late)
+
+    def early(self, job: Any) -> Dict[str, Any]:
+        """The states of generators and data loaders, to be read right after an update."""
+        return self._states(self._early, job) if self._early else {}
+
+    def late(self, job: Any) -> Dict[str, Any]:
+        """The states of all others, to be read before the next forward."""
+        return self._states(self._late, job) if self._late else {}
+
+    def load(self, states: Mapping[str, Any], job: Any) -> None:
+        """Puts back what early and late gave."""
+        from . import _blob, _torch
+
+        values = {**self._early, **self._late}
+        for name in sorted(set(states) ^ set(values)):
+            job.say(f"{name} is in the {'snapshot' if name in states else 'script'} alone, and is not restored")
+        for name in set(states) & set(values):
+            state, value = _blob.decode(states[name], _torch.unpack), values[name]
+            if hasattr(value, "load_state_dict"):
+                value.load_state_dict(state)
+            elif hasattr(value, "set_state"):
+                value.set_state(state)
+            elif isinstance(value, dict):
+                value.clear()
+                value.update(state)
+            else:
+                value[:] = state
