@@ -224,7 +224,7 @@ op_of(const char *text, size_t text_bytes)
 
 struct fields {
     uint64_t enter_ns, start_ns, end_ns, now_ns;
-    bool has_rank, has_enter, has_start, has_end, has_now, has_op;
+    bool has_rank, has_enter, has_start, has_end, has_now, has_op, has_memory;
 };
 
 static bool
@@ -293,6 +293,11 @@ read_field(struct scan *scan, const struct cairn_topology *topology, const char 
         read_time(scan, &fields->now_ns, &fields->has_now);
     } else if (is(key, key_bytes, "work")) {
         record->work = read_positive(scan);
+    } else if (is(key, key_bytes, "memory_bytes")) {
+        record->memory_bytes = read_number(scan, CAIRN_TRACE_MEMORY_BYTES_MAX);
+        fields->has_memory = true;
+        if (record->memory_bytes == 0)
+            fail(scan, "memory_bytes must be above 0: what the rank's device held at most");
     } else if (is(key, key_bytes, "peer")) {
         record->peer = (uint32_t)read_number(scan, topology->world - 1);
     } else {
@@ -309,7 +314,9 @@ check(struct scan *scan, const struct cairn_topology *topology, const struct fie
 
     if (!fields->has_rank)
         fail(scan, "the line lacks \"rank\"");
-    else if (!fields->has_op && !fields->has_now)
+    else if (fields->has_memory && (fields->has_op || fields->has_now))
+        fail(scan, "\"memory_bytes\" needs a line of its own, without \"op\" and \"now_ns\"");
+    else if (!fields->has_op && !fields->has_now && !fields->has_memory)
         fail(scan, "the line has neither \"op\" nor \"now_ns\"");
     if (scan->why || !fields->has_op) {
         record->start_ns = fields->now_ns;
