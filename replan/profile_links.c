@@ -108,6 +108,8 @@ find_slow(struct work *work)
 {
     uint32_t begin, left = 0;
 
+    if (work->samples.sample_count == 0)
+        return;
     qsort(work->samples.samples, work->samples.sample_count, sizeof *work->samples.samples, by_kind);
     for (uint32_t first = 0, end; first < work->samples.sample_count; first = end) {
         double typical;
