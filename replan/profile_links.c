@@ -12,6 +12,7 @@ enum {
 };
 #define GBPS_MIN 1e-6       /* what a problem's file may say */
 #define GBPS_MAX 1e9
+#define AT_ODDS 1.5         /* between two operations that carry the same over the same links */
 #define SLOW_MIN 0.26236    /* ln(1.3) */
 #define SLOW_ERRORS 5.0     /* standard errors */
 #define TYPICAL_SHARE 0.35  /* of the pairs of nodes: a slow NIC may be in more than half of them */
@@ -171,6 +172,31 @@ mark_slow(struct work *work)
 
 /* ---- into the problem ---- */
 
+/* Whether a kind is usable, as far as itself tells. */
+static bool
+is_known(const struct cairn_link_kind *kind)
+{
+    return kind->transfers >= TRANSFERS_MIN && kind->gbps >= GBPS_MIN && kind->gbps <= GBPS_MAX;
+}
+
+/* Whoever writes the bytes of the whole buffer where one rank's are meant makes a ring of n ranks n times as fast in all_gather. In
+ * reduce_scatter both are the same, and whoever has one has the other. */
+static bool
+is_at_odds(const struct work *work, const struct cairn_link_kind *kind)
+{
+    uint8_t other = kind->of.op == CAIRN_ALL_GATHER ? CAIRN_REDUCE_SCATTER : CAIRN_ALL_GATHER;
+
+    if (kind->of.op != CAIRN_ALL_GATHER && kind->of.op != CAIRN_REDUCE_SCATTER)
+        return false;
+    for (uint32_t i = 0; i < work->samples.kind_count; i++) {
+        const struct cairn_link_kind *twin = &work->samples.kinds[i];
+
+        if (twin->of.op == other && twin->comm_kind == kind->comm_kind && twin->crosses == kind->crosses && is_known(twin))
+            return fmax(twin->gbps / kind->gbps, kind->gbps / twin->gbps) > AT_ODDS;
+    }
+    return false;
+}
+
 static void
 tell_scope(const struct work *work, int scope, struct cairn_profiled_link *link)
 {
@@ -179,12 +205,20 @@ tell_scope(const struct work *work, int scope, struct cairn_profiled_link *link)
     for (uint32_t i = 0; i < work->samples.kind_count; i++) {
         const struct cairn_link_kind *kind = &work->samples.kinds[i];
 
-        if (kind->crosses == (scope == CAIRN_LINK_INTER) && kind->transfers >= TRANSFERS_MIN && kind->gbps >= GBPS_MIN &&
-            kind->gbps <= GBPS_MAX && (!best || kind->bytes_max > best->bytes_max))
+        if (kind->crosses != (scope == CAIRN_LINK_INTER) || !is_known(kind))
+            continue;
+        if (is_at_odds(work, kind))
+            link->at_odds = true;
+        else if (!best || kind->bytes_max > best->bytes_max)
             best = kind;
     }
-    if (best)
-        *link = (struct cairn_profiled_link){true, best->of.op, best->gbps, best->latency_ms, best->transfers};
+    if (!best)
+        return;
+    link->told = true;
+    link->op = best->of.op;
+    link->gbps = best->gbps;
+    link->latency_ms = best->latency_ms;
+    link->transfers = best->transfers;
 }
 
 static void

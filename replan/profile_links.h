@@ -15,6 +15,7 @@ struct cairn_profiled_link {
     uint8_t op;         /* CAIRN_SEND: sends and receives */
     double gbps, latency_ms;
     uint32_t transfers;
+    bool at_odds;       /* all_gather and reduce_scatter contradict each other, so neither was used */
 };
 
 struct cairn_profiled_links {
@@ -30,7 +31,8 @@ struct cairn_profiled_links {
  * Sets link_gbps and slow_links from transfers whose ranks are ids of the problem's devices; a device's node is the problem's.
  * Kinds of operations are apart: pairs, and each operation of communicators named alike, within nodes and over them. Of the kind with
  * the largest transfers into one device the bandwidth is taken, by latency + bytes / bandwidth where sizes differ by a factor of two, else
- * by the median. Rings are assumed; one over nodes shares its nodes' links between its ranks there. A pair of nodes is slow
+ * by the median. all_gather and reduce_scatter of communicators named alike that differ by more than 1.5 times are not used: their
+ * bytes are not what cairn/timing.h says. Rings are assumed; one over nodes shares its nodes' links between its ranks there. A pair of nodes is slow
  * where its own channels (pairs, and communicators over these two nodes) take 1.3 times, and five standard errors, longer than the
  * channels of the same kind of most others; with less than three pairs of nodes of a kind nothing is compared.
  * What is not told stays as it is, and so does what slow_links says of pairs that were not compared. CAIRN_NOMEM, with the problem as it was.

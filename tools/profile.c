@@ -121,6 +121,9 @@ say_links(const struct cairn_profiled_links *links)
         else
             (void)fprintf(stderr, "not determined: link_gbps.%s, since too few transfers %s were seen from begin to end: it is what the "
                                   "problem said\n", keys[i], places[i]);
+        if (link->at_odds)
+            (void)fprintf(stderr, "not used: all_gather and reduce_scatter %s, which contradict each other: is \"bytes\" what each rank gives?\n",
+                          places[i]);
     }
     if (links->unpaired)
         (void)fprintf(stderr, "not used: link_gbps, which needs both: give the other one in the problem\n");

@@ -150,7 +150,7 @@ test_generated(void **state)
     print_message("40 jobs: at most %.1f %% off\n", 100 * worst);
 }
 
-/* One pipeline per node pair, so that only sends and receives leave nodes. */
+/* Only sends and receives leave nodes, or rings as well that say the bytes of the whole buffer in all_gather, which is found out. */
 static void
 test_generated_pairs(void **state)
 {
@@ -159,16 +159,19 @@ test_generated_pairs(void **state)
     (void)state;
     for (uint64_t seed = 1; seed <= 40; seed++) {
         struct random random = {seed};
-        struct job job = job_of(&random, 4, 4, 1);
+        struct job job = job_of(&random, 4, 4, 1 + seed % 2);
         struct cairn_problem problem = problem_of(job.world, 4);
-        struct cairn_profiled_links links = links_of(&job, seed, &problem);
+        struct cairn_profiled_links links;
         double inter = gbps_of(4, job.pair_ns);
 
+        job.sharded = true;
+        links = links_of(&job, seed, &problem);
+        assert_int_equal(links.scopes[CAIRN_LINK_INTER].at_odds, seed % 2);
         assert_int_equal(links.scopes[CAIRN_LINK_INTER].op, CAIRN_SEND);
         worst = fmax(worst, fabs(problem.inter_gbps / inter - 1));
         if (!near(problem.inter_gbps, inter, 0.1))
             fail_msg("seed %u: between %g for %g", (unsigned)seed, problem.inter_gbps, inter);
-        assert_int_equal(links.node_pairs, 3);
+        assert_int_equal(links.node_pairs, seed % 2 ? 10 : 3);
         assert_int_equal(links.slow_links, 0);
         cairn_problem_fini(&problem);
     }
@@ -317,6 +320,30 @@ test_one_rank_after_the_other(void **state)
     }
 }
 
+/* all_gather and reduce_scatter of one buffer agree; with the bytes of the whole buffer in both they do not, and neither counts. */
+static void
+test_contradiction(void **state)
+{
+    const uint32_t ring[] = {0, 1, 2, 3};
+
+    (void)state;
+    for (uint32_t whole = 0; whole < 2; whole++) {
+        struct made made = make(4, ring, 4);
+        struct cairn_problem problem = problem_of(4, 1);
+        struct cairn_profiled_links links;
+
+        for (uint32_t seq = 0; seq < 32; seq += 2) {
+            add_ring(&made, CAIRN_ALL_GATHER, seq, whole ? 4 << 20 : 1 << 20, 1);
+            add_ring(&made, CAIRN_REDUCE_SCATTER, seq + 1, 4 << 20, 1.1);
+        }
+        assert_int_equal(cairn_profile_links(&problem, made.topology, made.transfers, &links), CAIRN_OK);
+        assert_int_equal(links.scopes[CAIRN_LINK_INTER].at_odds, whole);
+        assert_int_equal(links.scopes[CAIRN_LINK_INTER].told, !whole);
+        unmake(&made);
+        cairn_problem_fini(&problem);
+    }
+}
+
 /* Too few, parts that are missing or do not say the same, ranks that the problem lacks, operations whose way is not known. */
 static void
 test_not_told(void **state)
@@ -362,7 +389,8 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_generated),      cmocka_unit_test(test_generated_pairs),
         cmocka_unit_test(test_generated_slow), cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_one_rank_after_the_other), cmocka_unit_test(test_not_told),
+        cmocka_unit_test(test_one_rank_after_the_other), cmocka_unit_test(test_contradiction),
+        cmocka_unit_test(test_not_told),
     };
 
     return cmocka_run_group_tests_name("replan/profile_links", tests, NULL, NULL);
