@@ -208,17 +208,95 @@ whole_bytes(double bytes)
     return bytes > 0 ? (uint64_t)(fmin(bytes, (double)CAIRN_PROBLEM_BYTES_MAX) + 0.5) : 0;
 }
 
+/* The columns of a set of unknowns, in front of the others. */
+static uint32_t
+choose_columns(const struct equation *all, uint32_t count, unsigned set, struct equation *chosen)
+{
+    uint32_t columns = 0;
+
+    for (uint32_t i = 0; i < UNKNOWNS_MAX; i++) {
+        if (!(set & 1u << i))
+            continue;
+        for (uint32_t e = 0; e < count; e++) {
+            chosen[e].part[columns] = all[e].part[i];
+            chosen[e].measured = all[e].measured;
+            chosen[e].left_out = false;
+        }
+        columns++;
+    }
+    return columns;
+}
+
+static bool
+is_independent(const struct equation *all, uint32_t count, unsigned set, struct equation *chosen)
+{
+    double found[UNKNOWNS_MAX];
+    uint32_t columns = choose_columns(all, count, set, chosen);
+
+    return count >= columns && solve(chosen, count, columns, found);
+}
+
+/* Those unknowns whose column is no sum of the others'. *basis: as many as can be fitted, these among them. */
+static unsigned
+told_unknowns(const struct equation *all, uint32_t count, struct equation *chosen, unsigned *basis)
+{
+    unsigned told = 0;
+
+    for (uint32_t i = 0; i < UNKNOWNS_MAX; i++) {
+        unsigned others = 0;
+
+        for (uint32_t k = 0; k < UNKNOWNS_MAX; k++)
+            if (k != i && is_independent(all, count, others | 1u << k, chosen))
+                others |= 1u << k;
+        if (is_independent(all, count, others | 1u << i, chosen))
+            told |= 1u << i;
+    }
+    *basis = told;
+    for (uint32_t i = 0; i < UNKNOWNS_MAX; i++)
+        if (is_independent(all, count, *basis | 1u << i, chosen))
+            *basis |= 1u << i;
+    return told;
+}
+
+/* Fits the unknowns of the set; what would be below nothing is nothing, and the others are fitted without it. */
+static cairn_err
+fit_not_negative(const struct equation *all, uint32_t count, unsigned set, struct equation *chosen, double *found,
+                 struct cairn_fit *fit)
+{
+    for (;;) {
+        double values[UNKNOWNS_MAX] = {0}, least = 0;
+        uint32_t columns = choose_columns(all, count, set, chosen), column = 0, worst = UNKNOWNS_MAX;
+        cairn_err err = set ? fit_equations(chosen, count, columns, values, fit) : CAIRN_INVAL;
+
+        if (err)
+            return err;
+        for (uint32_t i = 0; i < UNKNOWNS_MAX; i++) {
+            found[i] = set & 1u << i ? values[column++] : 0;
+            if (found[i] < least) {
+                least = found[i];
+                worst = i;
+            }
+        }
+        if (worst == UNKNOWNS_MAX)
+            return CAIRN_OK;
+        set &= ~(1u << worst);
+    }
+}
+
 cairn_err
 cairn_fit_memory(const struct cairn_memory_sample *samples, uint32_t count, struct cairn_problem *problem,
-                 struct cairn_fit *fit, struct cairn_fault *fault)
+                 struct cairn_memory_told *told, struct cairn_fit *fit, struct cairn_fault *fault)
 {
-    struct equation *equations = equations_of(count);
+    struct equation *equations = equations_of(count), *chosen = equations_of(count);
     double found[UNKNOWNS_MAX] = {0};
-    cairn_err err = equations ? CAIRN_OK : CAIRN_NOMEM;
+    unsigned known = 0, basis = 0;
+    cairn_err err = equations && chosen ? CAIRN_OK : CAIRN_NOMEM;
 
+    if (!err && count == 0)
+        err = open_unknown(fault, "there are no samples of memory");
     for (uint32_t i = 0; !err && i < count; i++) {
-        if (samples[i].group_size == 0 || samples[i].device_bytes == 0) {
-            err = open_unknown(fault, "a memory sample needs a group of at least one device, which holds something");
+        if (samples[i].group_size == 0 || samples[i].layers == 0 || samples[i].in_flight == 0 || samples[i].device_bytes == 0) {
+            err = open_unknown(fault, "a memory sample needs layers, a micro-batch, and a group of at least one device, which holds something");
             break;
         }
         equations[i].part[0] = (double)samples[i].layers / samples[i].group_size;
@@ -226,17 +304,22 @@ cairn_fit_memory(const struct cairn_memory_sample *samples, uint32_t count, stru
         equations[i].part[2] = 1;
         equations[i].measured = (double)samples[i].device_bytes;
     }
-    if (!err) {
-        err = fit_equations(equations, count, 3, found, fit);
-        if (err == CAIRN_INVAL)
-            (void)open_unknown(fault, "the samples of memory leave a size open: measure stages of several numbers of layers and "
-                                      "at several places of a pipeline");
+    if (!err)
+        known = told_unknowns(equations, count, chosen, &basis);
+    if (!err && known) {
+        err = fit_not_negative(equations, count, basis, chosen, found, fit);
+        if (err == CAIRN_INVAL) { /* what is far off said it alone */
+            known = 0;
+            err = CAIRN_OK;
+        }
     }
     free(equations);
+    free(chosen);
     if (err)
         return err;
-    problem->layer_bytes = whole_bytes(found[0]);
-    problem->activation_bytes = whole_bytes(found[1]);
-    problem->reserved_bytes = whole_bytes(found[2]);
+    *told = (struct cairn_memory_told){known & 1u, known & 2u, known & 4u};
+    problem->layer_bytes = told->layer ? whole_bytes(found[0]) : problem->layer_bytes;
+    problem->activation_bytes = told->activation ? whole_bytes(found[1]) : problem->activation_bytes;
+    problem->reserved_bytes = told->reserved ? whole_bytes(found[2]) : problem->reserved_bytes;
     return CAIRN_OK;
 }

@@ -50,9 +50,18 @@ struct cairn_memory_sample {
     uint64_t device_bytes;
 };
 
-/* Sets layer_bytes, activation_bytes and reserved_bytes. Errors as above. */
+/* Which sizes the samples tell. */
+struct cairn_memory_told {
+    bool layer, activation, reserved;
+};
+
+/*
+ * Sets those of layer_bytes, activation_bytes and reserved_bytes that the samples tell apart from the others, none below nothing: stages
+ * with as many layers per device each, say, tell activations alone, and what layers and the reserve come to together. The others stay as they
+ * are. Of the fit nothing is said where nothing is told. CAIRN_INVAL with *fault: no samples, or a sample that cannot be. CAIRN_NOMEM.
+ */
 CAIRN_MUST_CHECK cairn_err cairn_fit_memory(const struct cairn_memory_sample *samples, uint32_t count,
-                                            struct cairn_problem *problem, struct cairn_fit *fit,
-                                            struct cairn_fault *fault);
+                                            struct cairn_problem *problem, struct cairn_memory_told *told,
+                                            struct cairn_fit *fit, struct cairn_fault *fault);
 
 #endif

@@ -1,5 +1,5 @@
 /* replan/trace_read.c - one line of a trace at a time: what is not well formed or cannot be is refused
- * with the reason and the column. */
+ * with the reason and the column. Lines are flat objects, scanned by hand since there are many millions. */
 #include "replan/trace_read.h"
 
 #include "base/json.h"
@@ -10,7 +10,6 @@
 #include <string.h>
 
 enum {
-    KEY_BYTES = 64,
     NUMBER_BYTES = 48,
     DIGITS_SAFE = 19,       /* of 64 bits, whatever they are */
     DECIMAL_DIGITS_MAX = 15 /* a double holds all of these */
@@ -26,142 +25,6 @@ static const size_t op_bytes[CAIRN_OPS] = {
     CAIRN_COLLECTIVE_LIST(OP_BYTES)
 #undef OP_BYTES
 };
-
-/* ---- the header ---- */
-
-/* Reads an array of numbers up to value_max into a growing list. */
-static cairn_err
-read_list(struct cairn_json_reader *reader, uint64_t value_max, uint32_t count_max, uint32_t **list,
-          uint32_t *room, uint32_t *count)
-{
-    *count = 0;
-    cairn_json_array_begin(reader);
-    while (cairn_json_array_next(reader)) {
-        if (*count == count_max) {
-            cairn_json_reader_fail(reader, "a list is longer than the job has ranks");
-            break;
-        }
-        if (*count == *room) {
-            uint32_t more = *room ? 2 * *room : 64;
-            uint32_t *grown = realloc(*list, more * sizeof *grown);
-
-            if (!grown)
-                return CAIRN_NOMEM;
-            *list = grown;
-            *room = more;
-        }
-        (*list)[(*count)++] = (uint32_t)cairn_json_read_u64(reader, value_max);
-    }
-    return CAIRN_OK;
-}
-
-static cairn_err
-read_comms(struct cairn_json_reader *reader, struct cairn_topology *topology, uint32_t **list,
-           uint32_t *room)
-{
-    char name[CAIRN_TOPOLOGY_NAME_BYTES];
-    cairn_err err = CAIRN_OK;
-
-    cairn_json_object_begin(reader);
-    while (!err && cairn_json_object_next(reader, name, sizeof name)) {
-        uint32_t count = 0;
-
-        err = read_list(reader, topology->world - 1, topology->world, list, room, &count);
-        if (err || cairn_json_reader_failed(reader))
-            break;
-        err = cairn_topology_add(topology, name, *list, count);
-        if (err == CAIRN_INVAL || err == CAIRN_FULL) {
-            cairn_json_reader_fail(reader, "a communicator is empty, named twice, or names a rank twice");
-            err = CAIRN_OK;
-        }
-    }
-    return err;
-}
-
-static cairn_err
-read_nodes(struct cairn_json_reader *reader, struct cairn_topology *topology, uint32_t **list,
-           uint32_t *room)
-{
-    uint32_t count = 0;
-    cairn_err err =
-        read_list(reader, CAIRN_TOPOLOGY_WORLD_MAX - 1, topology->world, list, room, &count);
-
-    if (err || cairn_json_reader_failed(reader))
-        return err;
-    if (count != topology->world)
-        cairn_json_reader_fail(reader, "\"nodes\" must give a node for every rank");
-    else
-        memcpy(topology->node, *list, count * sizeof **list);
-    return CAIRN_OK;
-}
-
-/* The world must be known before the lists are read, wherever it stands: it is looked for first. */
-static uint32_t
-find_world(struct cairn_json_reader reader, struct cairn_trace_fault *fault)
-{
-    char key[KEY_BYTES];
-    uint64_t world = 0, version = 0;
-
-    cairn_json_object_begin(&reader);
-    while (cairn_json_object_next(&reader, key, sizeof key)) {
-        if (strcmp(key, "world") == 0)
-            world = cairn_json_read_u64(&reader, CAIRN_TOPOLOGY_WORLD_MAX);
-        else if (strcmp(key, "cairn_trace") == 0)
-            version = cairn_json_read_u64(&reader, UINT64_MAX);
-        else
-            cairn_json_skip(&reader);
-    }
-    if (cairn_json_reader_done(&reader))
-        *fault = (struct cairn_trace_fault){reader.why, reader.at};
-    else if (version != 1)
-        *fault = (struct cairn_trace_fault){"the first line must be a header with \"cairn_trace\": 1", 0};
-    else if (world == 0)
-        *fault = (struct cairn_trace_fault){"the header lacks \"world\", the number of ranks", 0};
-    else
-        return (uint32_t)world;
-    return 0;
-}
-
-cairn_err
-cairn_trace_read_header(const char *line, size_t line_bytes, struct cairn_topology **out,
-                        struct cairn_trace_fault *fault)
-{
-    struct cairn_topology *topology = NULL;
-    struct cairn_json_reader reader;
-    char key[KEY_BYTES];
-    uint32_t *list = NULL, room = 0, world;
-    cairn_err err;
-
-    cairn_json_reader_init(&reader, line, line_bytes);
-    world = find_world(reader, fault);
-    if (world == 0)
-        return CAIRN_CORRUPT;
-    err = cairn_topology_create(world, &topology);
-    cairn_json_object_begin(&reader);
-    while (!err && cairn_json_object_next(&reader, key, sizeof key)) {
-        if (strcmp(key, "comms") == 0)
-            err = read_comms(&reader, topology, &list, &room);
-        else if (strcmp(key, "nodes") == 0)
-            err = read_nodes(&reader, topology, &list, &room);
-        else
-            cairn_json_skip(&reader);
-    }
-    if (!err && cairn_json_reader_done(&reader)) {
-        *fault = (struct cairn_trace_fault){reader.why, reader.at};
-        err = CAIRN_CORRUPT;
-    }
-    if (!err)
-        err = cairn_topology_finish(topology);
-    free(list);
-    if (err) {
-        cairn_topology_destroy(topology);
-        return err;
-    }
-    *out = topology;
-    return CAIRN_OK;
-}
-
-/* ---- the other lines: flat objects, scanned by hand since there are many millions ---- */
 
 struct scan {
     const char *line;
@@ -361,7 +224,7 @@ op_of(const char *text, size_t text_bytes)
 
 struct fields {
     uint64_t enter_ns, start_ns, end_ns, now_ns;
-    bool has_rank, has_enter, has_start, has_end, has_now, has_op;
+    bool has_rank, has_enter, has_start, has_end, has_now, has_op, has_memory;
 };
 
 static bool
@@ -430,6 +293,11 @@ read_field(struct scan *scan, const struct cairn_topology *topology, const char 
         read_time(scan, &fields->now_ns, &fields->has_now);
     } else if (is(key, key_bytes, "work")) {
         record->work = read_positive(scan);
+    } else if (is(key, key_bytes, "memory_bytes")) {
+        record->memory_bytes = read_number(scan, CAIRN_TRACE_MEMORY_BYTES_MAX);
+        fields->has_memory = true;
+        if (record->memory_bytes == 0)
+            fail(scan, "memory_bytes must be above 0: what the rank's device held at most");
     } else if (is(key, key_bytes, "peer")) {
         record->peer = (uint32_t)read_number(scan, topology->world - 1);
     } else {
@@ -446,7 +314,9 @@ check(struct scan *scan, const struct cairn_topology *topology, const struct fie
 
     if (!fields->has_rank)
         fail(scan, "the line lacks \"rank\"");
-    else if (!fields->has_op && !fields->has_now)
+    else if (fields->has_memory && (fields->has_op || fields->has_now))
+        fail(scan, "\"memory_bytes\" needs a line of its own, without \"op\" and \"now_ns\"");
+    else if (!fields->has_op && !fields->has_now && !fields->has_memory)
         fail(scan, "the line has neither \"op\" nor \"now_ns\"");
     if (scan->why || !fields->has_op) {
         record->start_ns = fields->now_ns;

@@ -3,7 +3,8 @@
  *
  * The first line is a header:
  *     {"cairn_trace": 1, "world": 4, "nodes": [0,0,1,1], "comms": {"dp0": [0,1,2,3]}, "roles": {…}}
- * each other line a rank's part in an operation, or a sign of life {"rank": 3, "now_ns": T}:
+ * each other line a rank's part in an operation, or a sign of life {"rank": 3, "now_ns": T}, or the most that its
+ * device held {"rank": 3, "memory_bytes": B}:
  *     {"rank": 3, "comm": "dp0", "seq": 17, "op": "all_reduce", "bytes": 8, "step": 12,
  *      "enter_ns": 1, "start_ns": 2, "end_ns": 9, "work": 1.0}
  * Keys that are not known are passed over; a key given twice takes its last value. Names of
@@ -20,6 +21,7 @@
 enum { CAIRN_TRACE_LINE_BYTES_MAX = 16384 }; /* of any line but the header */
 /* Times above this many nanoseconds (146 years) are refused: differences stay in range. */
 #define CAIRN_TRACE_NS_MAX ((uint64_t)1 << 62)
+#define CAIRN_TRACE_MEMORY_BYTES_MAX ((uint64_t)1 << 50)
 
 /* What is wrong with a line, and where. */
 struct cairn_trace_fault {

@@ -1,52 +1,77 @@
-/* tools/profile.c - `cairn profile`: a problem with the times and rates that a trace shows. */
+/* tools/profile.c - `cairn profile`: a problem with the times, rates, links and memory that a trace shows. */
 #include "replan/profile.h"
 #include "replan/detect.h"
+#include "replan/profile_links.h"
+#include "replan/profile_memory.h"
 #include "tools/common.h"
 #include "tools/planning.h"
 #include "tools/trace_source.h"
 #include "tools/verb.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#define OFF_NOTED 0.05 /* of a device's memory */
+
 static const char about[] =
     "Measures what `cairn plan` needs: prints the problem again, with the time of a layer, the vocabulary's weight and the\n"
-    "devices' rates as the last 16 steps of a trace show them. The problem's \"current\" is the plan that ran then, and the\n"
-    "ids of its devices are the ranks of the trace. Memory and links stay as the problem says. How well the times fit, and what they do\n"
-    "not determine, is said on stderr; times that say nothing are refused.";
+    "devices' rates as the last 16 steps of a trace show them, the links as its last transfers do, and what layers hold from lines\n"
+    "with \"memory_bytes\". The problem's \"current\" is the plan that ran then, and the ids of its devices are the ranks of the\n"
+    "trace. How well all that fits, and what is not determined and stays as the problem says, is said on stderr; times that say\n"
+    "nothing are refused.";
 static const char examples[] = "  cairn profile --problem problem.json --trace job.jsonl > measured.json\n"
                                "  cairn plan --problem measured.json --explain\n";
 
-/* What each rank computed in the last steps of the trace; *loads is the caller's. The exit code. */
-static int
-read_loads(const char *path, struct cairn_load **loads, uint32_t *rank_count)
+/* What a trace says; of the one who asked, who ends it with end_measured. */
+struct measured {
+    struct cairn_trace_source *source; /* has the topology, and what devices held */
+    struct cairn_load *loads;
+    struct cairn_transfers *transfers;
+    uint32_t rank_count;
+};
+
+static void
+end_measured(struct measured *measured)
 {
-    struct cairn_trace_source *source = NULL;
+    cairn_transfers_destroy(measured->transfers);
+    cairn_trace_source_close(measured->source);
+    free(measured->loads);
+}
+
+/* Reads the trace to its end: what ranks computed in the last steps, and what transfers took. The exit code. */
+static int
+read_trace(const char *path, struct measured *measured)
+{
     struct cairn_detector *detector = NULL;
     const struct cairn_topology *topology;
     const struct cairn_record *records;
-    int exit_code = cairn_trace_source_open("profile", path, &source);
+    int exit_code = cairn_trace_source_open("profile", path, &measured->source);
     uint32_t count;
     cairn_err err;
 
     if (exit_code != CAIRN_EXIT_OK)
         return exit_code;
-    topology = cairn_trace_source_topology(source);
-    *rank_count = topology->world;
-    *loads = calloc(topology->world, sizeof(**loads));
-    err = *loads ? cairn_detector_create(topology, 0, &detector) : CAIRN_NOMEM;
-    while (!err && cairn_trace_source_next(source, &records, &count))
-        for (uint32_t i = 0; !err && i < count; i++)
-            err = cairn_detector_feed(detector, &records[i]);
+    topology = cairn_trace_source_topology(measured->source);
+    measured->rank_count = topology->world;
+    measured->loads = calloc(topology->world, sizeof(*measured->loads));
+    err = measured->loads ? cairn_detector_create(topology, 0, &detector) : CAIRN_NOMEM;
     if (!err)
-        exit_code = cairn_trace_source_result(source);
+        err = cairn_transfers_create(topology, &measured->transfers);
+    while (!err && cairn_trace_source_next(measured->source, &records, &count))
+        for (uint32_t i = 0; !err && i < count; i++) {
+            err = cairn_detector_feed(detector, &records[i]);
+            if (!err)
+                err = cairn_transfers_feed(measured->transfers, &records[i]);
+        }
+    if (!err)
+        exit_code = cairn_trace_source_result(measured->source);
     if (!err && exit_code == CAIRN_EXIT_OK)
         err = cairn_detector_finish(detector);
     for (uint32_t rank = 0; !err && rank < topology->world; rank++)
-        cairn_detector_load(detector, rank, &(*loads)[rank]);
+        cairn_detector_load(detector, rank, &measured->loads[rank]);
     cairn_detector_destroy(detector);
-    cairn_trace_source_close(source);
     if (err) {
         cairn_tool_error("profile", cairn_err_text(err), NULL, NULL);
         exit_code = cairn_exit_code(err);
@@ -54,19 +79,9 @@ read_loads(const char *path, struct cairn_load **loads, uint32_t *rank_count)
     return exit_code;
 }
 
-static int
-print(const struct cairn_problem *problem, const struct cairn_profiled *profiled)
+static void
+say_times(const struct cairn_problem *problem, const struct cairn_profiled *profiled)
 {
-    struct cairn_json_writer writer;
-    cairn_err err;
-
-    cairn_json_writer_init(&writer);
-    err = cairn_problem_write(problem, &writer);
-    if (err) {
-        cairn_json_writer_fini(&writer);
-        cairn_tool_error("profile", "the problem could not be put together", cairn_err_text(err), NULL);
-        return cairn_exit_code(err);
-    }
     (void)fprintf(stderr,
                   "a layer takes %.3f ms, first stages %.2f layers more, last ones %.2f; the times of %" PRIu32 " of %" PRIu32
                   " stages are %.1f %% off that (root mean square); %" PRIu32 " devices are slow\n",
@@ -84,7 +99,114 @@ print(const struct cairn_problem *problem, const struct cairn_profiled *profiled
     if (profiled->kept_devices)
         (void)fprintf(stderr, "not determined: the rates of %" PRIu32 " devices, which were not measured: they are what the problem said\n",
                       profiled->kept_devices);
-    (void)fprintf(stderr, "not measured at all: memory and links, which are what the problem said\n");
+}
+
+static void
+say_links(const struct cairn_profiled_links *links)
+{
+    static const char *const ops[CAIRN_OPS] = {
+#define OP_NAME(symbol, value, text) [value] = text,
+        CAIRN_COLLECTIVE_LIST(OP_NAME)
+#undef OP_NAME
+    };
+    static const char *const places[CAIRN_LINK_SCOPES] = {"within nodes", "between nodes"};
+    static const char *const keys[CAIRN_LINK_SCOPES] = {"intra", "inter"};
+
+    for (int i = 0; i < CAIRN_LINK_SCOPES; i++) {
+        const struct cairn_profiled_link *link = &links->scopes[i];
+
+        if (link->told)
+            (void)fprintf(stderr, "%s a device gets %.1f Gb/s, by %" PRIu32 " transfers of %s\n", places[i], link->gbps,
+                          link->transfers, ops[link->op]);
+        else
+            (void)fprintf(stderr, "not determined: link_gbps.%s, since too few transfers %s were seen from begin to end: it is what the "
+                                  "problem said\n", keys[i], places[i]);
+        if (link->at_odds)
+            (void)fprintf(stderr, "not used: all_gather and reduce_scatter %s, which contradict each other: is \"bytes\" what each rank gives?\n",
+                          places[i]);
+    }
+    if (links->unpaired)
+        (void)fprintf(stderr, "not used: link_gbps, which needs both: give the other one in the problem\n");
+    if (links->node_pairs)
+        (void)fprintf(stderr, "%" PRIu32 " of %" PRIu32 " pairs of nodes have slow links\n", links->slow_links + links->passed_links,
+                      links->node_pairs);
+    else
+        (void)fprintf(stderr, "not determined: slow_links, since less than three pairs of nodes have comparable channels of their own\n");
+    if (links->kept_links)
+        (void)fprintf(stderr, "not determined: %" PRIu32 " slow links that the problem names, whose nodes were not compared: they are as it said\n",
+                      links->kept_links);
+    if (links->passed_links)
+        (void)fprintf(stderr, "left out: %" PRIu32 " slow links beyond the %d that a problem may have\n", links->passed_links,
+                      CAIRN_PROBLEM_SLOW_LINKS_MAX);
+}
+
+static void
+say_memory(const struct cairn_problem *problem, const struct cairn_profiled_memory *memory)
+{
+    const struct cairn_memory_told *told = &memory->told;
+
+    if (memory->outside)
+        (void)fprintf(stderr, "not used: the memory of %" PRIu32 " ranks that are in no stage of the plan\n", memory->outside);
+    if (memory->devices == 0) {
+        (void)fprintf(stderr, "not measured: memory, of which no line of the trace tells (\"memory_bytes\"): it is what the problem said\n");
+        return;
+    }
+    (void)fprintf(stderr, "layer_bytes %" PRIu64 " (%s), activation_bytes %" PRIu64 " (%s), reserved_bytes %" PRIu64 " (%s): at most %.1f %% "
+                          "%s what %" PRIu32 " devices held\n",
+                  problem->layer_bytes, told->layer ? "measured" : "as the problem said", problem->activation_bytes,
+                  told->activation ? "measured" : "as the problem said", problem->reserved_bytes,
+                  told->reserved ? "measured" : "as the problem said", 100 * fabs(memory->off_worst),
+                  memory->off_worst < 0 ? "below" : "above", memory->devices);
+    if (memory->contradicts)
+        (void)fprintf(stderr, "not determined: memory, since by what was measured layers hold nothing: it is what the problem said\n");
+    else if (!told->layer || !told->activation || !told->reserved)
+        (void)fprintf(stderr, "not determined: the sizes that are as the problem said, since the stages are too much alike to tell them apart%s\n",
+                      fabs(memory->off_worst) > OFF_NOTED ? ": with them the problem does not say what was measured, so look at that before "
+                                                            "you plan with it" : "");
+}
+
+/* Changes the problem to what was measured, and says how well that is known. The exit code. */
+static int
+take(struct cairn_problem *problem, const struct measured *measured)
+{
+    const struct cairn_topology *topology = cairn_trace_source_topology(measured->source);
+    struct cairn_profiled profiled;
+    struct cairn_profiled_links links;
+    struct cairn_profiled_memory memory;
+    struct cairn_fault fault = {""};
+    cairn_err err = cairn_profile_take(problem, measured->loads, measured->rank_count, &profiled, &fault);
+
+    if (err) {
+        cairn_tool_error("profile", "no times were found", err == CAIRN_INVAL ? fault.text : cairn_err_text(err),
+                         err == CAIRN_INVAL ? "docs/PLANNER.md says what is measured" : NULL);
+        return err == CAIRN_INVAL ? CAIRN_EXIT_INPUT : cairn_exit_code(err);
+    }
+    err = cairn_profile_links(problem, topology, measured->transfers, &links);
+    if (!err)
+        err = cairn_profile_memory(problem, cairn_trace_source_memory(measured->source), measured->rank_count, &memory);
+    if (err) {
+        cairn_tool_error("profile", cairn_err_text(err), NULL, NULL);
+        return cairn_exit_code(err);
+    }
+    say_times(problem, &profiled);
+    say_links(&links);
+    say_memory(problem, &memory);
+    return CAIRN_EXIT_OK;
+}
+
+static int
+print(const struct cairn_problem *problem)
+{
+    struct cairn_json_writer writer;
+    cairn_err err;
+
+    cairn_json_writer_init(&writer);
+    err = cairn_problem_write(problem, &writer);
+    if (err) {
+        cairn_json_writer_fini(&writer);
+        cairn_tool_error("profile", "the problem could not be put together", cairn_err_text(err), NULL);
+        return cairn_exit_code(err);
+    }
     return cairn_planning_print("profile", &writer);
 }
 
@@ -92,27 +214,17 @@ static int
 run(const char *problem_path, const char *trace_path)
 {
     struct cairn_problem problem = {0};
-    struct cairn_profiled profiled;
-    struct cairn_fault fault = {""};
-    struct cairn_load *loads = NULL;
-    uint32_t rank_count = 0;
+    struct measured measured = {0};
     int exit_code = CAIRN_EXIT_OK;
-    cairn_err err;
 
     if (!cairn_planning_problem("profile", problem_path, &problem, &exit_code))
         return exit_code;
-    exit_code = read_loads(trace_path, &loads, &rank_count);
-    if (exit_code == CAIRN_EXIT_OK) {
-        err = cairn_profile_take(&problem, loads, rank_count, &profiled, &fault);
-        if (err) {
-            cairn_tool_error("profile", "no times were found", err == CAIRN_INVAL ? fault.text : cairn_err_text(err),
-                             err == CAIRN_INVAL ? "docs/PLANNER.md says what is measured" : NULL);
-            exit_code = err == CAIRN_INVAL ? CAIRN_EXIT_INPUT : cairn_exit_code(err);
-        } else {
-            exit_code = print(&problem, &profiled);
-        }
-    }
-    free(loads);
+    exit_code = read_trace(trace_path, &measured);
+    if (exit_code == CAIRN_EXIT_OK)
+        exit_code = take(&problem, &measured);
+    if (exit_code == CAIRN_EXIT_OK)
+        exit_code = print(&problem);
+    end_measured(&measured);
     cairn_problem_fini(&problem);
     return exit_code;
 }

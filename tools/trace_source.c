@@ -25,6 +25,7 @@ struct cairn_trace_source {
     FILE *file;
     struct cairn_topology *topology;
     /* of the reading thread, while it runs */
+    uint64_t *memory_bytes; /* [world]; 0: no line has said it */
     char *line;
     size_t line_room;
     uint64_t line_number;
@@ -62,6 +63,17 @@ read_line(struct cairn_trace_source *source, size_t *line_bytes)
     return false;
 }
 
+static cairn_err
+take_memory(struct cairn_trace_source *source, const struct cairn_record *record)
+{
+    if (source->memory_bytes[record->rank] > 0) {
+        source->fault = (struct cairn_trace_fault){"the rank's memory_bytes has been given before: write it once, at the end", 0};
+        return CAIRN_CORRUPT;
+    }
+    source->memory_bytes[record->rank] = record->memory_bytes;
+    return CAIRN_OK;
+}
+
 static void
 fill(struct cairn_trace_source *source, struct batch *batch)
 {
@@ -70,17 +82,22 @@ fill(struct cairn_trace_source *source, struct batch *batch)
     batch->count = 0;
     batch->last = false;
     while (batch->count < BATCH_RECORDS) {
+        struct cairn_record *record = &batch->records[batch->count];
+
         if (!read_line(source, &line_bytes)) {
             batch->last = true;
             return;
         }
-        source->err = cairn_trace_read_line(source->topology, source->line, line_bytes,
-                                            &batch->records[batch->count], &source->fault);
+        source->err =
+            cairn_trace_read_line(source->topology, source->line, line_bytes, record, &source->fault);
+        if (!source->err && record->memory_bytes > 0)
+            source->err = take_memory(source, record);
+        else if (!source->err)
+            batch->count++;
         if (source->err) {
             batch->last = true;
             return;
         }
-        batch->count++;
     }
 }
 
@@ -137,6 +154,10 @@ read_header(struct cairn_trace_source *source)
     if (read_line(source, &line_bytes)) {
         source->err =
             cairn_trace_read_header(source->line, line_bytes, &source->topology, &source->fault);
+        source->memory_bytes =
+            source->err ? NULL : calloc(source->topology->world, sizeof *source->memory_bytes);
+        if (!source->err && !source->memory_bytes)
+            source->err = CAIRN_NOMEM;
     } else if (!source->err) {
         source->fault = (struct cairn_trace_fault){"the trace is empty: its first line must be a header", 0};
         source->line_number = 1;
@@ -190,6 +211,12 @@ cairn_trace_source_topology(const struct cairn_trace_source *source)
     return source->topology;
 }
 
+const uint64_t *
+cairn_trace_source_memory(const struct cairn_trace_source *source)
+{
+    return source->memory_bytes;
+}
+
 bool
 cairn_trace_source_next(struct cairn_trace_source *source, const struct cairn_record **records,
                         uint32_t *count)
@@ -233,6 +260,7 @@ cairn_trace_source_close(struct cairn_trace_source *source)
     pthread_cond_destroy(&source->changed);
     pthread_mutex_destroy(&source->lock);
     cairn_topology_destroy(source->topology);
+    free(source->memory_bytes);
     free(source->line);
     free(source);
 }

@@ -134,7 +134,7 @@ class Planner(unittest.TestCase):
         boxes = {int(e.text): e.get("fill") for e in ElementTree.fromstring(drawn) if e.tag.endswith("text") and (e.text or "").isdigit()}
         self.assertEqual((boxes[5], boxes[9]), ("black", "white"))
 
-    def trace(self, name, compute_ms, steps=40):
+    def trace(self, name, compute_ms, steps=40, transfer_ns=lambda op: 100000, more_lines=()):
         """Two pipelines of four stages, rank = pipeline * 4 + stage; each rank computes so long for each of four micro-batches."""
         rng = random.Random(7)
         lines = [{"cairn_trace": 1, "world": 8, "nodes": [0] * 4 + [1] * 4,
@@ -145,8 +145,9 @@ class Planner(unittest.TestCase):
 
             def operation(op, comm, step, **more):
                 nonlocal now
-                lines.append({"rank": rank, "comm": comm, "op": op, "bytes": 1 << 20, "step": step, "start_ns": now, "end_ns": now + 100000, **more})
-                now += 100000
+                end = now + transfer_ns(op)
+                lines.append({"rank": rank, "comm": comm, "op": op, "bytes": 1 << 20, "step": step, "start_ns": now, "end_ns": end, **more})
+                now = end
             for step in range(steps):
                 for _ in range(4):
                     if stage > 0:
@@ -155,7 +156,7 @@ class Planner(unittest.TestCase):
                     if stage < 3:
                         operation("send", pp, step, peer=rank + 1)
                 operation("all_reduce", dp, step, seq=step)
-        return self.file(name, "\n".join(map(json.dumps, lines)) + "\n")
+        return self.file(name, "\n".join(map(json.dumps, [*lines, *more_lines])) + "\n")
 
     def test_a_trace_gives_times_and_rates(self):
         what = problem(8, layers=20, microbatches=8)
@@ -179,6 +180,49 @@ class Planner(unittest.TestCase):
         code, out, err = self.run_verb("profile", "--problem", self.file("problem.json", what), "--trace", trace)
         self.assertEqual((code, out), (INPUT, ""))
         self.assertIn('no "current"', err)
+
+    def test_a_trace_gives_links_and_memory(self):
+        layers = [3, 7, 5, 5]
+        begins = [sum(layers[:j]) for j in range(5)]
+        what = problem(8, layers=20, microbatches=8)
+        what.update({"layer_ms": 1.0, "head_layers": 0.0, "tp": 1, "tp_cost": {"1": 1.0}, "current": {"pipelines": [
+            {"microbatches": 4, "stages": [{"devices": [4 * i + j], "layers": [begins[j], begins[j + 1]]} for j in range(4)]} for i in range(2)]}})
+        for device in what["devices"]:
+            device.update({"rate": 1.0, "node": device["id"] // 4})
+        times = [layers[r % 4] * 3.0 for r in range(8)]
+        transfer_ns = {"send": 50000, "recv": 70000, "all_reduce": 200000}.__getitem__  # whoever arrives last waits least
+        held = [{"rank": r, "memory_bytes": layers[r % 4] * (1 << 30) + min(4 - r % 4, 4) * layers[r % 4] * (300 << 20) + (2 << 30)} for r in range(8)]
+        trace = self.trace("trace.jsonl", times, transfer_ns=transfer_ns, more_lines=held)
+        code, out, err = self.run_verb("profile", "--problem", self.file("problem.json", what), "--trace", trace)
+        self.assertEqual(code, OK, err)
+        measured = json.loads(out)
+        self.assertAlmostEqual(measured["layer_ms"], 3.0, delta=0.06)
+        self.assertAlmostEqual(measured["link_gbps"]["intra"], (8 << 20) / 50000, delta=0.1)
+        self.assertAlmostEqual(measured["link_gbps"]["inter"], (8 << 20) / 200000, delta=0.1)  # a ring of two: each gets what it gives
+        for key, expected in (("layer_bytes", 1 << 30), ("activation_bytes", 300 << 20), ("reserved_bytes", 2 << 30)):
+            self.assertAlmostEqual(measured[key] / expected, 1, delta=0.001)
+        self.assertIn("by 128 transfers of all_reduce", err)
+        self.assertRegex(err, "not determined: slow_links")
+        plan = self.plan(measured)
+        self.assertAlmostEqual(plan["step_ms"], self.step_ms(measured, plan), delta=1e-6 * plan["step_ms"])
+        code, out, err = self.run_verb("profile", "--problem", self.file("problem.json", what), "--trace", self.trace("bare.jsonl", times))
+        self.assertEqual(code, OK, err)
+        self.assertIn("not measured: memory", err)
+        self.assertEqual(json.loads(out)["layer_bytes"], what["layer_bytes"])
+
+    def test_memory_of_a_trace_that_cannot_be(self):
+        what = problem(8)
+        for lines, why in (([{"rank": 8, "memory_bytes": 5}], "out of range"), ([{"rank": 0, "memory_bytes": -5}], "whole number"),
+                           ([{"rank": 0, "memory_bytes": 5}] * 2, "given before")):
+            trace = self.trace("trace.jsonl", [1.0] * 8, steps=1, more_lines=lines)
+            for words in (("profile", "--problem", self.file("problem.json", what)), ("detect",)):
+                code, out, err = self.run_verb(*words, "--trace", trace)
+                self.assertEqual((code, out), (INPUT, ""))
+                with open(trace, encoding="utf-8") as file:
+                    self.assertIn(f"trace.jsonl:{len(file.readlines())}:", err)
+                self.assertIn(why, err)
+        code, _, err = self.run_verb("detect", "--trace", self.trace("good.jsonl", [1.0] * 8, steps=1, more_lines=[{"rank": 7, "memory_bytes": 5}]))
+        self.assertEqual(code, OK, err)
 
     def test_nothing_fits(self):
         for change, constraint in (({"layer_bytes": 200 << 30}, "memory"), ({"devices": []}, "devices"), ({"tp_cost": {"16": 1.0}}, "groups")):

@@ -1,5 +1,5 @@
 /*
- * tests/fault/test_planner.c - reading, planning, offers, assigning and packing with the n-th allocation failing, once and
+ * tests/fault/test_planner.c - reading, planning, offers, links and memory measured, assigning and packing with the n-th allocation failing, once and
  * from there on.
  *
  * Every run must end in CAIRN_OK or CAIRN_NOMEM, with nothing allocated that was not before. The linker wraps malloc,
@@ -8,6 +8,8 @@
  */
 #include "replan/offers.h"
 #include "replan/pack.h"
+#include "replan/profile_links.h"
+#include "replan/profile_memory.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -118,6 +120,65 @@ run_plan(void)
     return err;
 }
 
+/* Transfers of two sizes between any two of the ranks. */
+static cairn_err
+feed_pairs(struct cairn_transfers *transfers, uint32_t ranks)
+{
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t i = 0; i < 16; i++)
+        for (uint32_t pair = 0; !err && pair < ranks * ranks; pair++) {
+            uint32_t source = pair / ranks, target = pair % ranks;
+            struct cairn_record send = {.start_ns = 1, .end_ns = 1000 + 9000 * (i % 2), .bytes = 1000 + 9000 * (i % 2),
+                                        .rank = source, .peer = target, .comm = CAIRN_COMM_NONE, .op = CAIRN_SEND};
+            struct cairn_record receive = send;
+
+            receive.rank = target;
+            receive.peer = source;
+            receive.op = CAIRN_RECV;
+            if (source == target)
+                continue;
+            err = cairn_transfers_feed(transfers, &send);
+            if (!err)
+                err = cairn_transfers_feed(transfers, &receive);
+        }
+    return err;
+}
+
+static cairn_err
+run_profile(void)
+{
+    static const uint64_t memory_bytes[9] = {30, 31, 20, 21};
+    struct cairn_problem problem = {0};
+    struct cairn_topology *topology = NULL;
+    struct cairn_transfers *transfers = NULL;
+    struct cairn_profiled_links links;
+    struct cairn_profiled_memory memory;
+    struct cairn_fault fault = {""};
+    cairn_err err;
+
+    err = cairn_problem_read(problem_text, sizeof(problem_text) - 1, &problem, &fault);
+    if (err)
+        return err;
+    err = cairn_topology_create(problem.device_count, &topology);
+    if (!err)
+        err = cairn_topology_finish(topology);
+    if (!err)
+        err = cairn_transfers_create(topology, &transfers);
+    if (!err)
+        err = feed_pairs(transfers, problem.device_count);
+    if (!err)
+        err = cairn_profile_links(&problem, topology, transfers, &links);
+    if (!err && failed == 0)
+        assert_true(links.scopes[CAIRN_LINK_INTRA].told && links.scopes[CAIRN_LINK_INTER].told);
+    if (!err)
+        err = cairn_profile_memory(&problem, memory_bytes, problem.device_count, &memory);
+    cairn_transfers_destroy(transfers);
+    cairn_topology_destroy(topology);
+    cairn_problem_fini(&problem);
+    return err;
+}
+
 /* Long sequences decide, so that the search for their places runs as well. */
 static const char assign_text[] =
     "{\"sequences\": [900, 800, 800, 700, 640, 600, 510, 90, 80, 70, 60, 50], \"cost\": {\"a\": 0.001, \"b\": 1, \"c\": 0},"
@@ -193,6 +254,13 @@ test_plan(void **state)
 }
 
 static void
+test_profile(void **state)
+{
+    (void)state;
+    fail_each(run_profile);
+}
+
+static void
 test_assign(void **state)
 {
     (void)state;
@@ -204,6 +272,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_profile),
         cmocka_unit_test(test_assign),
     };
 

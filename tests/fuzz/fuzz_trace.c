@@ -1,7 +1,7 @@
 /*
  * tests/fuzz/fuzz_trace.c - any bytes as a trace: each line refused with a reason and a column, or taken; and a
  * detector that is fed all that was taken ends with verdicts whose ranks are the job's, a timeline with spans that end
- * after they begin, and a heat map with words.
+ * after they begin, a heat map with words, and links that are numbers a problem's file may have.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -9,6 +9,7 @@
 
 #include "replan/detect.h"
 #include "replan/heatmap.h"
+#include "replan/profile_links.h"
 #include "replan/timeline.h"
 #include "replan/trace_read.h"
 
@@ -67,12 +68,31 @@ check_heatmap(const struct cairn_detector *detector, const struct cairn_topology
     cairn_heatmap_fini(&map);
 }
 
+/* On a problem of nodes of two devices each, and of half the ranks. */
+static void
+check_links(const struct cairn_transfers *transfers, const struct cairn_topology *topology)
+{
+    struct cairn_device devices[WORLD_MAX];
+    struct cairn_problem problem = {.devices = devices, .device_count = (topology->world + 1) / 2, .intra_gbps = 1, .inter_gbps = 1};
+    struct cairn_profiled_links links;
+
+    for (uint32_t i = 0; i < problem.device_count; i++)
+        devices[i] = (struct cairn_device){i, i / 2, 1, 1};
+    require(cairn_profile_links(&problem, topology, transfers, &links) == CAIRN_OK);
+    require(problem.intra_gbps >= 1e-6 && problem.intra_gbps <= 1e9 && problem.inter_gbps >= 1e-6 && problem.inter_gbps <= 1e9);
+    for (uint32_t i = 0; i < problem.slow_link_count; i++)
+        require(problem.slow_links[i].gbps >= 1e-6 && problem.slow_links[i].gbps <= 1e9 &&
+                problem.slow_links[i].nodes[0] < problem.slow_links[i].nodes[1]);
+    free(problem.slow_links);
+}
+
 int
 LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len)
 {
     struct cairn_topology *topology = NULL;
     struct cairn_detector *detector = NULL;
     struct cairn_timeline *timeline = NULL;
+    struct cairn_transfers *transfers = NULL;
     const char *at = (const char *)bytes, *end = at + bytes_len;
 
     while (at < end) {
@@ -87,12 +107,14 @@ LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len)
             if (!err && topology->world <= WORLD_MAX) {
                 require(cairn_detector_create(topology, 4, &detector) == CAIRN_OK);
                 require(cairn_timeline_create(topology, 3, &timeline) == CAIRN_OK);
+                require(cairn_transfers_create(topology, &transfers) == CAIRN_OK);
             }
         } else {
             err = cairn_trace_read_line(topology, at, line_bytes, &record, &fault);
-            if (!err && detector) {
+            if (!err && detector && record.memory_bytes == 0) {
                 require(cairn_detector_feed(detector, &record) == CAIRN_OK);
                 require(cairn_timeline_feed(timeline, &record) == CAIRN_OK);
+                require(cairn_transfers_feed(transfers, &record) == CAIRN_OK);
             }
         }
         require(err == CAIRN_OK || (err == CAIRN_CORRUPT && fault.why && fault.column <= line_bytes));
@@ -106,7 +128,9 @@ LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len)
         check_heatmap(detector, topology);
         require(cairn_timeline_finish(timeline) == CAIRN_OK);
         check_timeline(timeline, topology->world);
+        check_links(transfers, topology);
     }
+    cairn_transfers_destroy(transfers);
     cairn_timeline_destroy(timeline);
     cairn_detector_destroy(detector);
     cairn_topology_destroy(topology);

@@ -105,6 +105,12 @@ test_lines(void **state)
     assert_int_equal(cairn_trace_read_line(topology, line, strlen(line), &record, &fault), CAIRN_OK);
     assert_int_equal(record.op, 0);
     assert_int_equal(record.start_ns, 77);
+    assert_int_equal(record.memory_bytes, 0);
+    line = "{\"rank\":2,\"memory_bytes\":85899345920,\"later\":1}";
+    assert_int_equal(cairn_trace_read_line(topology, line, strlen(line), &record, &fault), CAIRN_OK);
+    assert_int_equal(record.op, 0);
+    assert_int_equal(record.rank, 2);
+    assert_int_equal(record.memory_bytes, UINT64_C(85899345920));
     cairn_topology_destroy(topology);
 }
 
@@ -136,6 +142,12 @@ test_bad_lines(void **state)
         {"{\"rank\":0,\"op\":\"send\",\"peer\":0,\"start_ns\":1}", "own peer"},
         {"{\"rank\":0,\"now_ns\":1,\"work\":-1}", "not negative"},
         {"{\"rank\":0,\"now_ns\":1,\"work\":1e999}", "not negative"},
+        {"{\"rank\":0,\"memory_bytes\":0}", "above 0"},
+        {"{\"rank\":0,\"memory_bytes\":-1}", "whole number"},
+        {"{\"rank\":0,\"memory_bytes\":1125899906842625}", "out of range"},
+        {"{\"rank\":4,\"memory_bytes\":1}", "out of range"},
+        {"{\"memory_bytes\":1}", "lacks \"rank\""},
+        {"{\"rank\":0,\"memory_bytes\":1,\"now_ns\":1}", "line of its own"},
         {"{\"rank\":0,\"comm\":\"t\\u0070\"}", "escapes"}};
     struct cairn_topology *topology = topology_of(header);
 
