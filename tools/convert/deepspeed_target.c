@@ -417,8 +417,8 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
         err = note_aliases(target);
     if (!err)
         err = check_order(target, object.root, flat);
-    if (!err && target->stage3 && flat)
-        err = cairn_deepspeed_subgroups_plan(target, object.root);
+    if (!err && target->stage3)
+        err = cairn_deepspeed_subgroups_plan(target, object.root, flat);
     cairn_deepspeed_object_fini(&object);
     return err;
 }
