@@ -9,6 +9,7 @@
  *   parameter or buffer   model.<name>                      ("model", name)
  *   optimizer state       optim.state.<parameter>.<key>     ("optim", "state", parameter, key)
  *   parameter groups      optim.param_groups.<i>.<key>      ("optim", "param_groups", i, key)
+ *   state by numbers      its name                          the same, cut at the dots, and the groups beside "state"
  *   opaque state          its name without ".pickle"        the same, cut at the dots
  *
  * For parameter groups the tuple is (their opaque name, "flat" or "", path of the optimizer's
@@ -34,6 +35,10 @@ enum {
  * is cut: strings lie in `text`. False where it is too long. */
 bool cairn_dcp_default_path(const struct cairn_checkpoint *checkpoint, uint32_t tensor,
                             char text[CAIRN_STATE_NAME_BYTES_MAX], struct cairn_state_path *path);
+
+/* What the writer would choose to stand before "param_groups", with strings in `text`. */
+void cairn_dcp_default_prefix(const struct cairn_checkpoint *checkpoint, char text[CAIRN_STATE_NAME_BYTES_MAX],
+                              struct cairn_state_path *path);
 
 /* ---- items: dcp_items.c ---- */
 
