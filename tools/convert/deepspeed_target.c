@@ -402,7 +402,7 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
                              "more, or make its files anew: --drop '*deepspeed/*' with --zero and --job",
                              checkpoint->place.path);
     shapes = err ? NULL : cairn_pickle_get(object.root, "param_shapes");
-    if (checkpoint->step_known ||
+    if ((checkpoint->step_known && checkpoint->step > 0) || /* a form that always has one has 0 where it was not known */
         !cairn_pickle_u64(cairn_pickle_get(object.root, "global_steps"), &target->step))
         target->step = checkpoint->step;
     if (!err && target->carried[1])
