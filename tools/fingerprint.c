@@ -50,6 +50,8 @@ measure(struct cairn_checkpoint *checkpoint, const struct cairn_whole *whole,
     if (!err)
         err = cairn_source_sums_check(options->sums, checkpoint, handles, complaint);
     if (!err)
+        err = cairn_execute_check_unchanged(checkpoint, complaint);
+    if (!err)
         err = cairn_fingerprints_digest(whole->layout, answer->fingerprints, answer->state,
                                         answer->opaque);
     cairn_source_sums_destroy(options->sums);

@@ -67,6 +67,14 @@ def test_there_and_back(source, tmp_path):
     assert prints == {first["fingerprint_source"]}
 
 
+def test_notes_and_names(source, tmp_path):
+    """Notes of others in a header are not carried, which is said; and one file is known by its first bytes, whatever its name is."""
+    said = cairn("convert", source, tmp_path / "weights", "--to", "safetensors")
+    assert "left out: note" in said.stderr
+    assert "warning" not in cairn("convert", tmp_path / "weights", tmp_path / "again", "--to", "universal").stderr
+    assert cairn("fingerprint", source).stdout.split()[0] == cairn("fingerprint", tmp_path / "again").stdout.split()[0]
+
+
 def test_permissions_follow_the_umask(source, tmp_path):
     before = os.umask(0o027)
     try:

@@ -145,6 +145,35 @@ def test_own_files(tmp_path: pathlib.Path, stage: int, dtype: str, ranks: int, r
     convert(tmp_path / "b", tmp_path / "c", "--to", "deepspeed", "--dp", ranks)
     same = cairn("diff", tmp_path / "a", tmp_path / "c", "--bits")
     assert same.returncode == 0, same.stdout + same.stderr
+    for form in ("universal", "deepspeed-universal"):  # it makes no difference by which way
+        convert(tmp_path / "a", tmp_path / form, "--to", form)
+        convert(tmp_path / form, tmp_path / f"{form}-b", "--to", "deepspeed", "--dp", ranks_after)
+        same = cairn("diff", tmp_path / "b", tmp_path / f"{form}-b", "--bits")
+        assert same.returncode == 0, same.stdout + same.stderr
+
+
+def test_buffers_of_unknown_size(tmp_path: pathlib.Path) -> None:
+    """ZeRO 3 with other buffers than its configuration's sub_group_size makes: they are written for the number of ranks that they are
+    of, refused for another, whatever form they came through, and DeepSpeed's universal form, which has none, is made for any."""
+    config = {"zero_optimization": {"stage": 3, "sub_group_size": 180}}
+    saved = run_job("save", 2, tmp_path / "a", tmp_path / "a.pt", stage=3, config=config)
+    convert(tmp_path / "a", tmp_path / "old", "--to", "universal", "--drop", "deepspeed/sub_group_size")  # as before it was carried
+    refused = cairn("convert", tmp_path / "old", tmp_path / "c", "--to", "deepspeed", "--dp", 3)
+    assert refused.returncode == 64 and "sub_group_size" in refused.stderr and not (tmp_path / "c").exists()
+    for path in (tmp_path / "a").glob("*/*model_states.pt"):
+        state = torch.load(path, weights_only=False)
+        state["ds_config"]["zero_optimization"]["sub_group_size"] = 1_000_000_000
+        torch.save(state, path)
+    convert(tmp_path / "a", tmp_path / "dcp", "--to", "dcp", "--dp", 3)
+    for source in ("a", "dcp"):
+        refused = cairn("convert", tmp_path / source, tmp_path / "c", "--to", "deepspeed", "--dp", 3)
+        assert refused.returncode == 64 and "sub_group_size" in refused.stderr and not (tmp_path / "c").exists()
+        convert(tmp_path / source, tmp_path / f"{source}-again", "--to", "deepspeed", "--dp", 2)
+        same = cairn("diff", tmp_path / "a", tmp_path / f"{source}-again", "--bits")
+        assert same.returncode == 0, same.stdout + same.stderr
+    convert(tmp_path / "dcp", tmp_path / "u", "--to", "deepspeed-universal")
+    loaded = run_job("load", 3, tmp_path / "u", tmp_path / "u.pt", stage=3, config=config, universal=True)
+    assert_same(saved, loaded, ("fp32",))
 
 
 def tensors_of(tree: Any) -> list[torch.Tensor]:

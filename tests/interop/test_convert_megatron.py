@@ -65,6 +65,9 @@ CASES: dict[str, tuple[Job, list[Job]]] = {
 }
 
 
+LATEST = "latest_checkpointed_iteration.txt"
+
+
 def run_jobs(folder: pathlib.Path, jobs: list[Job]) -> None:
     (folder / "jobs.json").write_text(json.dumps(jobs))
     done = subprocess.run(
@@ -136,15 +139,19 @@ def test_other_parallelism(saved: pathlib.Path) -> None:
             assert canonical(cairn("diff", saved / name, back, "--bits").stdout) == []
             if (name, number) == ("interleaved", 0):
                 loads.append({"mode": "load", "dir": str(back), **job, "dp": 1})
-    neutral, through = saved / "neutral", saved / "through"
-    convert(saved / "experts", neutral, "--to", "universal")
-    convert(neutral, through, "--to", "megatron", *flags(CASES["experts"][1][1]))
-    for path in sorted((saved / "experts_1").glob("*/*/*.pt")):
-        other = through / path.relative_to(saved / "experts_1")
-        for left, right in zip(
-            tensors_of(torch.load(path, weights_only=False)), tensors_of(torch.load(other, weights_only=False)), strict=True
-        ):
-            assert torch.equal(left, right), path
+    for form in ("universal", "dcp"):  # of which the latter does not say the iteration itself
+        neutral, through = saved / f"neutral_{form}", saved / f"through_{form}"
+        convert(saved / "experts", neutral, "--to", form)
+        convert(neutral, through, "--to", "megatron", *flags(CASES["experts"][1][1]))
+        assert {p.relative_to(through) for p in through.glob("**/*")} == {p.relative_to(saved / "experts_1") for p in
+                                                                         (saved / "experts_1").glob("**/*")}
+        for path in sorted((saved / "experts_1").glob("*/*/*.pt")):
+            other = through / path.relative_to(saved / "experts_1")
+            for left, right in zip(
+                tensors_of(torch.load(path, weights_only=False)), tensors_of(torch.load(other, weights_only=False)), strict=True
+            ):
+                assert torch.equal(left, right), path
+        assert (through / LATEST).read_text() == (saved / "experts_1" / LATEST).read_text()
     loads += in_order_of_the_table(saved)
     run_jobs(saved, loads)
 
@@ -162,7 +169,7 @@ def in_order_of_the_table(saved: pathlib.Path) -> list[Job]:
         loads.append({"mode": "load", "dir": str(saved / f"{name}_table"), **CASES[name][0]})
     convert(saved / "weights", saved / "bare.safetensors", "--to", "safetensors", "--drop", "megatron/*,rank*")
     convert(saved / "bare.safetensors", saved / "named", "--to", "megatron", "--tp", 2, "--pp", 2)
-    assert (saved / "named" / "latest_checkpointed_iteration.txt").read_text() in ("3", "release")
+    assert (saved / "named" / LATEST).read_text() in ("3", "release")
     if (saved / "named" / "release").exists():
         (saved / "named" / "release").rename(saved / "named" / "iter_0000003")
     # without args the vocabulary is padded to a multiple of 128 for each rank

@@ -7,6 +7,7 @@ buffers, two groups of the optimizer, sizes that divide by nothing.
 
 import json
 import pathlib
+import shutil
 from typing import Any
 
 import pytest
@@ -141,6 +142,38 @@ def test_ways(tmp_path: pathlib.Path, trained: dict[str, Any], zero: str) -> Non
     kept = torch.load(folder / "a.pt", weights_only=False)
     assert torch.equal(state["cairn_carried"]["buffer"]["rng"], kept["rng"])
     assert state["lr_scheduler"] == kept["lr_scheduler"] and state["global_steps"] == STEPS
+
+
+def test_plain_steps(tmp_path: pathlib.Path, trained: dict[str, Any]) -> None:
+    """Steps that are plain numbers, of parameters or of groups, are the optimizer's, whatever the job counts; where they differ, no
+    file can say them."""
+    state = torch.load(trained["folder"] / "a.pt", weights_only=False)
+    numbered, moments = state["optimizer"], state["optimizer"]["state"]
+    (tmp_path / "job.json").write_text(json.dumps({**json.loads((trained["folder"] / "job.json").read_text()), "global_steps": 100}))
+
+    def made() -> list[Any]:
+        torch.save(state, tmp_path / "a.pt")
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        deepspeed.convert(tmp_path / "a.pt", tmp_path / "out", "--to", "deepspeed", "--zero", "1", "--dp", 1, "--job", tmp_path / "job.json")
+        (path,) = (tmp_path / "out").glob("*/*optim_states.pt")
+        base = torch.load(path, weights_only=False)["optimizer_state_dict"]["base_optimizer_state"]["state"]
+        return [entry["step"] for entry in base.values()]
+
+    assert made() == [STEPS] * 2
+    for entry in moments.values():
+        entry["step"] = 7
+    assert made() == [7] * 2
+    moments[0]["step"] = 8
+    torch.save(state, tmp_path / "a.pt")
+    refused = deepspeed.cairn("convert", tmp_path / "a.pt", tmp_path / "no", "--to", "deepspeed", "--zero", "1", "--dp", 1, "--job",
+                              tmp_path / "job.json")
+    assert refused.returncode == 64 and "one for all" in refused.stderr and not (tmp_path / "no").exists()
+    for entry in moments.values():
+        del entry["step"]
+    assert made() == [100] * 2
+    for group in numbered["param_groups"]:
+        group["step"] = 9
+    assert made() == [9] * 2
 
 
 def test_rounded(tmp_path: pathlib.Path, trained: dict[str, Any]) -> None:

@@ -98,6 +98,36 @@ def test_from_dcp(tmp_path: pathlib.Path) -> None:
     train(model, optimizer, 1)
 
 
+@pytest.mark.parametrize("key", ["optimizer", "optim", "optimizer_state_dict"])
+def test_numbered(tmp_path: pathlib.Path, key: str) -> None:
+    """State that keeps its numbers is below one key with its groups in a distributed checkpoint, and what becomes of that, and of what
+    PyTorch itself saved so, is a file from which the optimizer has its state: of numbers that are text, PyTorch takes nothing."""
+    def groups(model: Model) -> Any:
+        return torch.optim.AdamW([{"params": [p for n, p in model.named_parameters() if "norm" in n], "weight_decay": 0.0},
+                                  {"params": [p for n, p in model.named_parameters() if "norm" not in n]}], lr=1e-2)
+
+    torch.manual_seed(3)
+    model = Model()
+    optimizer = groups(model)
+    train(model, optimizer)
+    state = {"model": model.state_dict(), key: optimizer.state_dict(), "epoch": 3}
+    torch.save(state, tmp_path / "in.pt")
+    cairn("convert", tmp_path / "in.pt", tmp_path / "dcp", "--to", "dcp")
+    torch.distributed.checkpoint.save(state, checkpoint_id=tmp_path / "own", no_dist=True)
+    assert sorted(load_dcp(tmp_path / "own")) == sorted(n for n in load_dcp(tmp_path / "dcp") if not n.startswith("cairn."))
+    cairn("convert", tmp_path / "dcp", tmp_path / "out.pt", "--to", "torch")
+    same(state, torch.load(tmp_path / "out.pt", weights_only=True))
+    cairn("convert", tmp_path / "own", tmp_path / "own.pt", "--to", "torch")
+    found = torch.load(tmp_path / "own.pt", weights_only=True)["optimizer"]
+    same(state[key], found)
+    model = Model()
+    optimizer = groups(model)
+    optimizer.load_state_dict(found)
+    for number, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
+        for name, tensor in state[key]["state"].get(number, {}).items():
+            same(tensor, optimizer.state[parameter][name], f"{number}.{name}")
+
+
 def test_directory_as_file(tmp_path: pathlib.Path) -> None:
     """One file cannot be a directory, and that is said before anything is written."""
     torch.save({"a": torch.ones(2)}, tmp_path / "in.pt")

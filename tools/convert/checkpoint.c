@@ -138,11 +138,39 @@ cairn_checkpoint_container_name(const struct cairn_checkpoint *checkpoint, uint3
 }
 
 cairn_err
+cairn_file_mark_take(int fd, struct cairn_file_mark *out)
+{
+    struct stat found;
+
+    if (fstat(fd, &found) != 0)
+        return CAIRN_IO;
+    if (!S_ISREG(found.st_mode))
+        return CAIRN_CORRUPT;
+    out->bytes = (uint64_t)found.st_size;
+    out->modified_ns = (uint64_t)found.st_mtim.tv_sec * 1000000000u + (uint64_t)found.st_mtim.tv_nsec;
+    out->changed_ns = (uint64_t)found.st_ctim.tv_sec * 1000000000u + (uint64_t)found.st_ctim.tv_nsec;
+    return CAIRN_OK;
+}
+
+bool
+cairn_file_mark_equal(const struct cairn_file_mark *a, const struct cairn_file_mark *b)
+{
+    return a->bytes == b->bytes && a->modified_ns == b->modified_ns && a->changed_ns == b->changed_ns;
+}
+
+cairn_err
+cairn_checkpoint_complain_changed(const struct cairn_checkpoint *checkpoint, const char *path, struct cairn_complaint *complaint)
+{
+    return cairn_complain(complaint, CAIRN_CORRUPT,
+                          "%s/%s has changed since its metadata was read; is a job still writing there?", checkpoint->place.path,
+                          path);
+}
+
+cairn_err
 cairn_checkpoint_add_file(struct cairn_checkpoint *checkpoint, const char *path,
                           uint32_t *container, struct cairn_complaint *complaint)
 {
     struct cairn_container added = {0};
-    struct stat stat_of;
     cairn_err err;
     int fd = -1;
 
@@ -153,17 +181,12 @@ cairn_checkpoint_add_file(struct cairn_checkpoint *checkpoint, const char *path,
                               checkpoint->place.path, path);
     if (err)
         return err;
-    if (fstat(fd, &stat_of) != 0 || !S_ISREG(stat_of.st_mode)) {
-        (void)cairn_file_close(fd); /* only looked at */
-        return cairn_complain(complaint, CAIRN_CORRUPT, "%s/%s is no regular file",
-                              checkpoint->place.path, path);
-    }
+    err = cairn_file_mark_take(fd, &added.mark);
     (void)cairn_file_close(fd); /* only looked at */
-    added.bytes = (uint64_t)stat_of.st_size;
-    added.modified_ns = (uint64_t)stat_of.st_mtim.tv_sec * 1000000000u +
-                        (uint64_t)stat_of.st_mtim.tv_nsec;
-    added.changed_ns = (uint64_t)stat_of.st_ctim.tv_sec * 1000000000u + (uint64_t)stat_of.st_ctim.tv_nsec;
-    added.inode = stat_of.st_ino;
+    if (err)
+        return cairn_complain(complaint, err, "%s/%s %s", checkpoint->place.path, path,
+                              err == CAIRN_CORRUPT ? "is no regular file" : "cannot be looked at");
+    added.bytes = added.mark.bytes;
     added.path = strdup(path);
     err = added.path ? append_container(checkpoint, &added, container) : CAIRN_NOMEM;
     if (err)

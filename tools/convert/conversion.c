@@ -235,7 +235,7 @@ digest_plan(const struct cairn_conversion *conversion, uint8_t digest[CAIRN_SHA2
     cairn_sha256_update(sha, output->format->name, strlen(output->format->name) + 1);
     for (uint32_t c = 0; c < conversion->source.container_count; c++) {
         const struct cairn_container *container = &conversion->source.containers[c];
-        uint64_t numbers[4] = {container->bytes, container->modified_ns, container->changed_ns,
+        uint64_t numbers[4] = {container->bytes, container->mark.modified_ns, container->mark.changed_ns,
                                container->literal
                                    ? cairn_crc64(0, container->literal, (size_t)container->bytes)
                                    : 0};
@@ -265,23 +265,6 @@ digest_plan(const struct cairn_conversion *conversion, uint8_t digest[CAIRN_SHA2
                         conversion->moves.count * sizeof(*conversion->moves.moves));
     err = cairn_sha256_final(sha, digest);
     cairn_sha256_destroy(sha);
-    return err;
-}
-
-/* No file of the source was changed while it was read. */
-static cairn_err
-check_unchanged(const struct cairn_conversion *conversion, struct cairn_complaint *complaint)
-{
-    cairn_err err = CAIRN_OK;
-
-    for (uint32_t c = 0; !err && c < conversion->source.container_count; c++) {
-        int fd = -1;
-
-        if (!conversion->source.containers[c].path)
-            continue;
-        err = cairn_execute_open((void *)(uintptr_t)&conversion->source, c, &fd, complaint);
-        (void)cairn_file_close(fd); /* only looked at; -1 is allowed */
-    }
     return err;
 }
 
@@ -380,7 +363,7 @@ cairn_conversion_run(struct cairn_conversion *conversion, struct cairn_complaint
         err = cairn_prove(conversion, tally, target, handles, complaint);
     }
     if (!err)
-        err = check_unchanged(conversion, complaint);
+        err = cairn_execute_check_unchanged(&conversion->source, complaint);
     if (!err)
         err = finish(conversion, target, complaint);
     if (!err)

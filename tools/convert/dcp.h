@@ -9,6 +9,7 @@
  *   parameter or buffer   model.<name>                      ("model", name)
  *   optimizer state       optim.state.<parameter>.<key>     ("optim", "state", parameter, key)
  *   parameter groups      optim.param_groups.<i>.<key>      ("optim", "param_groups", i, key)
+ *   state by numbers      its name                          the same, cut at the dots, and the groups beside "state"
  *   opaque state          its name without ".pickle"        the same, cut at the dots
  *
  * For parameter groups the tuple is (their opaque name, "flat" or "", path of the optimizer's
@@ -34,6 +35,10 @@ enum {
  * is cut: strings lie in `text`. False where it is too long. */
 bool cairn_dcp_default_path(const struct cairn_checkpoint *checkpoint, uint32_t tensor,
                             char text[CAIRN_STATE_NAME_BYTES_MAX], struct cairn_state_path *path);
+
+/* What the writer would choose to stand before "param_groups", with strings in `text`. */
+void cairn_dcp_default_prefix(const struct cairn_checkpoint *checkpoint, char text[CAIRN_STATE_NAME_BYTES_MAX],
+                              struct cairn_state_path *path);
 
 /* ---- items: dcp_items.c ---- */
 
@@ -73,7 +78,7 @@ struct cairn_dcp_source {
     const struct cairn_pickle_node *path;
     int fd; /* -1: none */
     uint32_t container;
-    uint64_t bytes;
+    struct cairn_file_mark mark; /* taken before anything was read */
     char name[1024];
 };
 
@@ -120,6 +125,7 @@ struct cairn_dcp_chunk {
     uint64_t stride_bytes[CAIRN_DIMS_MAX];
     uint64_t stored_at, stored_bytes; /* of the storage that it lies in */
     uint32_t crc32;                   /* of the storage; 0: the archive does not say */
+    struct cairn_file_mark mark;      /* of the file in which this was found */
 };
 
 struct cairn_dcp_chunks;
@@ -133,7 +139,8 @@ CAIRN_MUST_CHECK cairn_err cairn_dcp_chunks_open(const struct cairn_checkpoint *
 void cairn_dcp_chunks_close(struct cairn_dcp_chunks *chunks);
 
 /* The chunk of wants->items[index], a tensor's, whose file `source` has selected: valid until the next
- * call. Its checksum goes to the checkpoint. CAIRN_CORRUPT, CAIRN_IO, CAIRN_NOMEM, complained about. */
+ * call. Its checksum goes to the checkpoint. CAIRN_CORRUPT, also where the file was another one when the chunk was opened,
+ * CAIRN_IO, CAIRN_NOMEM; complained about. */
 CAIRN_MUST_CHECK cairn_err cairn_dcp_chunks_take(struct cairn_dcp_chunks *chunks, size_t index,
                                                  struct cairn_checkpoint *checkpoint,
                                                  const struct cairn_dcp_source *source,

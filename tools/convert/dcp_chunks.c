@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -96,6 +95,7 @@ open_chunk(const struct cairn_dcp_chunks *chunks, const struct cairn_dcp_source 
         chunk->stored_at = stored->at;
         chunk->stored_bytes = stored->bytes;
         chunk->crc32 = stored->crc32;
+        chunk->mark = source->mark;
     }
     cairn_torch_close(&file);
     return err;
@@ -110,20 +110,18 @@ select_file(const struct cairn_place *place, struct cairn_dcp_source *source,
             const struct cairn_dcp_item *item)
 {
     struct cairn_complaint unheard = {""};
-    struct stat stat_of;
 
     if (!source->path || cairn_dcp_compare_paths(source->path, item->path) != 0) {
         cairn_dcp_source_close(source);
         if (!cairn_pickle_copy_text(item->path, source->name, sizeof(source->name)) ||
             !cairn_place_name_check(source->name) ||
             cairn_place_open_file(place, source->name, &source->fd, &unheard) != CAIRN_OK ||
-            fstat(source->fd, &stat_of) != 0)
+            cairn_file_mark_take(source->fd, &source->mark) != CAIRN_OK)
             return false;
-        source->bytes = (uint64_t)stat_of.st_size;
         source->path = item->path;
     }
-    return item->offset_bytes <= source->bytes &&
-           item->bytes <= source->bytes - item->offset_bytes;
+    return item->offset_bytes <= source->mark.bytes &&
+           item->bytes <= source->mark.bytes - item->offset_bytes;
 }
 
 static void *
@@ -228,6 +226,8 @@ cairn_dcp_chunks_take(struct cairn_dcp_chunks *chunks, size_t index,
         return cairn_complain(complaint, hand->err, "%s", hand->complaint.text);
     if (index >= hand->done) /* its file was not there then, and is now */
         err = open_chunk(chunks, source, &chunks->wants->items[index], opened, complaint);
+    if (!err && !cairn_file_mark_equal(&opened->mark, &checkpoint->containers[source->container].mark))
+        err = cairn_checkpoint_complain_changed(checkpoint, source->name, complaint);
     if (!err)
         err = cairn_checkpoint_add_storage_sum(checkpoint, source->container, opened->stored_at,
                                                opened->stored_bytes, opened->crc32, complaint);

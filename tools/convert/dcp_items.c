@@ -192,15 +192,15 @@ cairn_dcp_source_select(struct cairn_checkpoint *checkpoint, struct cairn_dcp_so
         if (err)
             return cairn_complain(complaint, err, "%s/%s cannot be opened: %s",
                                   checkpoint->place.path, source->name, cairn_err_text(err));
-        source->bytes = checkpoint->containers[source->container].bytes;
+        source->mark = checkpoint->containers[source->container].mark;
         source->path = item->path;
     }
-    if (item->offset_bytes > source->bytes || item->bytes > source->bytes - item->offset_bytes)
+    if (item->offset_bytes > source->mark.bytes || item->bytes > source->mark.bytes - item->offset_bytes)
         return cairn_complain(complaint, CAIRN_CORRUPT,
                               "%s/%s: %.200s ends at byte %" PRIu64 " and the file has %" PRIu64
                               "; it is truncated, take another copy",
                               checkpoint->place.path, source->name, name,
-                              item->offset_bytes + item->bytes, source->bytes);
+                              item->offset_bytes + item->bytes, source->mark.bytes);
     return CAIRN_OK;
 }
 

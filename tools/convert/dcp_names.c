@@ -88,12 +88,31 @@ cairn_dcp_default_path(const struct cairn_checkpoint *checkpoint, uint32_t tenso
     if (known->kind != CAIRN_OPTIMIZER)
         return add_key(path, text, &used, "model", 5, false) &&
                add_key(path, text, &used, known->name, bytes, false);
-    if (cairn_checkpoint_parameter_of(checkpoint, tensor, &key_bytes) == UINT32_MAX)
-        return cut(known->name, bytes, text, path);
+    if (cairn_checkpoint_parameter_of(checkpoint, tensor, &key_bytes) == UINT32_MAX) {
+        if (!cut(known->name, bytes, text, path))
+            return false;
+        for (uint32_t i = 1; i < path->count; i++) /* a parameter's number is the key of a dict, which PyTorch makes text */
+            if (strcmp(path->keys[i - 1].text, "state") == 0)
+                path->keys[i].number = false;
+        return true;
+    }
     return add_key(path, text, &used, "optim", 5, false) &&
            add_key(path, text, &used, "state", 5, false) &&
            add_key(path, text, &used, known->name + key_bytes + 1, bytes - key_bytes - 1, false) &&
            add_key(path, text, &used, known->name, key_bytes, false);
+}
+
+void
+cairn_dcp_default_prefix(const struct cairn_checkpoint *checkpoint, char text[CAIRN_STATE_NAME_BYTES_MAX],
+                         struct cairn_state_path *path)
+{
+    struct cairn_state_roots roots = {0};
+
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(checkpoint->layout) && !roots.optimizer_known; i++)
+        if (cairn_layout_tensor(checkpoint->layout, i)->kind == CAIRN_OPTIMIZER &&
+            cairn_dcp_default_path(checkpoint, i, text, path))
+            cairn_state_roots_see(&roots, path);
+    *path = roots.optimizer_known ? roots.optimizer : (struct cairn_state_path){.count = 1, .keys = {{"optim", false}}};
 }
 
 /* ---- as they were ---- */

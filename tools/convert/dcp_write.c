@@ -56,14 +56,16 @@ add_groups(struct planning *planning, const struct cairn_param_groups *groups)
     const struct cairn_dcp_name *kept =
         cairn_dcp_names_find(&planning->names, CAIRN_PARAM_GROUPS_NAME);
     bool flat = kept && strcmp(kept->name, "flat") == 0;
-    struct cairn_state_path path = {.count = 1, .keys = {{"optim", false}}};
-    char number[16], name[CAIRN_STATE_NAME_BYTES_MAX], key[CAIRN_STATE_NAME_BYTES_MAX];
+    struct cairn_state_path path;
+    char number[16], text[CAIRN_STATE_NAME_BYTES_MAX], name[CAIRN_STATE_NAME_BYTES_MAX], key[CAIRN_STATE_NAME_BYTES_MAX];
     char member[CAIRN_STATE_NAME_BYTES_MAX], joined[2 * CAIRN_STATE_NAME_BYTES_MAX + 16];
     uint32_t prefix_count;
     cairn_err err = CAIRN_OK;
 
     if (kept)
         path = kept->path;
+    else
+        cairn_dcp_default_prefix(planning->source, text, &path);
     if (path.count + 3 > CAIRN_STATE_KEYS_MAX)
         return CAIRN_INVAL;
     prefix_count = path.count;

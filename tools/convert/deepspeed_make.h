@@ -61,6 +61,7 @@ struct cairn_deepspeed_make {
     struct cairn_deepspeed_key keys[CAIRN_DEEPSPEED_STATE_KEYS_MAX];
     uint32_t key_count;
     bool has_step; /* among the keys */
+    uint64_t step; /* of the optimizer, where it is not */
 };
 
 /*
@@ -85,7 +86,7 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_make_keys(struct cairn_deepspeed_make
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_make_moments(struct cairn_deepspeed_make *make, uint32_t member);
 /* A parameter's master; an alias of it where it is float32 itself. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_make_master(struct cairn_deepspeed_make *make, uint32_t member);
-/* How many steps the job has made. */
+/* How many steps the job has made, and the optimizer. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_make_step(struct cairn_deepspeed_make *make);
 
 /* The tensors of a layout, sorted by name, freed by the caller; NULL: no memory. */

@@ -227,19 +227,41 @@ cairn_deepspeed_make_master(struct cairn_deepspeed_make *make, uint32_t member)
 
 /* ---- the step ---- */
 
-/* Steps of the job: as it is said, or else those of the optimizer. */
+/* The step that the groups have, as optimizers that count for all parameters at once. */
+static bool
+read_group_step(const struct cairn_deepspeed_make *make, uint64_t *step)
+{
+    const struct cairn_pickle_node *groups = make->job.own ? make->job.own : make->job.groups;
+    bool known = groups->count > 0;
+    uint64_t found;
+
+    for (uint32_t g = 0; g < groups->count && known; g++) {
+        known = cairn_steps_read(cairn_pickle_get(groups->items[g], "step"), &found) && (g == 0 || found == *step);
+        *step = found;
+    }
+    return known;
+}
+
+/* Steps of the job: as it is said, or else those of the optimizer. Those of the optimizer: its own, or else the job's. */
 cairn_err
 cairn_deepspeed_make_step(struct cairn_deepspeed_make *make)
 {
     uint32_t step =
         state_of(make, "step", tensor_at(make, make->members[0])->name);
+    bool known = step != UINT32_MAX && cairn_steps_load(make->checkpoint, make->alias_of[step], &make->step);
+    cairn_err err = CAIRN_OK;
 
-    if (make->job.step_known && make->job.step > 0)
-        return CAIRN_OK;
-    step = step == UINT32_MAX ? step : make->alias_of[step];
-    if (step != UINT32_MAX && cairn_steps_load(make->checkpoint, step, &make->job.step))
-        return CAIRN_OK;
-    if (make->job.step_known)
+    if (!make->has_step)
+        err = cairn_steps_common(make->checkpoint, &known, &make->step, make->complaint);
+    if (err)
+        return err;
+    if (!known)
+        known = read_group_step(make, &make->step);
+    if (known && (!make->job.step_known || make->job.step == 0))
+        make->job.step = make->step;
+    if (!known)
+        make->step = make->job.step;
+    if (known || make->job.step_known)
         return CAIRN_OK;
     return cairn_complain(make->complaint, CAIRN_INVAL,
                           "%s does not say how many steps it has trained; say it with --job FILE: "

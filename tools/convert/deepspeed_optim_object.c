@@ -83,7 +83,7 @@ build_state(struct cairn_deepspeed_objects *objects)
         struct cairn_pickle_node *entry = cairn_pickle_dict(tree);
 
         if (!make->has_step)
-            cairn_deepspeed_objects_put(objects, entry, "step", cairn_pickle_int(tree, (int64_t)make->job.step));
+            cairn_deepspeed_objects_put(objects, entry, "step", cairn_pickle_int(tree, (int64_t)make->step));
         for (uint32_t k = 0; k < make->key_count; k++) {
             char name[CAIRN_DEEPSPEED_KEY_BYTES_MAX + 16];
 

@@ -291,6 +291,8 @@ cairn_deepspeed_state_end(struct cairn_checkpoint *checkpoint, struct cairn_deep
         err = add_shared(checkpoint, cairn_pickle_get(model.root, "shared_params"), complaint);
     if (!err)
         err = add_order(checkpoint, state, model.root, complaint);
+    if (!err)
+        err = cairn_deepspeed_subgroups_note(checkpoint, state, model.root, complaint);
     cairn_opaque_tree_close(&model);
     checkpoint->parallelism =
         (struct cairn_parallelism){.tp = state->cut ? state->part_count : 1,

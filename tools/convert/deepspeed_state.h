@@ -35,6 +35,10 @@
 #define CAIRN_DEEPSPEED_EXPERT_RANKS "deepspeed/expert_ranks"
 /* The ranks that the order of parameters holds for, where it is theirs (round_robin_gradients): text. */
 #define CAIRN_DEEPSPEED_ORDER_RANKS "deepspeed/order_ranks"
+/* With ZeRO 3, the elements of a rank at which a group of the optimizer is split into buffers, where they are split so: text. */
+#define CAIRN_DEEPSPEED_SUB_GROUP_SIZE "deepspeed/sub_group_size"
+/* The data-parallel and the tensor-parallel ranks that the buffers hold for, where they are not: text, two numbers. */
+#define CAIRN_DEEPSPEED_SUB_GROUP_RANKS "deepspeed/sub_group_ranks"
 #define CAIRN_DEEPSPEED_SCOPE "deepspeed/"
 
 enum { CAIRN_DEEPSPEED_KEY_BYTES_MAX = 64 };
@@ -78,6 +82,12 @@ struct cairn_deepspeed_state {
 };
 
 void cairn_deepspeed_state_fini(struct cairn_deepspeed_state *state);
+
+/* deepspeed_subgroups.c: carries how ZeRO 3 splits groups into buffers, after the first part's objects, of which this is the model's. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_subgroups_note(struct cairn_checkpoint *checkpoint,
+                                                          const struct cairn_deepspeed_state *state,
+                                                          const struct cairn_pickle_node *model,
+                                                          struct cairn_complaint *complaint);
 
 /* The name under which `what` of a rank of a part is carried. */
 void cairn_deepspeed_scoped(uint32_t part, uint32_t rank, const char *what,

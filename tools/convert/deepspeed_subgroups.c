@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/convert/opaque_tree.h"
 #include "tools/convert/param_groups.h"
 #include "tools/convert/torch_carry.h"
 
@@ -77,6 +78,39 @@ cairn_deepspeed_subgroups_fit(const struct cairn_deepspeed_groups *groups, const
     return alike && *known;
 }
 
+/* The optimizer's groups in an object of optim_states. */
+static const struct cairn_pickle_node *
+settings_in(const struct cairn_pickle_node *object)
+{
+    const struct cairn_pickle_node *optimizer = cairn_pickle_get(object, "optimizer_state_dict");
+
+    return cairn_pickle_get(cairn_pickle_get(optimizer, "optimizer_state_dict"), "param_groups");
+}
+
+cairn_err
+cairn_deepspeed_subgroups_note(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_state *state,
+                               const struct cairn_pickle_node *model, struct cairn_complaint *complaint)
+{
+    struct cairn_opaque_tree optim;
+    uint64_t size = find_size(model);
+    char text[32];
+    bool known;
+    cairn_err err;
+
+    if (!state->stage3 || !state->has_groups)
+        return CAIRN_OK;
+    err = cairn_opaque_tree_open(checkpoint, CAIRN_DEEPSPEED_OPTIM, &optim, complaint);
+    if (!err && cairn_deepspeed_subgroups_fit(&state->groups, settings_in(optim.root), size, state->ranks, &known)) {
+        (void)snprintf(text, sizeof(text), "%" PRIu64, size);
+        err = cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_SUB_GROUP_SIZE, text, strlen(text), complaint);
+    } else if (!err) {
+        (void)snprintf(text, sizeof(text), "%" PRIu32 " %" PRIu32, state->ranks, state->cut ? state->part_count : 1);
+        err = cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_SUB_GROUP_RANKS, text, strlen(text), complaint);
+    }
+    cairn_opaque_tree_close(&optim);
+    return err == CAIRN_NOT_FOUND ? CAIRN_OK : err;
+}
+
 /* Cuts the parameters [first, end), those of one of the optimizer's groups, into buffers behind the `count` that there are. */
 static uint32_t
 cut_setting(struct cairn_deepspeed_target *target, uint32_t setting, uint32_t first, uint32_t end, uint64_t size,
@@ -130,22 +164,67 @@ split_anew(struct cairn_deepspeed_target *target, const struct cairn_pickle_node
     return CAIRN_OK;
 }
 
-cairn_err
-cairn_deepspeed_subgroups_plan(struct cairn_deepspeed_target *target, const struct cairn_pickle_node *model)
+/* What is carried under a name, as text; "" where it is not there. */
+static cairn_err
+load_text(struct cairn_deepspeed_target *target, const char *name, char out[32])
 {
-    uint32_t had = target->checkpoint->parallelism.dp;
-    uint64_t size = find_size(model);
-    const struct cairn_pickle_node *optimizer, *settings;
+    uint8_t *text = NULL;
+    size_t text_bytes = 0;
+    cairn_err err = cairn_checkpoint_load_opaque(target->checkpoint, name, 31, &text, &text_bytes, target->complaint);
+
+    out[0] = '\0';
+    if (err == CAIRN_NOT_FOUND)
+        return CAIRN_OK;
+    if (!err)
+        (void)snprintf(out, 32, "%s", (const char *)text);
+    free(text);
+    return err ? err : cairn_deepspeed_target_carried(target, name);
+}
+
+/* The buffers are others than so many ranks have, and by which size they were split is not known. */
+static cairn_err
+keep_buffers(struct cairn_deepspeed_target *target, const char *said, bool flat)
+{
+    const char *path = target->checkpoint->place.path;
+    uint32_t ranks = 0, tensor_ranks = 0;
+
+    if (sscanf(said, "%" SCNu32 " %" SCNu32, &ranks, &tensor_ranks) != 2 || ranks == 0)
+        return cairn_complain(target->complaint, CAIRN_INVAL,
+                              "%s does not say where ZeRO 3 splits the optimizer's groups (sub_group_size), and it was not for %" PRIu32
+                              " ranks: convert what DeepSpeed saved once more",
+                              path, target->ranks);
+    if (!flat) {
+        target->ranks = ranks; /* any may load that form, and its objects say whose buffers they have */
+        return CAIRN_OK;
+    }
+    if (ranks == target->ranks && tensor_ranks == target->tensor_ranks)
+        return CAIRN_OK;
+    return cairn_complain(target->complaint, CAIRN_INVAL,
+                          "%s has other buffers of ZeRO 3 than its sub_group_size makes, so they hold for its %" PRIu32
+                          " data-parallel and %" PRIu32 " tensor-parallel ranks alone, and not for %" PRIu32 " and %" PRIu32
+                          "; convert it to deepspeed-universal, which any number of ranks loads",
+                          path, ranks, tensor_ranks, target->ranks, target->tensor_ranks);
+}
+
+cairn_err
+cairn_deepspeed_subgroups_plan(struct cairn_deepspeed_target *target, const struct cairn_pickle_node *model, bool flat)
+{
+    const struct cairn_pickle_node *settings;
     struct cairn_deepspeed_object object;
+    char said[32], ranks[32];
+    uint64_t size = find_size(model);
     bool known = false;
     cairn_err err = cairn_deepspeed_object_load(target, 1, 0, &object);
 
-    optimizer = err ? NULL : cairn_pickle_get(object.root, "optimizer_state_dict");
-    settings = cairn_pickle_get(cairn_pickle_get(optimizer, "optimizer_state_dict"), "param_groups");
-    /* where the source's own ranks do not have these buffers either, the size is not known */
-    if (!cairn_deepspeed_subgroups_fit(&target->groups, settings, size, target->ranks, &known) && known && had > 0 &&
-        cairn_deepspeed_subgroups_fit(&target->groups, settings, size, had, &known))
-        err = split_anew(target, settings, size);
+    if (!err)
+        err = load_text(target, CAIRN_DEEPSPEED_SUB_GROUP_SIZE, said);
+    if (!err)
+        err = load_text(target, CAIRN_DEEPSPEED_SUB_GROUP_RANKS, ranks);
+    settings = err ? NULL : settings_in(object.root);
+    if (!err && said[0])
+        size = strtoull(said, NULL, 10);
+    if (!err && !cairn_deepspeed_subgroups_fit(&target->groups, settings, size, target->ranks, &known))
+        err = known && said[0] ? split_anew(target, settings, size) : keep_buffers(target, ranks, flat);
     cairn_deepspeed_object_fini(&object);
     return err;
 }

@@ -402,7 +402,7 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
                              "more, or make its files anew: --drop '*deepspeed/*' with --zero and --job",
                              checkpoint->place.path);
     shapes = err ? NULL : cairn_pickle_get(object.root, "param_shapes");
-    if (checkpoint->step_known ||
+    if ((checkpoint->step_known && checkpoint->step > 0) || /* a form that always has one has 0 where it was not known */
         !cairn_pickle_u64(cairn_pickle_get(object.root, "global_steps"), &target->step))
         target->step = checkpoint->step;
     if (!err && target->carried[1])
@@ -417,8 +417,8 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
         err = note_aliases(target);
     if (!err)
         err = check_order(target, object.root, flat);
-    if (!err && target->stage3 && flat)
-        err = cairn_deepspeed_subgroups_plan(target, object.root);
+    if (!err && target->stage3)
+        err = cairn_deepspeed_subgroups_plan(target, object.root, flat);
     cairn_deepspeed_object_fini(&object);
     return err;
 }

@@ -100,9 +100,10 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_tensor_add(struct cairn_deepspeed_tar
  */
 bool cairn_deepspeed_subgroups_fit(const struct cairn_deepspeed_groups *groups, const struct cairn_pickle_node *settings,
                                    uint64_t size, uint32_t ranks, bool *known);
-/* Where the source's ranks had these buffers by its sub_group_size, the groups become those that the target's ranks have. */
+/* Where the size is known, the groups become those that the target's ranks have. CAIRN_INVAL where it is not, and the target's ranks,
+ * for `flat` buffers, are others than the source's; complained about. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_subgroups_plan(struct cairn_deepspeed_target *target,
-                                                          const struct cairn_pickle_node *model);
+                                                          const struct cairn_pickle_node *model, bool flat);
 /* An optimizer_state_dict gets these buffers, where they are others than it has. Failures are the tree's. */
 void cairn_deepspeed_subgroups_apply(const struct cairn_deepspeed_target *target, struct cairn_pickle *tree,
                                      struct cairn_pickle_node *optimizer);

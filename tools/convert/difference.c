@@ -412,6 +412,8 @@ compare(struct comparing *comparing, struct cairn_complaint *complaint)
     for (int side = 0; !err && side < 2; side++)
         err = cairn_source_sums_check(comparing->sums[side], comparing->sides[side].checkpoint,
                                       comparing->handles[side], complaint);
+    for (int side = 0; !err && side < 2; side++)
+        err = cairn_execute_check_unchanged(comparing->sides[side].checkpoint, complaint);
     return err;
 }
 

@@ -233,6 +233,7 @@ cairn_ds_universal_plan(const struct cairn_checkpoint *checkpoint,
         const struct cairn_pickle_node *base;
 
         writing.optimizer = cairn_pickle_get(writing.optim.root, "optimizer_state_dict");
+        cairn_deepspeed_subgroups_apply(&writing.target, &writing.optim.tree, writing.optimizer);
         base = cairn_pickle_get(writing.optimizer, writing.target.stage3 ? "optimizer_state_dict"
                                                                          : "base_optimizer_state");
         writing.states = base && base->kind == CAIRN_PICKLE_LIST ? base

@@ -56,7 +56,7 @@ cairn_execute_open(void *context, uint32_t container, int *fd, struct cairn_comp
 {
     const struct cairn_checkpoint *checkpoint = context;
     const struct cairn_container *expected = &checkpoint->containers[container];
-    struct stat found;
+    struct cairn_file_mark found;
     cairn_err err;
 
     err = cairn_place_open_file(&checkpoint->place, expected->path, fd, complaint);
@@ -65,18 +65,29 @@ cairn_execute_open(void *context, uint32_t container, int *fd, struct cairn_comp
                               checkpoint->place.path, expected->path);
     if (err)
         return err;
-    if (fstat(*fd, &found) == 0 && (uint64_t)found.st_size == expected->bytes &&
-        (uint64_t)found.st_mtim.tv_sec * 1000000000u + (uint64_t)found.st_mtim.tv_nsec ==
-            expected->modified_ns &&
-        (uint64_t)found.st_ctim.tv_sec * 1000000000u + (uint64_t)found.st_ctim.tv_nsec == expected->changed_ns &&
-        found.st_ino == expected->inode)
+    err = cairn_file_mark_take(*fd, &found);
+    if (!err && cairn_file_mark_equal(&found, &expected->mark))
         return CAIRN_OK;
     (void)cairn_file_close(*fd); /* only looked at */
     *fd = -1;
-    return cairn_complain(complaint, CAIRN_CORRUPT,
-                          "%s/%s has changed since its metadata was read; is a job still writing "
-                          "there?",
-                          checkpoint->place.path, expected->path);
+    return err == CAIRN_IO ? cairn_complain(complaint, err, "%s/%s cannot be looked at", checkpoint->place.path, expected->path)
+                           : cairn_checkpoint_complain_changed(checkpoint, expected->path, complaint);
+}
+
+cairn_err
+cairn_execute_check_unchanged(const struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
+{
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t c = 0; !err && c < checkpoint->container_count; c++) {
+        int fd = -1;
+
+        if (!checkpoint->containers[c].path)
+            continue;
+        err = cairn_execute_open((void *)(uintptr_t)checkpoint, c, &fd, complaint);
+        (void)cairn_file_close(fd); /* only looked at; -1 is allowed */
+    }
+    return err;
 }
 
 static int

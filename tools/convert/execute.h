@@ -76,4 +76,8 @@ CAIRN_MUST_CHECK cairn_err cairn_execute(const struct cairn_execution *execution
 cairn_err cairn_execute_open(void *checkpoint, uint32_t container, int *fd,
                              struct cairn_complaint *complaint);
 
+/* After all was read: CAIRN_CORRUPT where a file is not any more what it was when it was opened first; complained about. */
+CAIRN_MUST_CHECK cairn_err cairn_execute_check_unchanged(const struct cairn_checkpoint *checkpoint,
+                                                         struct cairn_complaint *complaint);
+
 #endif

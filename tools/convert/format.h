@@ -133,13 +133,24 @@ struct cairn_parallelism {
     uint32_t tp, pp, vpp, dp, ep, etp;
 };
 
+/*
+ * What a file is known by again. Nobody sets a ctime back, and what is put in a file's place has another one. The number of its inode
+ * is not looked at: file systems of networks and of user space may have another one for the same file when it is opened again.
+ */
+struct cairn_file_mark {
+    uint64_t bytes;
+    uint64_t modified_ns, changed_ns; /* since 1970 */
+};
+
+/* That of an open file, to be taken before it is read. CAIRN_CORRUPT where it is no regular file, CAIRN_IO. */
+CAIRN_MUST_CHECK cairn_err cairn_file_mark_take(int fd, struct cairn_file_mark *out);
+bool cairn_file_mark_equal(const struct cairn_file_mark *a, const struct cairn_file_mark *b);
+
 struct cairn_container {
-    char *path;           /* in the place, "" for the place itself; NULL: the bytes are in memory */
-    uint8_t *literal;     /* bytes[bytes_len] where path is NULL, else NULL */
-    uint64_t bytes;       /* its size; the executor refuses a file that has changed since */
-    uint64_t modified_ns; /* of the file, since 1970 */
-    uint64_t changed_ns;  /* its ctime, which nobody sets back */
-    uint64_t inode;       /* a copy with the same times in its place is another file */
+    char *path;       /* in the place, "" for the place itself; NULL: the bytes are in memory */
+    uint8_t *literal; /* bytes[bytes_len] where path is NULL, else NULL */
+    uint64_t bytes;
+    struct cairn_file_mark mark; /* of the file; one that has another by now is refused */
 };
 
 /* Checksums that the checkpoint has of its own bytes: where one does not fit what was read, the
@@ -218,6 +229,9 @@ const char *cairn_checkpoint_container_name(const struct cairn_checkpoint *check
 CAIRN_MUST_CHECK cairn_err cairn_checkpoint_add_file(struct cairn_checkpoint *checkpoint,
                                                      const char *path, uint32_t *container,
                                                      struct cairn_complaint *complaint);
+/* CAIRN_CORRUPT, with what is to be said of a file that has another mark than it had. */
+cairn_err cairn_checkpoint_complain_changed(const struct cairn_checkpoint *checkpoint, const char *path,
+                                            struct cairn_complaint *complaint);
 
 /* A tensor without pieces; adding one again gives its index. dims <= CAIRN_DIMS_MAX. */
 CAIRN_MUST_CHECK cairn_err cairn_checkpoint_add_tensor(struct cairn_checkpoint *checkpoint,

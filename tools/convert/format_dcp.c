@@ -336,10 +336,13 @@ keep_names(struct reading *reading, bool groups_packed)
     uint8_t *bytes = NULL;
     size_t bytes_len = 0;
     uint32_t *order = calloc((size_t)metadata->entry_count + 1, sizeof(*order)), count = 0;
+    char text[CAIRN_STATE_NAME_BYTES_MAX];
+    struct cairn_state_path usual;
     cairn_err err;
 
     if (!order)
         return CAIRN_NOMEM;
+    cairn_dcp_default_prefix(reading->checkpoint, text, &usual);
     for (uint32_t i = 0; i < metadata->entry_count; i++)
         if (reading->named[i].name && !default_name(reading, i))
             order[count++] = i;
@@ -355,8 +358,7 @@ keep_names(struct reading *reading, bool groups_packed)
                                   : cairn_pickle_none(&pickle));
     }
     free(order);
-    if (groups_packed &&
-        (reading->roots.flat || prefix->count != 1 || strcmp(prefix->keys[0].text, "optim") != 0))
+    if (groups_packed && (reading->roots.flat || !same_path(prefix, &usual)))
         add_line(&pickle, list, CAIRN_PARAM_GROUPS_NAME, reading->roots.flat ? "flat" : "",
                  cairn_dcp_path_node(&pickle, prefix));
     err = cairn_pickle_done(&pickle);

@@ -27,6 +27,24 @@ ends_with(const char *name, const char *suffix)
     return bytes > suffix_bytes && strcmp(name + bytes - suffix_bytes, suffix) == 0;
 }
 
+/* A file of another name, as any may be written: a length, and an object of JSON that is as long. */
+static bool
+begins_with_header(const struct cairn_place *place)
+{
+    uint8_t first[LENGTH_BYTES + 1];
+    uint64_t json_bytes = 0;
+    size_t got = 0;
+    int fd = -1;
+
+    if (cairn_place_open_file(place, "", &fd, NULL) != CAIRN_OK ||
+        cairn_file_read_at(fd, 0, first, sizeof(first), &got) != CAIRN_OK)
+        got = 0;
+    (void)cairn_file_close(fd); /* only looked at; -1 is allowed */
+    for (int i = LENGTH_BYTES - 1; got == sizeof(first) && i >= 0; i--)
+        json_bytes = json_bytes << 8 | first[i];
+    return got == sizeof(first) && first[LENGTH_BYTES] == '{' && json_bytes <= CAIRN_SAFETENSORS_HEADER_BYTES_MAX;
+}
+
 static bool
 probe(const struct cairn_place *place)
 {
@@ -35,7 +53,7 @@ probe(const struct cairn_place *place)
     bool found = false;
 
     if (place->name)
-        return ends_with(place->name, CAIRN_SAFETENSORS_SUFFIX);
+        return ends_with(place->name, CAIRN_SAFETENSORS_SUFFIX) || begins_with_header(place);
     if (cairn_place_list(place, "", &names, &count, NULL) != CAIRN_OK)
         return false;
     for (size_t i = 0; i < count && !found; i++)
@@ -258,6 +276,11 @@ add_file(struct cairn_checkpoint *checkpoint, const char *path, const struct map
         checkpoint->step_known = true;
         checkpoint->step = header.step;
     }
+    if (!err && header.other_note_count > 0)
+        err = cairn_checkpoint_warn(checkpoint,
+                                    "the header of %.200s has notes (__metadata__) that are no tensors and are left out: %.100s%s",
+                                    cairn_checkpoint_container_name(checkpoint, container), header.other_note,
+                                    header.other_note_count > 1 ? ", and more" : "");
     for (uint32_t i = 0; !err && i < header.count; i++) {
         const struct cairn_safetensors_entry *entry = &header.entries[i];
         const struct map_entry *mapped = map_find(map, entry->name);

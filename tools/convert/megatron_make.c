@@ -274,13 +274,7 @@ add_object(struct make *make)
 static bool
 read_group_step(const struct make *make, uint64_t *step)
 {
-    const struct cairn_pickle_node *node = cairn_pickle_get(make->chosen[DECAYED], "step");
-
-    if (node && node->kind == CAIRN_PICKLE_FLOAT && node->real >= 0 && node->real < 9e15) {
-        *step = (uint64_t)node->real;
-        return true;
-    }
-    return cairn_pickle_u64(node, step);
+    return cairn_steps_read(cairn_pickle_get(make->chosen[DECAYED], "step"), step);
 }
 
 /* The optimizer's step, and the job's where that is not said. */

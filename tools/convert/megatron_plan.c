@@ -299,9 +299,9 @@ cairn_megatron_plan(const struct cairn_checkpoint *checkpoint,
 
     if (!err)
         err = plan_all(&target);
+    if (target.step > 0)
+        (void)snprintf(text, sizeof(text), "%" PRIu64, target.step);
     cairn_megatron_target_fini(&target);
-    if (checkpoint->step_known)
-        (void)snprintf(text, sizeof(text), "%" PRIu64, checkpoint->step);
     if (!err) {
         uint8_t *latest = (uint8_t *)strdup(text);
 

@@ -218,6 +218,8 @@ load_common(struct cairn_megatron_target *target)
                             &root, &taken);
     if (!err)
         cairn_megatron_args_read(cairn_pickle_get(root, "args"), &target->args);
+    if (!err && target->step == 0 && !cairn_pickle_u64(cairn_pickle_get(root, "iteration"), &target->step))
+        target->step = 0;
     if (!err) /* without the optimizer's groups Megatron-LM loads none of its tensors */
         target->has_optim = target->has_optim && cairn_pickle_get(root, "optimizer") != NULL;
     if (target->joined) /* another optimizer's state has no place in distrib_optim.pt: it is carried */
@@ -282,15 +284,16 @@ cairn_megatron_target_init(struct cairn_megatron_target *target,
     target->options = options;
     target->output = output;
     target->complaint = complaint;
-    if (checkpoint->step_known)
-        (void)snprintf(target->folder, sizeof(target->folder), "iter_%07" PRIu64, checkpoint->step);
-    else
-        (void)snprintf(target->folder, sizeof(target->folder), "release");
+    target->step = checkpoint->step_known ? checkpoint->step : 0;
     err = note_aliases(target);
     if (!err)
         find_tie(target);
     if (!err)
         err = load_common(target);
+    if (target->step > 0)
+        (void)snprintf(target->folder, sizeof(target->folder), "iter_%07" PRIu64, target->step);
+    else
+        (void)snprintf(target->folder, sizeof(target->folder), "release");
     if (!err)
         err = count_layers(target);
     if (!err)

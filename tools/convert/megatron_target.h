@@ -41,7 +41,8 @@ struct cairn_megatron_target {
     bool omit_optimizer; /* the groups of an optimizer whose state was dropped */
     bool *placed;        /* [tensors of the source] */
     uint32_t *alias_of;  /* [tensors]: UINT32_MAX where it is none */
-    char folder[32];     /* of the iteration */
+    uint64_t step;       /* of the checkpoint, or what is carried says; 0: neither, and Megatron-LM has no such iteration */
+    char folder[32];     /* of the iteration; "release" where there is none, of which Megatron-LM loads the weights alone */
     /* of the file that is being made */
     struct cairn_megatron_part *parts;
     uint32_t *part_tensor; /* [part_count]: of the source */

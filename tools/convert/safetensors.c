@@ -33,7 +33,16 @@ cairn_safetensors_fini(struct cairn_safetensors *header)
 struct notes {
     char kinds[CAIRN_SAFETENSORS_NOTE_BYTES_MAX];
     char step[24];
+    char other[CAIRN_NAME_BYTES_MAX]; /* the first one of others that says something */
+    uint32_t other_count;
 };
+
+/* What others write into every file says nothing of this one. */
+static bool
+says_something(const char *key)
+{
+    return strcmp(key, "format") != 0 && strncmp(key, "cairn", 5) != 0;
+}
 
 static void
 read_notes(struct cairn_json_reader *reader, struct notes *notes)
@@ -45,6 +54,8 @@ read_notes(struct cairn_json_reader *reader, struct notes *notes)
     while (cairn_json_object_next(reader, key, sizeof(key))) {
         size_t bytes = cairn_json_peek_string_bytes(reader);
 
+        if (says_something(key) && notes->other_count++ == 0)
+            (void)snprintf(notes->other, sizeof(notes->other), "%s", key);
         if (strcmp(key, "cairn_kinds") == 0 && bytes > 0 && bytes < sizeof(notes->kinds))
             cairn_json_read_string(reader, notes->kinds, sizeof(notes->kinds));
         else if (strcmp(key, "cairn_step") == 0 && bytes > 0 && bytes < sizeof(notes->step))
@@ -303,7 +314,7 @@ cairn_safetensors_parse(const char *path, const void *json, size_t json_bytes, u
 {
     struct cairn_safetensors header = {0};
     struct cairn_json_reader reader;
-    struct notes notes = {"", ""};
+    struct notes notes = {.other_count = 0};
     char unknown[WORD_BYTES] = "";
     cairn_err err;
 
@@ -330,6 +341,8 @@ cairn_safetensors_parse(const char *path, const void *json, size_t json_bytes, u
         header.step_known = true;
         header.step = strtoull(notes.step, NULL, 10);
     }
+    memcpy(header.other_note, notes.other, sizeof(header.other_note));
+    header.other_note_count = notes.other_count;
     *out = header;
     return CAIRN_OK;
 }

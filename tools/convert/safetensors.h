@@ -27,6 +27,8 @@ struct cairn_safetensors {
     uint32_t count;
     bool step_known;
     uint64_t step;
+    char other_note[CAIRN_NAME_BYTES_MAX]; /* of those in "__metadata__" that are other people's, the first; "": there is none */
+    uint32_t other_note_count;
 };
 
 void cairn_safetensors_fini(struct cairn_safetensors *header);

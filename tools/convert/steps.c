@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "tools/convert/box.h"
+#include "tools/convert/opaque_tree.h"
 
 static bool
 load_bytes(const struct cairn_checkpoint *checkpoint, const struct cairn_piece *piece,
@@ -68,38 +69,103 @@ cairn_steps_load(const struct cairn_checkpoint *checkpoint, uint32_t tensor, uin
     return false;
 }
 
+/* A count that was seen, and where; they all have to be the same. */
+struct seen {
+    const struct cairn_checkpoint *checkpoint;
+    const char *first; /* NULL: none was seen */
+    uint64_t count;
+    struct cairn_complaint *complaint;
+};
+
+static cairn_err
+see(struct seen *seen, const char *name, bool readable, uint64_t count)
+{
+    if (!readable)
+        return cairn_complain(seen->complaint, CAIRN_CORRUPT, "%s: %s cannot be read as a count of steps",
+                              seen->checkpoint->place.path, name);
+    if (seen->first && seen->count != count)
+        return cairn_complain(seen->complaint, CAIRN_INVAL,
+                              "%s: %s is %" PRIu64 " and %s is %" PRIu64
+                              ", and the optimizer that shall load it has one for all",
+                              seen->checkpoint->place.path, seen->first, seen->count, name, count);
+    seen->first = seen->first ? seen->first : name;
+    seen->count = count;
+    return CAIRN_OK;
+}
+
+bool
+cairn_steps_read(const struct cairn_pickle_node *node, uint64_t *count)
+{
+    if (node && node->kind == CAIRN_PICKLE_FLOAT && node->real >= 0 && node->real < 9e15 &&
+        (double)(uint64_t)node->real == node->real) {
+        *count = (uint64_t)node->real;
+        return true;
+    }
+    return cairn_pickle_u64(node, count);
+}
+
+/* Whether opaque state is the step of a parameter: [<prefix>.]state.<parameter>.step.pickle. */
+static bool
+is_plain_step(const struct cairn_tensor *tensor)
+{
+    static const char end[] = ".step.pickle";
+    size_t bytes = strlen(tensor->name);
+
+    return tensor->kind == CAIRN_OPAQUE && bytes > strlen(end) && strcmp(tensor->name + bytes - strlen(end), end) == 0 &&
+           (strncmp(tensor->name, "state.", 6) == 0 || strstr(tensor->name, ".state."));
+}
+
+/* Steps that are plain numbers, as optimizers of PyTorch before 1.12 and many others have them. */
+static cairn_err
+see_plain(struct seen *seen)
+{
+    const struct cairn_layout *layout = seen->checkpoint->layout;
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(layout) && !err; i++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(layout, i);
+        struct cairn_opaque_tree plain;
+        uint64_t found = 0;
+        bool readable;
+
+        if (!is_plain_step(tensor))
+            continue;
+        err = cairn_opaque_tree_open(seen->checkpoint, tensor->name, &plain, seen->complaint);
+        readable = !err && cairn_steps_read(plain.root, &found);
+        if (err == CAIRN_OK || err == CAIRN_CORRUPT || err == CAIRN_VERSION)
+            err = see(seen, tensor->name, readable, found);
+        cairn_opaque_tree_close(&plain);
+    }
+    return err;
+}
+
 cairn_err
 cairn_steps_common(const struct cairn_checkpoint *checkpoint, bool *known, uint64_t *count,
                    struct cairn_complaint *complaint)
 {
     const struct cairn_layout *layout = checkpoint->layout;
-    const char *first = NULL;
+    struct seen seen = {.checkpoint = checkpoint, .complaint = complaint};
+    cairn_err err = CAIRN_OK;
 
-    *known = false;
-    for (size_t i = 0; i < cairn_layout_piece_count(layout); i++) {
+    for (size_t i = 0; i < cairn_layout_piece_count(layout) && !err; i++) {
         const struct cairn_piece *piece = cairn_layout_piece(layout, i);
         const struct cairn_tensor *tensor = cairn_layout_tensor(layout, piece->tensor);
         uint8_t bytes[16];
-        uint64_t found;
+        uint64_t found = 0;
+        bool readable;
 
         if (tensor->kind != CAIRN_OPTIMIZER || strncmp(tensor->name, "step.", 5) != 0)
             continue;
-        if (cairn_tensor_bytes(tensor) != cairn_dtype_bytes(tensor->dtype) ||
-            cairn_tensor_bytes(tensor) > sizeof(bytes) ||
-            !load_bytes(checkpoint, piece, bytes, (size_t)cairn_tensor_bytes(tensor)) ||
-            !is_count(tensor->dtype, bytes, &found))
-            return cairn_complain(complaint, CAIRN_CORRUPT,
-                                  "%s: %s cannot be read as a count of steps",
-                                  checkpoint->place.path, tensor->name);
-        if (*known && found != *count)
-            return cairn_complain(complaint, CAIRN_INVAL,
-                                  "%s: %s is %" PRIu64 " and %s is %" PRIu64
-                                  ", and the optimizer that shall load it has one for all",
-                                  checkpoint->place.path, first, *count, tensor->name, found);
-        if (!*known)
-            first = tensor->name;
-        *known = true;
-        *count = found;
+        readable = cairn_tensor_bytes(tensor) == cairn_dtype_bytes(tensor->dtype) &&
+                   cairn_tensor_bytes(tensor) <= sizeof(bytes) &&
+                   load_bytes(checkpoint, piece, bytes, (size_t)cairn_tensor_bytes(tensor)) &&
+                   is_count(tensor->dtype, bytes, &found);
+        err = see(&seen, tensor->name, readable, found);
     }
-    return CAIRN_OK;
+    if (!err)
+        err = see_plain(&seen);
+    *known = !err && seen.first;
+    if (*known)
+        *count = seen.count;
+    return err;
 }

@@ -202,10 +202,33 @@ build_model(struct cairn_torch_building *building)
     return model;
 }
 
-/* A moment, with the number of its parameter. */
+/* A moment, with the number of its parameter, and where its key is in its name. */
 struct moment {
-    uint32_t number, tensor, key_bytes;
+    uint32_t number, tensor, key_at, key_bytes;
 };
+
+/* State under the number of its parameter: [<prefix>.]state.<number>.<key>. */
+static bool
+read_numbered(const struct cairn_tensor *tensor, struct moment *moment)
+{
+    const char *key = strrchr(tensor->name, '.'), *number = key, *state;
+    size_t digits, before;
+
+    while (number && number > tensor->name && number[-1] != '.')
+        number--;
+    if (tensor->kind != CAIRN_OPTIMIZER || !key || !key[1] || number < tensor->name + 6)
+        return false;
+    digits = strspn(number, "0123456789");
+    state = number - 6;
+    before = (size_t)(state - tensor->name);
+    if (digits == 0 || digits > 9 || number + digits != key || (number[0] == '0' && digits > 1) ||
+        strncmp(state, "state.", 6) != 0 || (before > 0 && state[-1] != '.'))
+        return false;
+    moment->number = (uint32_t)strtoul(number, NULL, 10);
+    moment->key_at = (uint32_t)(key + 1 - tensor->name);
+    moment->key_bytes = (uint32_t)strlen(key + 1);
+    return true;
+}
 
 static int
 compare_moments(const void *left, const void *right)
@@ -221,18 +244,21 @@ static cairn_err
 list_moments(struct cairn_torch_building *building, struct moment **out, uint32_t *count)
 {
     const struct cairn_layout *layout = building->source->layout;
-    uint32_t total = cairn_layout_tensor_count(layout), found = 0, key_bytes, parameter;
+    uint32_t total = cairn_layout_tensor_count(layout), found = 0, key_bytes = 0, parameter;
     struct moment *moments = calloc((size_t)total + 1, sizeof(*moments));
 
     if (!moments)
         return CAIRN_NOMEM;
     for (uint32_t i = 0; i < total; i++) {
         parameter = cairn_checkpoint_parameter_of(building->source, i, &key_bytes);
-        if (parameter == UINT32_MAX)
+        if (parameter == UINT32_MAX) {
+            moments[found].tensor = i;
+            found += read_numbered(cairn_layout_tensor(layout, i), &moments[found]);
             continue;
+        }
         if (building->numbers[parameter] == 0)
             number_parameter(building, parameter);
-        moments[found++] = (struct moment){building->numbers[parameter] - 1, i, key_bytes};
+        moments[found++] = (struct moment){building->numbers[parameter] - 1, i, 0, key_bytes};
     }
     qsort(moments, found, sizeof(*moments), compare_moments);
     *out = moments;
@@ -297,7 +323,7 @@ build_optimizer(struct cairn_torch_building *building, struct cairn_pickle_node 
             entry = cairn_pickle_dict(tree);
             cairn_pickle_put(tree, state, cairn_pickle_int(tree, moments[i].number), entry);
         }
-        memcpy(key, tensor->name, moments[i].key_bytes);
+        memcpy(key, tensor->name + moments[i].key_at, moments[i].key_bytes);
         key[moments[i].key_bytes] = '\0';
         cairn_pickle_put(tree, entry, cairn_pickle_text(tree, key),
                          tensor_node(building, moments[i].tensor));

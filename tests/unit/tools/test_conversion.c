@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 
 #include "tests/support/marker_conversion.h"
+#include "tools/convert/difference.h"
 #include "tools/convert/target.h"
 
 enum { SEEDS = 150 };
@@ -222,6 +223,110 @@ a_source_that_changes_is_refused(void **state)
     assert_false(is_there("DONE"));
 }
 
+/* A read of a file that is written and has its other times set back behind it. */
+static ssize_t
+read_before_a_change(int fd, const struct iovec *parts, int count, off_t at)
+{
+    ssize_t got = preadv(fd, parts, count, at);
+    struct stat read, before, after;
+
+    if (changed_path[0] && fstat(fd, &read) == 0 && stat(changed_path, &before) == 0 && read.st_ino == before.st_ino) {
+        do {
+            if (utimensat(AT_FDCWD, changed_path, (struct timespec[2]){before.st_atim, before.st_mtim}, 0) != 0 ||
+                stat(changed_path, &after) != 0)
+                abort();
+        } while (after.st_ctim.tv_sec == before.st_ctim.tv_sec && after.st_ctim.tv_nsec == before.st_ctim.tv_nsec);
+        changed_path[0] = '\0';
+    }
+    return got;
+}
+
+/* What two sides that were not changed say of each other; a file of the first one is changed where changed_path names it. */
+static cairn_err
+find_differences(size_t *count, struct cairn_complaint *complaint)
+{
+    struct cairn_difference_options options = {.thread_count = 1, .memory_limit_bytes = 256 << 20};
+    struct cairn_checkpoint checkpoints[2] = {{.place.dir_fd = -1}, {.place.dir_fd = -1}};
+    struct cairn_whole wholes[2] = {{0}, {0}};
+    struct cairn_difference_side sides[2];
+    struct cairn_difference *differences = NULL;
+    uint32_t compared = 0;
+    uint64_t bytes = 0;
+    cairn_err err;
+
+    for (int side = 0; side < 2; side++) {
+        assert_int_equal(cairn_checkpoint_open(side ? target : source, &marker_format, &checkpoints[side], complaint), CAIRN_OK);
+        assert_int_equal(cairn_whole_init(&checkpoints[side], &wholes[side], complaint), CAIRN_OK);
+        sides[side] = (struct cairn_difference_side){&checkpoints[side], wholes[side].layout};
+    }
+    *count = 0;
+    err = cairn_difference_find(sides, &options, &differences, count, &compared, &bytes, complaint);
+    cairn_differences_free(differences, *count);
+    for (int side = 0; side < 2; side++) {
+        cairn_whole_fini(&wholes[side]);
+        cairn_checkpoint_close(&checkpoints[side]);
+    }
+    return err;
+}
+
+static void
+a_side_that_changes_is_refused(void **state)
+{
+    static struct marker marker;
+    static struct cairn_file_ops ops;
+    struct cairn_complaint complaint = {""};
+    char name[32], command[700];
+    size_t count;
+
+    (void)state;
+    start(&marker, 17, 60, false);
+    (void)snprintf(command, sizeof(command), "cp -r %s %s", source, target);
+    assert_int_equal(system(command), 0);
+    changed_path[0] = '\0';
+    assert_int_equal(find_differences(&count, &complaint), CAIRN_OK);
+    assert_int_equal(count, 0);
+    marker_name(marker.source.pieces[0].container, name);
+    (void)snprintf(changed_path, sizeof(changed_path), "%s/%s", source, name);
+    ops = cairn_file_ops_os;
+    ops.readv = read_before_a_change;
+    cairn_file_setup(&ops);
+    assert_int_equal(find_differences(&count, &complaint), CAIRN_CORRUPT);
+    cairn_file_setup(NULL);
+    assert_string_equal(changed_path, "");
+    assert_non_null(strstr(complaint.text, "has changed since"));
+}
+
+static bool numbers_change;
+
+/* The C library's, of a file system that gives a file another number of its inode each time that it is asked. */
+int
+fstat(int fd, struct stat *out)
+{
+    static uint32_t asked;
+    int failed = fstatat(fd, "", out, AT_EMPTY_PATH);
+
+    if (!failed && numbers_change)
+        out->st_ino += __atomic_add_fetch(&asked, 1, __ATOMIC_RELAXED);
+    return failed;
+}
+
+static void
+numbers_of_inodes_are_nothing_to_go_by(void **state)
+{
+    static struct marker marker;
+    struct cairn_complaint complaint = {""};
+    cairn_err err;
+
+    (void)state;
+    start(&marker, 17, 60, true);
+    numbers_change = true;
+    err = convert(NULL, &complaint);
+    numbers_change = false;
+    if (err)
+        fail_msg("%s", complaint.text);
+    assert_int_equal(marker_check(&marker, target), 0);
+}
+
 static void
 a_full_target_is_left_alone(void **state)
 {
@@ -421,6 +526,8 @@ main(void)
         cmocka_unit_test(a_changed_part_is_made_again),
         cmocka_unit_test(another_source_does_not_go_on),
         cmocka_unit_test(a_source_that_changes_is_refused),
+        cmocka_unit_test(a_side_that_changes_is_refused),
+        cmocka_unit_test(numbers_of_inodes_are_nothing_to_go_by),
         cmocka_unit_test(a_full_target_is_left_alone),
         cmocka_unit_test(unequal_replicas_are_found),
         cmocka_unit_test(missing_elements_are_named),

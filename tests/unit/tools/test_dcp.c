@@ -12,8 +12,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "tools/convert/dcp.h"
 #include "tools/convert/format.h"
@@ -241,6 +243,54 @@ objects_are_archives_or_plain(void **unused)
     assert_int_equal(system(command), 0);
 }
 
+static char ahead_path[200];
+
+/* Before the last file is opened first, one whose chunks were opened already is written, and has its times of before but for the ctime,
+ * which the clock of the file system may need some milliseconds for. */
+static int
+open_behind_a_change(int dir_fd, const char *name, int flags, mode_t mode)
+{
+    if (ahead_path[0] && strcmp(name, "__3_0.distcp") == 0) {
+        struct stat before, after;
+        uint8_t byte;
+        int fd = open(ahead_path, O_RDWR);
+
+        assert_true(fd >= 0 && fstat(fd, &before) == 0 && pread(fd, &byte, 1, 0) == 1);
+        do {
+            assert_int_equal(pwrite(fd, &byte, 1, 0), 1);
+            assert_int_equal(futimens(fd, (struct timespec[2]){before.st_atim, before.st_mtim}), 0);
+            assert_int_equal(fstat(fd, &after), 0);
+        } while (after.st_ctim.tv_sec == before.st_ctim.tv_sec && after.st_ctim.tv_nsec == before.st_ctim.tv_nsec);
+        (void)close(fd);
+        ahead_path[0] = '\0';
+    }
+    return cairn_file_ops_os.open(dir_fd, name, flags, mode);
+}
+
+/* Chunks are opened ahead of who takes them, so their file may be another one by then. */
+static void
+a_file_that_changes_ahead_is_refused(void **unused)
+{
+    char folder[] = "/tmp/cairn-dcp-XXXXXX", command[200];
+    struct cairn_checkpoint checkpoint;
+    struct cairn_complaint complaint = {{0}};
+    struct cairn_file_ops ops = cairn_file_ops_os;
+
+    (void)unused;
+    assert_non_null(mkdtemp(folder));
+    (void)snprintf(command, sizeof(command), "cp -r " FIXTURE "/. %s", folder);
+    assert_int_equal(system(command), 0);
+    (void)snprintf(ahead_path, sizeof(ahead_path), "%s/__1_0.distcp", folder);
+    ops.open = open_behind_a_change;
+    cairn_file_setup(&ops);
+    assert_int_equal(cairn_checkpoint_open_threads(folder, NULL, 1, &checkpoint, &complaint), CAIRN_CORRUPT);
+    cairn_file_setup(NULL);
+    assert_non_null(strstr(complaint.text, "__1_0.distcp has changed since"));
+    assert_string_equal(ahead_path, "");
+    (void)snprintf(command, sizeof(command), "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+}
+
 int
 main(void)
 {
@@ -250,6 +300,7 @@ main(void)
         cmocka_unit_test(lays_out),
         cmocka_unit_test(survives_damage),
         cmocka_unit_test(objects_are_archives_or_plain),
+        cmocka_unit_test(a_file_that_changes_ahead_is_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
