@@ -57,6 +57,7 @@ enum cairn_planted_bug {
     BUG_JOIN_RESTARTS,      /* an epoch that takes an agent in refuses the trainers that run */
     BUG_TILING_UNSEEN,      /* whether the parts hold every tensor exactly once is not looked at */
     BUG_ASKS_ONCE,          /* a step that was due and was given up is not tried again */
+    BUG_BEGIN_REMEMBERS,    /* any step that is begun counts as proof that nothing later was promised before */
     BUG_LAST
 };
 
@@ -357,7 +358,7 @@ struct cairn_core {
     bool said_asked;      /* that it is tried again */
     uint64_t said_too_large;   /* the epoch in which that was said */
     uint64_t forgotten_before; /* to steps below it an earlier start, whose memory is gone, may have said yes, or this one, whose part
-                                  was damaged and is rebuilt */
+                                  was damaged and is rebuilt; UINT64_MAX: to any. In one epoch it falls once, from there (save.c) */
 
     /* facts.c */
     struct facts facts[FACTS_MAX];

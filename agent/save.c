@@ -383,6 +383,50 @@ save_grant_pending(struct cairn_core *core)
     again_open(core);
 }
 
+/* The newest step of the active epoch of which a part is known to be whole, at this agent or another. */
+static uint64_t
+newest_whole(const struct cairn_core *core)
+{
+    uint64_t newest = core->committed.step; /* of the active epoch, or none */
+
+    for (uint32_t i = 0; i < CAIRN_HOLDINGS_MAX; i++)
+        if (core->holdings[i].state == CAIRN_HOLDING_COMPLETE && core->holdings[i].generation.epoch == core->active &&
+            core->holdings[i].generation.step > newest)
+            newest = core->holdings[i].generation.step;
+    for (uint32_t a = 0; a < core->options.agent_count; a++)
+        if (core->peers[a].holds_epoch == core->active && core->peers[a].holds > newest)
+            newest = core->peers[a].holds;
+    return newest;
+}
+
+/*
+ * What the first begin proves to an agent that has just started, or is in a new epoch. Trainers begin their steps in order, and in
+ * lockstep with those of other nodes:
+ *
+ *   nothing is whole beyond it   they are the ones that were here before, or the first: no yes was said here to this step or to later ones
+ *   something is                 they began anew, without a restore. Whatever is whole was said yes to, perhaps here too, and
+ *                                may not be mixed with what they capture: to them these steps are passed
+ *
+ * That is the only time at which forgotten_before falls, and it falls from UINT64_MAX, which is to know nothing. A limit that is known
+ * stays for the epoch: no later begin brings back what was forgotten, and the steps of the next run of trainers start again from 1.
+ */
+static void
+begin_first(struct cairn_core *core, uint64_t step)
+{
+    uint64_t newest = newest_whole(core);
+    bool anew = newest > step;
+
+    core->first_step = step;
+    if (CAIRN_PLANTED(core, BUG_BEGIN_REMEMBERS))
+        return;
+    if (anew && newest > core->passed_step)
+        core->passed_step = newest;
+    if (core->forgotten_before != UINT64_MAX)
+        return;
+    core->forgotten_before = anew ? newest + 1 : step;
+    epoch_store(core);
+}
+
 void
 save_begin(struct cairn_core *core, const struct cairn_event *event)
 {
@@ -392,11 +436,9 @@ save_begin(struct cairn_core *core, const struct cairn_event *event)
         return;
     core->pending[event->rank].waiting = false;
     if (core->first_step == 0)
-        core->first_step = event->step;
-    if (core->forgotten_before > event->step) { /* from here on this memory knows everything */
-        core->forgotten_before = event->step;
-        epoch_store(core);
-    }
+        begin_first(core, event->step);
+    if (CAIRN_PLANTED(core, BUG_BEGIN_REMEMBERS))
+        core->forgotten_before = min_u64(core->forgotten_before, event->step);
     if (event->step > core->last_step)
         due_new_step(core, event->step);
     if (core->frozen || core->self_member == UINT32_MAX) {
