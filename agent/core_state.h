@@ -339,7 +339,7 @@ struct cairn_core {
     uint32_t own_world; /* ranks of the whole job, as the local trainers say; 0: unknown */
     uint64_t last_step;
     struct pending_begin pending[CAIRN_RANKS_PER_NODE_MAX];
-    struct cairn_generation turned_away; /* step 0: none; the newest whose blocks or seals came when no slot was free */
+    struct cairn_generation turned_away[CAIRN_OWN_SLOTS_MAX]; /* step 0: unused; whose blocks or seals came when no slot was free */
     uint64_t passed_step; /* trainers that are gone had begun up to here */
     bool heard;           /* some other agent, since the start */
     uint64_t epoch_heard; /* the newest epoch that another agent was in */
