@@ -15,6 +15,7 @@
 enum {
     FACTS_MAX = 8,      /* generations voted about at the same time */
     FACTS_GIVEN_UP = 1, /* offset of a FACTS message that says so without sets */
+    FACTS_VOTE_BYTES = 2 + 4, /* of each yes in one: ranks and layout */
     VETOES_MAX = 64,    /* given up and forgotten but for that */
     WINDOW_BLOCKS = 64, /* of one flow, sent and not acknowledged */
     SEAL_PART_BYTES = 49152,
@@ -538,18 +539,31 @@ bool holding_crc(const struct holding *holding, uint32_t area, uint32_t stripe, 
 /* ---- facts.c ---- */
 void facts_vote(struct cairn_core *core, struct cairn_generation generation, bool yes);
 void facts_message(struct cairn_core *core, const struct cairn_message *message);
-void facts_tick(struct cairn_core *core);
 void facts_clear(struct cairn_core *core);
 struct facts *facts_find(struct cairn_core *core, struct cairn_generation generation);
 void facts_learn_committed(struct cairn_core *core, struct cairn_generation generation);
 void facts_retain(struct cairn_core *core);
-/* Tells an agent that is still busy with a settled generation how it ended. */
-void facts_answer(struct cairn_core *core, struct cairn_generation generation, uint32_t to_agent);
 /* A vote has been missing for so long that only a new epoch can help. */
 bool facts_stuck(const struct cairn_core *core);
 bool facts_vetoed(const struct cairn_core *core, struct cairn_generation generation);
 /* Decides what all have said yes to, as far as it can be decided now. */
 void facts_settle_full(struct cairn_core *core);
+/* Whether a generation is remembered as given up, though its votes are forgotten; NULL where not. */
+const struct veto *facts_find_veto(const struct cairn_core *core, struct cairn_generation generation);
+/* A later own part is complete here, so an earlier start may have said yes to this one and dropped it for a commit. */
+bool facts_holds_later(const struct cairn_core *core, struct cairn_generation generation);
+
+/* ---- facts_tell.c ---- */
+void facts_send(struct cairn_core *core, struct facts *facts, uint32_t to_agent);
+/* A no, or what was not heard of for a while: to all fingers. */
+void facts_tell_fingers(struct cairn_core *core, struct facts *facts);
+/* Tells the next fingers for as long as the members that end with this one are all known to have said yes. */
+void facts_pump_rounds(struct cairn_core *core, struct facts *facts);
+/* The other side does not know yet that a later generation is committed: all yes of the newest one says it. */
+void facts_answer_committed(struct cairn_core *core, uint32_t to_agent);
+/* Tells an agent that is still busy with a settled generation how it ended. */
+void facts_answer(struct cairn_core *core, struct cairn_generation generation, uint32_t to_agent);
+void facts_tick(struct cairn_core *core);
 
 /* ---- epoch.c ---- */
 CAIRN_MUST_CHECK cairn_err epoch_load(struct cairn_core *core, struct cairn_bytes record);
