@@ -359,7 +359,7 @@ struct cairn_core {
     bool said_asked;      /* that it is tried again */
     uint64_t said_too_large;   /* the epoch in which that was said */
     uint64_t forgotten_before; /* to steps below it an earlier start, whose memory is gone, may have said yes, or this one, whose part
-                                  was damaged and is rebuilt; UINT64_MAX: to any. In one epoch it falls once, from there (save.c) */
+                                  was damaged and is rebuilt; UINT64_MAX: to any. In one epoch it falls once, from there (save_begin.c) */
 
     /* facts.c */
     struct facts facts[FACTS_MAX];
@@ -434,7 +434,6 @@ void liveness_spoke(struct cairn_core *core, uint32_t agent);
 
 /* ---- save.c ---- */
 void save_ranks(struct cairn_core *core, const struct cairn_event *event);
-void save_begin(struct cairn_core *core, const struct cairn_event *event);
 void save_blocks(struct cairn_core *core, const struct cairn_event *event);
 void save_done(struct cairn_core *core, const struct cairn_event *event);
 void save_cancel(struct cairn_core *core, const struct cairn_event *event);
@@ -445,6 +444,8 @@ void save_tick(struct cairn_core *core);
 void save_pump(struct cairn_core *core, struct holding *holding);
 /* False for what is settled, of another epoch, or not ours to vote about. */
 bool save_may_vote(const struct cairn_core *core, struct cairn_generation generation);
+/* A part of this member, of the active epoch. */
+bool save_own_part(const struct cairn_core *core, const struct holding *holding);
 /* An own part whose blocks and seal go to the group. */
 bool save_sends(const struct cairn_core *core, const struct holding *holding);
 /* Opens a generation of the active epoch in a free slot, NULL if it may not or cannot be. */
@@ -456,8 +457,12 @@ bool save_parity_fits(const struct cairn_core *core, const struct cairn_roster_g
                       uint64_t part_blocks);
 bool save_passed(const struct cairn_core *core, struct cairn_generation generation);
 void save_pump_seals(struct cairn_core *core, struct holding *holding, bool resend);
-void save_grant_pending(struct cairn_core *core);
 void save_give_up(struct cairn_core *core, struct cairn_generation generation, const char *why);
+
+/* ---- save_begin.c ---- */
+void save_begin(struct cairn_core *core, const struct cairn_event *event);
+/* Grants what waits for a slot, as far as there is one. */
+void save_grant_pending(struct cairn_core *core);
 
 /* again.c */
 /* A member's blocks or seal came, and no part of that generation can be opened now. */
