@@ -188,7 +188,7 @@ install: all
 	install -m 644 bindings/python/cairn/autoload/*.py $(DESTDIR)$(PREFIX)/lib/cairn/python/cairn/autoload/
 
 # The simulator: the protocol's own files, with planted bugs compiled in; the product is built without them.
-SIM_CORE := actions again choose core due epoch facts holding inventory liveness message parity rebuild rebuild_target rebuild_work restore restore_ask restore_claim restore_join restore_plan restore_watch roster save seal tiling tiling_audit
+SIM_CORE := actions again choose core due epoch facts facts_tell holding inventory liveness message parity rebuild rebuild_target rebuild_work restore restore_ask restore_claim restore_join restore_plan restore_watch roster save save_begin seal tiling tiling_audit
 SIM_LAYOUT := layout share manifest manifest_check reshard_tiling reshard_boxes reshard_pieces reshard_report tiling tiling_pieces
 SIM_SRC  := $(wildcard tests/sim/*.c) $(SIM_CORE:%=agent/%.c) $(SIM_LAYOUT:%=snapshot/%.c) $(wildcard erasure/*.c) base/crc.c base/crc_x86.c base/wire.c base/text.c base/log.c base/err.c base/clock.c
 SIM_OBJ  := $(patsubst %.c,$(BUILD)/sim/%.o,$(SIM_SRC))

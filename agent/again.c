@@ -8,34 +8,71 @@
  */
 #include "agent/core_state.h"
 
+/*
+ * One per slot is enough: a member of the group has no more parts under way than slots, and begins no newer one before an older
+ * one of them is settled. More than these have come only where some are settled, which are the oldest.
+ */
 void
 again_turned_away(struct cairn_core *core, struct cairn_generation generation)
 {
-    if (save_may_vote(core, generation) && cairn_generation_compare(generation, core->turned_away) > 0)
-        core->turned_away = generation;
+    struct cairn_generation *oldest = &core->turned_away[0];
+
+    if (!save_may_vote(core, generation))
+        return;
+    for (uint32_t i = 0; i < CAIRN_OWN_SLOTS_MAX; i++) {
+        if (generation_is(core->turned_away[i], generation))
+            return;
+        if (cairn_generation_compare(core->turned_away[i], *oldest) < 0) /* an unused one is older than any */
+            oldest = &core->turned_away[i];
+    }
+    if (cairn_generation_compare(generation, *oldest) > 0)
+        *oldest = generation;
 }
 
+/* The oldest that was turned away and is newer than `after`; NULL: none. */
+static struct cairn_generation *
+next_turned_away(struct cairn_core *core, struct cairn_generation after)
+{
+    struct cairn_generation *next = NULL;
+
+    for (uint32_t i = 0; i < CAIRN_OWN_SLOTS_MAX; i++) {
+        struct cairn_generation *entry = &core->turned_away[i];
+
+        if (entry->step != 0 && cairn_generation_compare(*entry, after) > 0 &&
+            (!next || cairn_generation_compare(*entry, *next) < 0))
+            next = entry;
+    }
+    return next;
+}
+
+/* The oldest first: to a part of a newer step the older ones are passed, and are given up. */
 void
 again_open(struct cairn_core *core)
 {
-    if (core->turned_away.step == 0)
-        return;
-    if (!save_may_vote(core, core->turned_away) || save_passed(core, core->turned_away)) {
-        core->turned_away = (struct cairn_generation){0, 0};
-        return;
+    struct cairn_generation generation = {0, 0}, *entry;
+
+    while ((entry = next_turned_away(core, generation)) != NULL) {
+        generation = *entry;
+        if (!save_may_vote(core, generation) || save_passed(core, generation))
+            *entry = (struct cairn_generation){0, 0};
+        else if (!holding_find(core, generation, core->self_member) && !save_open(core, generation))
+            return; /* no slot yet: at the next that is free */
     }
-    if (!holding_find(core, core->turned_away, core->self_member))
-        (void)save_open(core, core->turned_away); /* no slot yet: at the next that is free */
 }
 
 void
 again_opened(struct cairn_core *core, const struct holding *holding)
 {
     const struct cairn_roster_group *group;
+    bool was_turned_away = false;
 
-    if (!generation_is(core->turned_away, holding->generation))
+    for (uint32_t i = 0; i < CAIRN_OWN_SLOTS_MAX; i++)
+        if (generation_is(core->turned_away[i], holding->generation)) {
+            core->turned_away[i] = (struct cairn_generation){0, 0};
+            was_turned_away = true;
+        }
+    if (!was_turned_away)
         return;
-    core->turned_away = (struct cairn_generation){0, 0};
     group = cairn_roster_group_of(holding->table, holding->member);
     for (uint32_t p = 0; p < group->count; p++) {
         struct cairn_message message = message_new(core, CAIRN_MSG_OPENED, core->active);

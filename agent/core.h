@@ -7,8 +7,8 @@
  * feeds the same code from a seeded scheduler (tests/sim). The parts, each in its file:
  *
  *   liveness.c  who is alive: heartbeat counters, gossiped along log2(n) fingers
- *   save.c      one generation: open, capture, stream to the parity owners, fold, seal, finish
- *   facts.c     the members' yes and no to a generation, spread; what is committed, and what dropped
+ *   save.c      one generation: open, capture, stream to the parity owners, fold, seal, finish; save_begin.c which steps are granted
+ *   facts.c     the members' yes and no to a generation; what is committed, and what dropped; facts_tell.c spreads it
  *   tiling.c    do all parts together hold every tensor exactly once
  *   epoch.c     claims, promises, inventories, activation: the fence
  *   restore.c   the coordinator of a restore or a self-repair; choose.c picks the generation

@@ -15,6 +15,7 @@
 enum {
     FACTS_MAX = 8,      /* generations voted about at the same time */
     FACTS_GIVEN_UP = 1, /* offset of a FACTS message that says so without sets */
+    FACTS_VOTE_BYTES = 2 + 4, /* of each yes in one: ranks and layout */
     VETOES_MAX = 64,    /* given up and forgotten but for that */
     WINDOW_BLOCKS = 64, /* of one flow, sent and not acknowledged */
     SEAL_PART_BYTES = 49152,
@@ -57,6 +58,7 @@ enum cairn_planted_bug {
     BUG_JOIN_RESTARTS,      /* an epoch that takes an agent in refuses the trainers that run */
     BUG_TILING_UNSEEN,      /* whether the parts hold every tensor exactly once is not looked at */
     BUG_ASKS_ONCE,          /* a step that was due and was given up is not tried again */
+    BUG_BEGIN_REMEMBERS,    /* any step that is begun counts as proof that nothing later was promised before */
     BUG_LAST
 };
 
@@ -338,7 +340,7 @@ struct cairn_core {
     uint32_t own_world; /* ranks of the whole job, as the local trainers say; 0: unknown */
     uint64_t last_step;
     struct pending_begin pending[CAIRN_RANKS_PER_NODE_MAX];
-    struct cairn_generation turned_away; /* step 0: none; the newest whose blocks or seals came when no slot was free */
+    struct cairn_generation turned_away[CAIRN_OWN_SLOTS_MAX]; /* step 0: unused; whose blocks or seals came when no slot was free */
     uint64_t passed_step; /* trainers that are gone had begun up to here */
     bool heard;           /* some other agent, since the start */
     uint64_t epoch_heard; /* the newest epoch that another agent was in */
@@ -357,7 +359,7 @@ struct cairn_core {
     bool said_asked;      /* that it is tried again */
     uint64_t said_too_large;   /* the epoch in which that was said */
     uint64_t forgotten_before; /* to steps below it an earlier start, whose memory is gone, may have said yes, or this one, whose part
-                                  was damaged and is rebuilt */
+                                  was damaged and is rebuilt; UINT64_MAX: to any. In one epoch it falls once, from there (save_begin.c) */
 
     /* facts.c */
     struct facts facts[FACTS_MAX];
@@ -432,7 +434,6 @@ void liveness_spoke(struct cairn_core *core, uint32_t agent);
 
 /* ---- save.c ---- */
 void save_ranks(struct cairn_core *core, const struct cairn_event *event);
-void save_begin(struct cairn_core *core, const struct cairn_event *event);
 void save_blocks(struct cairn_core *core, const struct cairn_event *event);
 void save_done(struct cairn_core *core, const struct cairn_event *event);
 void save_cancel(struct cairn_core *core, const struct cairn_event *event);
@@ -443,6 +444,8 @@ void save_tick(struct cairn_core *core);
 void save_pump(struct cairn_core *core, struct holding *holding);
 /* False for what is settled, of another epoch, or not ours to vote about. */
 bool save_may_vote(const struct cairn_core *core, struct cairn_generation generation);
+/* A part of this member, of the active epoch. */
+bool save_own_part(const struct cairn_core *core, const struct holding *holding);
 /* An own part whose blocks and seal go to the group. */
 bool save_sends(const struct cairn_core *core, const struct holding *holding);
 /* Opens a generation of the active epoch in a free slot, NULL if it may not or cannot be. */
@@ -454,8 +457,12 @@ bool save_parity_fits(const struct cairn_core *core, const struct cairn_roster_g
                       uint64_t part_blocks);
 bool save_passed(const struct cairn_core *core, struct cairn_generation generation);
 void save_pump_seals(struct cairn_core *core, struct holding *holding, bool resend);
-void save_grant_pending(struct cairn_core *core);
 void save_give_up(struct cairn_core *core, struct cairn_generation generation, const char *why);
+
+/* ---- save_begin.c ---- */
+void save_begin(struct cairn_core *core, const struct cairn_event *event);
+/* Grants what waits for a slot, as far as there is one. */
+void save_grant_pending(struct cairn_core *core);
 
 /* again.c */
 /* A member's blocks or seal came, and no part of that generation can be opened now. */
@@ -537,18 +544,31 @@ bool holding_crc(const struct holding *holding, uint32_t area, uint32_t stripe, 
 /* ---- facts.c ---- */
 void facts_vote(struct cairn_core *core, struct cairn_generation generation, bool yes);
 void facts_message(struct cairn_core *core, const struct cairn_message *message);
-void facts_tick(struct cairn_core *core);
 void facts_clear(struct cairn_core *core);
 struct facts *facts_find(struct cairn_core *core, struct cairn_generation generation);
 void facts_learn_committed(struct cairn_core *core, struct cairn_generation generation);
 void facts_retain(struct cairn_core *core);
-/* Tells an agent that is still busy with a settled generation how it ended. */
-void facts_answer(struct cairn_core *core, struct cairn_generation generation, uint32_t to_agent);
 /* A vote has been missing for so long that only a new epoch can help. */
 bool facts_stuck(const struct cairn_core *core);
 bool facts_vetoed(const struct cairn_core *core, struct cairn_generation generation);
 /* Decides what all have said yes to, as far as it can be decided now. */
 void facts_settle_full(struct cairn_core *core);
+/* Whether a generation is remembered as given up, though its votes are forgotten; NULL where not. */
+const struct veto *facts_find_veto(const struct cairn_core *core, struct cairn_generation generation);
+/* A later own part is complete here, so an earlier start may have said yes to this one and dropped it for a commit. */
+bool facts_holds_later(const struct cairn_core *core, struct cairn_generation generation);
+
+/* ---- facts_tell.c ---- */
+void facts_send(struct cairn_core *core, struct facts *facts, uint32_t to_agent);
+/* A no, or what was not heard of for a while: to all fingers. */
+void facts_tell_fingers(struct cairn_core *core, struct facts *facts);
+/* Tells the next fingers for as long as the members that end with this one are all known to have said yes. */
+void facts_pump_rounds(struct cairn_core *core, struct facts *facts);
+/* The other side does not know yet that a later generation is committed: all yes of the newest one says it. */
+void facts_answer_committed(struct cairn_core *core, uint32_t to_agent);
+/* Tells an agent that is still busy with a settled generation how it ended. */
+void facts_answer(struct cairn_core *core, struct cairn_generation generation, uint32_t to_agent);
+void facts_tick(struct cairn_core *core);
 
 /* ---- epoch.c ---- */
 CAIRN_MUST_CHECK cairn_err epoch_load(struct cairn_core *core, struct cairn_bytes record);

@@ -452,7 +452,8 @@ enter(struct cairn_core *core, struct epoch_record *record)
     core->stride_log2 = 0;
     core->given_up_in_row = 0;
     core->committed_in_row = 0;
-    core->forgotten_before = 0;
+    if (core->forgotten_before != UINT64_MAX) /* one that knows nothing may have lost its epoch too, and have been in this one */
+        core->forgotten_before = 0;
     memset(core->pending, 0, sizeof core->pending);
     return restart;
 }

@@ -3,13 +3,7 @@
  *
  * Both are said once and never taken back, so the sets of them only grow and merging is a bitwise or: a message
  * may be lost, repeated or late. g is committed when every member said yes, and given up when any said no; as no
- * member says both, it cannot be both.
- *
- * Spreading is the dissemination barrier: members stand in a ring, finger j of member i is member
- * i + 2^j; a member tells finger j once it knows that the 2^j members up to itself all said yes. So after
- * ceil(log2 n) messages sent by each member everyone knows, without a relay whose death would matter (Hensgen,
- * Finkel and Manber, Two algorithms for barrier synchronization, 1988). A no goes to all fingers at once. What
- * is not settled is told again after a while, and heartbeats carry the newest committed generation.
+ * member says both, it cannot be both. How votes spread: facts_tell.c.
  *
  * A yes also says how many ranks it stands for. When all are in and the sum is not the job's world (a rank trains on a node
  * that is no member), the generation would miss a part of the job: it is given up by everyone alike instead of committed.
@@ -24,8 +18,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { VOTE_BYTES = 2 + 4 }; /* of each yes in a message: ranks and layout */
 
 static uint32_t
 member_count(const struct cairn_core *core)
@@ -43,8 +35,8 @@ facts_find(struct cairn_core *core, struct cairn_generation generation)
     return NULL;
 }
 
-static const struct veto *
-find_veto(const struct cairn_core *core, struct cairn_generation generation)
+const struct veto *
+facts_find_veto(const struct cairn_core *core, struct cairn_generation generation)
 {
     for (uint32_t i = 0; i < VETOES_MAX; i++)
         if (core->vetoes[i].generation.step != 0 &&
@@ -60,7 +52,7 @@ facts_vetoed(const struct cairn_core *core, struct cairn_generation generation)
         if (core->facts[i].generation.step != 0 &&
             generation_is(core->facts[i].generation, generation))
             return core->facts[i].vetoed;
-    return find_veto(core, generation) != NULL;
+    return facts_find_veto(core, generation) != NULL;
 }
 
 static void
@@ -107,7 +99,7 @@ facts_open(struct cairn_core *core, struct cairn_generation generation, bool own
     if (facts)
         return facts;
     if (generation.step == 0 || generation.epoch != core->active || !core->table ||
-        find_veto(core, generation))
+        facts_find_veto(core, generation))
         return NULL;
     for (uint32_t i = 0; i < FACTS_MAX; i++) {
         struct facts *entry = &core->facts[i];
@@ -138,97 +130,6 @@ facts_open(struct cairn_core *core, struct cairn_generation generation, bool own
     victim->generation = generation;
     victim->opened_ns = core->now_ns;
     return victim;
-}
-
-static void
-send_sets(struct cairn_core *core, struct cairn_generation generation, const uint64_t *yes,
-          const uint64_t *no, const struct facts *facts, uint32_t to_agent)
-{
-    uint32_t words = (uint32_t)cairn_bitset_words(member_count(core));
-    struct cairn_message message = message_new(core, CAIRN_MSG_FACTS, core->active);
-    uint8_t bytes[2 * 8 * (CAIRN_NODES_MAX / 64) + VOTE_BYTES * CAIRN_NODES_MAX];
-    struct cairn_writer writer;
-
-    cairn_writer_init(&writer, bytes, sizeof bytes);
-    for (uint32_t w = 0; w < words; w++)
-        cairn_write_u64(&writer, yes[w]);
-    for (uint32_t w = 0; w < words; w++)
-        cairn_write_u64(&writer, no[w]);
-    for (uint32_t m = 0; facts && m < member_count(core); m++)
-        if (cairn_bitset_has(yes, m)) {
-            cairn_write_u16(&writer, facts->ranks[m]);
-            cairn_write_u32(&writer, facts->layouts[m]);
-        }
-    message.generation = generation;
-    message.total = facts ? facts->world : 0;
-    message.member = member_count(core);
-    message.bytes = bytes;
-    message.bytes_len = (uint32_t)writer.used_bytes;
-    send_message(core, to_agent, &message);
-}
-
-static void
-send_facts(struct cairn_core *core, struct facts *facts, uint32_t to_agent)
-{
-    send_sets(core, facts->generation, facts->yes, facts->no, facts, to_agent);
-    facts->sent_ns = core->now_ns;
-}
-
-static void
-send_veto(struct cairn_core *core, const struct veto *veto, uint32_t to_agent)
-{
-    uint64_t nobody[CAIRN_NODES_MAX / 64] = {0}, one[CAIRN_NODES_MAX / 64] = {0};
-
-    cairn_bitset_add(one, veto->member);
-    send_sets(core, veto->generation, nobody, one, NULL, to_agent);
-}
-
-/* Finger j of this member: the first member from self + 2^j on whose agent is not known dead. */
-static uint32_t
-finger_agent(const struct cairn_core *core, uint32_t j)
-{
-    uint32_t n = member_count(core);
-
-    for (uint32_t step = 0; step < n; step++) {
-        uint32_t member = (core->self_member + (UINT32_C(1) << j) + step) % n;
-        uint32_t agent = core->table->members[member].agent;
-
-        if (member == core->self_member)
-            continue;
-        if (agent_maybe_alive(core, agent))
-            return agent;
-    }
-    return UINT32_MAX;
-}
-
-static void
-tell_all_fingers(struct cairn_core *core, struct facts *facts)
-{
-    for (uint32_t j = 0; (UINT32_C(1) << j) < member_count(core); j++) {
-        uint32_t agent = finger_agent(core, j);
-
-        if (agent != UINT32_MAX)
-            send_facts(core, facts, agent);
-    }
-}
-
-/* Tells the next fingers for as long as the members that end with this one are all known to have said yes. */
-static void
-pump_rounds(struct cairn_core *core, struct facts *facts)
-{
-    uint32_t n = member_count(core);
-
-    if (core->self_member == UINT32_MAX)
-        return;
-    while ((UINT32_C(1) << facts->rounds) < n) {
-        for (uint32_t back = 0; back < (UINT32_C(1) << facts->rounds) && back < n; back++)
-            if (!cairn_bitset_has(facts->yes, (core->self_member + n - back) % n))
-                return;
-        uint32_t agent = finger_agent(core, facts->rounds);
-        if (agent != UINT32_MAX)
-            send_facts(core, facts, agent);
-        facts->rounds++;
-    }
 }
 
 void
@@ -333,14 +234,14 @@ settle(struct cairn_core *core, struct facts *facts)
         facts->vetoed = true;
         due_given_up(core, facts->generation);
         if (core->self_member != UINT32_MAX)
-            tell_all_fingers(core, facts);
+            facts_tell_fingers(core, facts);
         facts_retain(core);
         save_grant_pending(core);
         return;
     }
     if (any_no)
         return;
-    pump_rounds(core, facts);
+    facts_pump_rounds(core, facts);
     if (yes == n && !facts->vetoed && !covers_world(core, facts)) {
         facts->vetoed = true;
         facts_retain(core);
@@ -376,9 +277,8 @@ facts_settle_full(struct cairn_core *core)
             settle(core, &core->facts[i]);
 }
 
-/* A later own part is complete here, so this one may have been too, and was dropped for a commit. */
-static bool
-holds_later(const struct cairn_core *core, struct cairn_generation generation)
+bool
+facts_holds_later(const struct cairn_core *core, struct cairn_generation generation)
 {
     for (uint32_t i = 0; i < CAIRN_HOLDINGS_MAX; i++)
         if (core->holdings[i].state == CAIRN_HOLDING_COMPLETE &&
@@ -400,7 +300,7 @@ facts_vote(struct cairn_core *core, struct cairn_generation generation, bool yes
         return; /* what is settled needs no vote, and its entry may have forgotten ours */
     if (!yes && (generation.step < core->forgotten_before ||
                  ((core->first_step == 0 || generation.step < core->first_step) &&
-                  holds_later(core, generation))))
+                  facts_holds_later(core, generation))))
         return; /* an earlier start may have said yes to it */
     facts = facts_open(core, generation, true);
     if (!facts || cairn_bitset_has(facts->yes, core->self_member) ||
@@ -417,41 +317,6 @@ facts_vote(struct cairn_core *core, struct cairn_generation generation, bool yes
             facts->world = seal->world;
     }
     settle(core, facts);
-}
-
-/* The other side does not know yet that a later generation is committed: all yes of the newest one says it. */
-static void
-answer_committed(struct cairn_core *core, uint32_t to_agent)
-{
-    struct facts *facts = facts_find(core, core->committed);
-
-    if (facts && cairn_bitset_full(facts->yes, member_count(core)))
-        send_facts(core, facts, to_agent);
-}
-
-/*
- * Tells that a generation is given up without naming who said no: a veto that is forgotten here. That it was one is certain: it is
- * not committed, the trainers here are past it, and had this member said yes, it would still hold its part.
- */
-static bool
-is_gone(struct cairn_core *core, struct cairn_generation generation)
-{
-    return core->self_member != UINT32_MAX && save_passed(core, generation) &&
-           !holding_find(core, generation, core->self_member) &&
-           generation.step >= core->forgotten_before &&
-           !((core->first_step == 0 || generation.step < core->first_step) &&
-             holds_later(core, generation));
-}
-
-static void
-send_given_up(struct cairn_core *core, struct cairn_generation generation, uint32_t to_agent)
-{
-    struct cairn_message message = message_new(core, CAIRN_MSG_FACTS, core->active);
-
-    message.generation = generation;
-    message.member = member_count(core);
-    message.offset = FACTS_GIVEN_UP;
-    send_message(core, to_agent, &message);
 }
 
 static void
@@ -472,26 +337,6 @@ take_given_up(struct cairn_core *core, struct cairn_generation generation)
         holding_drop(core, holding, holding->state == CAIRN_HOLDING_OPEN);
     facts_retain(core);
     save_grant_pending(core);
-}
-
-void
-facts_answer(struct cairn_core *core, struct cairn_generation generation, uint32_t to_agent)
-{
-    struct facts *facts = facts_find(core, generation);
-    const struct veto *veto = find_veto(core, generation);
-
-    if (core->frozen || generation.epoch != core->active)
-        return;
-    if (cairn_generation_compare(generation, core->committed) <= 0)
-        answer_committed(core, to_agent);
-    else if (facts && facts->vetoed)
-        send_facts(core, facts, to_agent);
-    else if (veto && veto->member < member_count(core))
-        send_veto(core, veto, to_agent);
-    else if (veto)
-        send_given_up(core, generation, to_agent);
-    else if (!facts && is_gone(core, generation))
-        send_given_up(core, generation, to_agent);
 }
 
 static bool
@@ -525,7 +370,7 @@ is_well_formed(const struct cairn_message *message, uint32_t n)
             return false;
         yes += says_yes(message, m);
     }
-    return message->bytes_len == 16 * words + VOTE_BYTES * yes;
+    return message->bytes_len == 16 * words + FACTS_VOTE_BYTES * yes;
 }
 
 void
@@ -547,7 +392,7 @@ facts_message(struct cairn_core *core, const struct cairn_message *message)
         return;
     }
     if (cairn_generation_compare(message->generation, core->committed) < 0) {
-        answer_committed(core, message->from);
+        facts_answer_committed(core, message->from);
         return;
     }
     /* News of what is held here always has room: its slot waits for it. */
@@ -585,7 +430,7 @@ facts_message(struct cairn_core *core, const struct cairn_message *message)
         facts->world = (uint32_t)message->total;
     /* Whoever tells of a generation late is told what is known, once: that is how a lost message is made up for. */
     if (theirs_lacks && message->request == 0 && (facts->vetoed || facts->committed))
-        send_facts(core, facts, message->from);
+        facts_send(core, facts, message->from);
     if (grown)
         settle(core, facts);
     facts = facts_find(core, message->generation);
@@ -593,57 +438,6 @@ facts_message(struct cairn_core *core, const struct cairn_message *message)
         !holding_find(core, message->generation, core->self_member) &&
         save_passed(core, message->generation))
         save_give_up(core, message->generation, "the trainers are past it");
-}
-
-/* A part that is captured and waits in vain for the others' asks whether they have given it up: their word may have been lost. */
-static void
-ask_about_open(struct cairn_core *core, uint64_t patience_ns)
-{
-    uint64_t nobody[CAIRN_NODES_MAX / 64] = {0};
-
-    for (uint32_t i = 0; i < core->options.slots; i++) {
-        struct holding *holding = &core->holdings[i];
-
-        if (holding->state != CAIRN_HOLDING_OPEN || !holding->seal_asked ||
-            holding->member != core->self_member || holding->generation.epoch != core->active ||
-            core->now_ns - holding->progress_ns < patience_ns ||
-            core->now_ns - holding->questioned_ns < patience_ns)
-            continue;
-        holding->questioned_ns = core->now_ns;
-        for (uint32_t j = 0; (UINT32_C(1) << j) < member_count(core); j++) {
-            uint32_t agent = finger_agent(core, j);
-
-            if (agent != UINT32_MAX)
-                send_sets(core, holding->generation, nobody, nobody, NULL, agent);
-        }
-    }
-}
-
-void
-facts_tick(struct cairn_core *core)
-{
-    uint64_t patience_ns = 2 * core->options.resend_after_ns;
-
-    if (core->self_member == UINT32_MAX || core->frozen)
-        return;
-    ask_about_open(core, patience_ns);
-    for (uint32_t i = 0; i < FACTS_MAX; i++) {
-        struct facts *facts = &core->facts[i];
-
-        if (facts->generation.step == 0 || facts->committed ||
-            core->now_ns - facts->sent_ns < patience_ns ||
-            cairn_generation_compare(facts->generation, core->committed) < 0)
-            continue;
-        if (facts->vetoed && facts->told_no)
-            continue; /* told again once; others ask while they wait */
-        if (facts->vetoed)
-            facts->told_no = true;
-        if (facts->sent_ns == 0 && !facts->vetoed &&
-            !cairn_bitset_has(facts->yes, core->self_member))
-            continue; /* nothing of our own to add yet */
-        tell_all_fingers(core, facts);
-        facts->sent_ns = core->now_ns;
-    }
 }
 
 /* Everyone is alive and can be heard, and yet a generation is neither committed nor given up. */

@@ -21,22 +21,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void
-reply_skip(struct cairn_core *core, uint32_t rank, uint64_t step, enum cairn_skip reason)
-{
-    struct cairn_action *action = action_add(core, CAIRN_ACTION_SKIP);
-
-    if (!action)
-        return;
-    action->rank = rank;
-    action->step = step;
-    action->reason = reason;
-    action->until_step = reason == CAIRN_SKIP_BEGUN ? core->passed_step : 0;
-    action->generation = core->ready;
-}
-
-static bool
-own_part(const struct cairn_core *core, const struct holding *holding)
+bool
+save_own_part(const struct cairn_core *core, const struct holding *holding)
 {
     return holding->state != CAIRN_HOLDING_FREE && holding->member == core->self_member &&
            holding->generation.epoch == core->active;
@@ -45,7 +31,7 @@ own_part(const struct cairn_core *core, const struct holding *holding)
 bool
 save_sends(const struct cairn_core *core, const struct holding *holding)
 {
-    return own_part(core, holding) && holding->state != CAIRN_HOLDING_REBUILDING && holding->captured &&
+    return save_own_part(core, holding) && holding->state != CAIRN_HOLDING_REBUILDING && holding->captured &&
            cairn_generation_compare(holding->generation, core->committed) > 0;
 }
 
@@ -62,7 +48,7 @@ bool
 save_passed(const struct cairn_core *core, struct cairn_generation generation)
 {
     for (uint32_t i = 0; i < CAIRN_HOLDINGS_MAX; i++)
-        if (own_part(core, &core->holdings[i]) &&
+        if (save_own_part(core, &core->holdings[i]) &&
             core->holdings[i].generation.step > generation.step)
             return true;
     if (core->own_ranks == 0 || generation.step >= core->last_step)
@@ -185,7 +171,7 @@ save_ranks(struct cairn_core *core, const struct cairn_event *event)
 {
     if (event->blocks != core->own_blocks || event->count != core->own_ranks)
         for (uint32_t i = 0; i < CAIRN_HOLDINGS_MAX; i++)
-            if (own_part(core, &core->holdings[i]) &&
+            if (save_own_part(core, &core->holdings[i]) &&
                 core->holdings[i].state == CAIRN_HOLDING_OPEN && !core->holdings[i].seal_asked)
                 save_give_up(core, core->holdings[i].generation, "the trainers changed");
     if (core->own_ranks == 0)
@@ -313,115 +299,6 @@ save_tick(struct cairn_core *core)
 }
 
 /* ---- the local trainers ---- */
-
-/* Anything older that this rank has not captured never will be. */
-static void
-give_up_passed(struct cairn_core *core, uint32_t rank, uint64_t step)
-{
-    for (uint32_t i = 0; i < CAIRN_HOLDINGS_MAX; i++) {
-        struct holding *holding = &core->holdings[i];
-
-        if (own_part(core, holding) && holding->state == CAIRN_HOLDING_OPEN &&
-            holding->generation.step < step && !(holding->done & (UINT64_C(1) << rank)))
-            save_give_up(core, holding->generation, "the trainer is past it");
-    }
-    for (uint32_t i = 0; i < FACTS_MAX; i++) {
-        struct facts *facts = &core->facts[i];
-
-        if (facts->generation.step != 0 && facts->generation.epoch == core->active &&
-            facts->generation.step < step && !facts->vetoed && !facts->committed &&
-            !holding_find(core, facts->generation, core->self_member) &&
-            !cairn_bitset_has(facts->yes, core->self_member))
-            save_give_up(core, facts->generation, "the trainer is past it");
-    }
-}
-
-static void
-grant(struct cairn_core *core, struct holding *holding, uint32_t rank)
-{
-    struct cairn_action *action = action_add(core, CAIRN_ACTION_GRANT);
-
-    holding->granted |= UINT64_C(1) << rank;
-    if (!action)
-        return;
-    action->rank = rank;
-    action->step = holding->generation.step;
-    action->generation = holding->generation;
-    action->holding = holding_index(core, holding);
-}
-
-/* Grants, refuses, or leaves waiting for a slot. */
-static void
-try_begin(struct cairn_core *core, uint32_t rank, uint64_t step)
-{
-    struct cairn_generation generation = {core->active, step};
-    struct holding *holding = holding_find(core, generation, core->self_member);
-
-    core->pending[rank] = (struct pending_begin){true, step};
-    if (!holding && (!save_may_vote(core, generation) || save_passed(core, generation))) {
-        core->pending[rank].waiting = false;
-        reply_skip(core, rank, step, CAIRN_SKIP_BUSY);
-        return;
-    }
-    if (!holding)
-        holding = save_open(core, generation);
-    if (!holding && !facts_vetoed(core, generation))
-        return; /* until a slot is free, or the trainer cancels */
-    core->pending[rank].waiting = false;
-    if (holding && holding->state == CAIRN_HOLDING_OPEN && !(holding->granted & (UINT64_C(1) << rank)))
-        grant(core, holding, rank);
-    else
-        reply_skip(core, rank, step, CAIRN_SKIP_BUSY);
-}
-
-void
-save_grant_pending(struct cairn_core *core)
-{
-    for (uint32_t r = 0; r < core->own_ranks; r++)
-        if (core->pending[r].waiting && !core->frozen)
-            try_begin(core, r, core->pending[r].step);
-    again_open(core);
-}
-
-void
-save_begin(struct cairn_core *core, const struct cairn_event *event)
-{
-    bool thinned_out, due;
-
-    if (event->rank >= core->own_ranks || event->step == 0)
-        return;
-    core->pending[event->rank].waiting = false;
-    if (core->first_step == 0)
-        core->first_step = event->step;
-    if (core->forgotten_before > event->step) { /* from here on this memory knows everything */
-        core->forgotten_before = event->step;
-        epoch_store(core);
-    }
-    if (event->step > core->last_step)
-        due_new_step(core, event->step);
-    if (core->frozen || core->self_member == UINT32_MAX) {
-        reply_skip(core, event->rank, event->step, CAIRN_SKIP_NOT_READY);
-        return;
-    }
-    core->began_anew |= core->ready.step != 0 && event->step <= core->ready.step;
-    if (core->began_anew || event->step <= core->passed_step) {
-        /* A trainer that began anew without restoring: capturing it would replace what the job has
-         * by less. One that restored is for some steps where others were before: parts of theirs
-         * may lie on other nodes, and may not be mixed with its own. */
-        reply_skip(core, event->rank, event->step,
-                   core->began_anew ? CAIRN_SKIP_STALE : CAIRN_SKIP_BEGUN);
-        return;
-    }
-    give_up_passed(core, event->rank, event->step);
-    due = due_is(core, event->step, &thinned_out);
-    if (!due)
-        reply_skip(core, event->rank, event->step,
-                   thinned_out ? CAIRN_SKIP_BUSY : CAIRN_SKIP_NOT_DUE);
-    else if (tiling_skips(core, event->rank, event->step))
-        reply_skip(core, event->rank, event->step, CAIRN_SKIP_UNTILED);
-    else
-        try_begin(core, event->rank, event->step);
-}
 
 void
 save_blocks(struct cairn_core *core, const struct cairn_event *event)

@@ -39,6 +39,7 @@ struct tiling_audit {
     bool uncounted; /* there were too many keys */
     struct cairn_tiling_pieces pieces;
     uint64_t sent_ns;
+    uint64_t progress_ns; /* when it began, or something of an answer was taken last */
 };
 
 struct tiling_state {
@@ -88,7 +89,10 @@ CAIRN_MUST_CHECK cairn_err tiling_own(struct cairn_core *core, const uint8_t *ma
 void tiling_answer(const struct cairn_core *core, const struct cairn_message *ask, const struct cairn_tiling *tiling,
                    uint8_t *bytes, struct cairn_message *answer);
 bool tiling_audit_runs(const struct tiling_audit *audit);
-/* Begins to find out about a combination that has no verdict, unless another one is being looked at. */
+/*
+ * Begins to find out about a combination that has no verdict, unless another generation is being looked at. One whose members do not answer
+ * makes way for a newer one.
+ */
 void tiling_audit_begin(struct cairn_core *core, const struct facts *facts, uint64_t combination);
 void tiling_audit_end(struct tiling_audit *audit);
 /* A LAYOUT. */

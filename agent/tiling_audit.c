@@ -128,12 +128,14 @@ static void
 take_part(struct cairn_core *core, const struct cairn_message *answer)
 {
     struct tiling_audit *audit = &core->tiling.audit;
+    uint32_t before;
 
     if (!tiling_audit_runs(audit) || !generation_is(answer->generation, audit->generation) ||
         answer->member >= member_count(core) || answer->from != agent_of(core, answer->member) ||
         answer->request != audit->layouts[answer->member] || answer->stripe != audit->level ||
         answer->first_block != audit->prefix || cairn_bitset_has(audit->answered, answer->member))
         return;
+    before = audit->received[answer->member];
     if (audit->level == CAIRN_TILING_LEVELS) {
         if (cairn_tiling_add_pieces(&audit->pieces, answer->bytes, answer->bytes_len) != CAIRN_NOMEM)
             cairn_bitset_add(audit->answered, answer->member);
@@ -141,6 +143,8 @@ take_part(struct cairn_core *core, const struct cairn_message *answer)
                answer->offset == audit->received[answer->member] && answer->offset <= answer->total) {
         take_sums(audit, answer);
     }
+    if (audit->received[answer->member] != before || cairn_bitset_has(audit->answered, answer->member))
+        audit->progress_ns = core->now_ns;
 }
 
 /* The own part answers at once. */
@@ -261,13 +265,26 @@ is_moot(struct cairn_core *core, struct cairn_generation generation)
            cairn_generation_compare(generation, core->committed) <= 0;
 }
 
+/*
+ * A member has said yes and does not answer: its agent has restarted without that part, say. It may have all parts of a newer generation, and
+ * only the commit of that ends the wait for this one.
+ */
+static bool
+makes_way(const struct cairn_core *core, struct cairn_generation newer)
+{
+    const struct tiling_audit *audit = &core->tiling.audit;
+
+    return cairn_generation_compare(newer, audit->generation) > 0 &&
+           core->now_ns - audit->progress_ns >= 2 * core->options.resend_after_ns;
+}
+
 void
 tiling_audit_begin(struct cairn_core *core, const struct facts *facts, uint64_t combination)
 {
     struct tiling_audit *audit = &core->tiling.audit;
     uint32_t n = member_count(core);
 
-    if (tiling_audit_runs(audit) && !is_moot(core, audit->generation))
+    if (tiling_audit_runs(audit) && !is_moot(core, audit->generation) && !makes_way(core, facts->generation))
         return; /* one after the other */
     tiling_audit_end(audit);
     audit->layouts = calloc(n, sizeof *audit->layouts);
@@ -280,6 +297,7 @@ tiling_audit_begin(struct cairn_core *core, const struct facts *facts, uint64_t 
     memcpy(audit->layouts, facts->layouts, n * sizeof *audit->layouts);
     audit->generation = facts->generation;
     audit->combination = combination;
+    audit->progress_ns = core->now_ns;
     ask_all(core);
     audit_go_on(core);
 }

@@ -4,6 +4,7 @@
 #include "agent/command.h"
 #include "agent/keeper.h"
 #include "agent/problem_file.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "tools/common.h"
 #include "tools/usage.h"
@@ -27,8 +28,45 @@ static const char examples[] =
     "  cairn agent --config cairn.yaml\n";
 
 static int
-check(const struct cairn_config *config)
+check_json(const struct cairn_config *config)
 {
+    struct cairn_json_writer writer;
+    char *text = NULL;
+    size_t text_bytes;
+    cairn_err err;
+
+    cairn_json_writer_init(&writer);
+    cairn_json_write_object_begin(&writer);
+    cairn_json_write_key(&writer, "schema");
+    cairn_json_write_u64(&writer, 1);
+    cairn_json_write_key(&writer, "config");
+    cairn_json_write_string(&writer, config->source);
+    cairn_json_write_key(&writer, "job");
+    cairn_json_write_string(&writer, config->job);
+    cairn_json_write_key(&writer, "node");
+    cairn_json_write_u64(&writer, config->node);
+    cairn_json_write_key(&writer, "nodes");
+    cairn_json_write_u64(&writer, config->node_count);
+    cairn_json_write_key(&writer, "parity");
+    cairn_json_write_u64(&writer, config->parity);
+    cairn_json_write_key(&writer, "socket");
+    cairn_json_write_string(&writer, config->socket);
+    cairn_json_write_object_end(&writer);
+    err = cairn_json_writer_done(&writer, &text, &text_bytes);
+    if (err) {
+        cairn_tool_error("agent", "the answer could not be put together", cairn_err_text(err), NULL);
+        return cairn_exit_code(err);
+    }
+    printf("%s\n", text);
+    free(text);
+    return CAIRN_EXIT_OK;
+}
+
+static int
+check(const struct cairn_config *config, bool json)
+{
+    if (json)
+        return check_json(config);
     printf("%s is right: job %s, node %u of %u, m = %u, socket %s\n", config->source, config->job,
            config->node, config->node_count, config->parity, config->socket);
     return CAIRN_EXIT_OK;
@@ -37,16 +75,17 @@ check(const struct cairn_config *config)
 int
 cairn_verb_agent(int argc, char **argv)
 {
-    const char *path = NULL;
-    bool check_only = false, sample = false;
+    const char *path = NULL, *output = NULL;
+    bool check_only = false, sample = false, json;
     const struct cairn_flag flags[] = {
         {"config", 'c', "FILE", "the configuration of this node", &path, NULL},
         {"check", 0, NULL, "only read the configuration and say whether it is right", NULL,
          &check_only},
         {"sample", 0, NULL, "print a commented configuration to start from", NULL, &sample},
+        {"output", 'o', "table|json", "form of what --check says", &output, NULL},
     };
     const struct cairn_usage usage = {
-        "agent", "--config FILE [--check] | --sample", about, examples,
+        "agent", "--config FILE [--check [-o table|json]] | --sample", about, examples,
         flags,   sizeof flags / sizeof *flags,         false};
     char error[CAIRN_CONFIG_ERROR_BYTES], executable[CAIRN_CONFIG_PATH_BYTES_MAX];
     struct cairn_adviser *adviser = NULL;
@@ -61,6 +100,11 @@ cairn_verb_agent(int argc, char **argv)
         }
         return exit_code;
     }
+    if (!cairn_output_parse(output, &json))
+        return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
+    if (output && !check_only)
+        return cairn_usage_error(&usage, "-o %s is for --check: a running agent prints nothing, its logs go to stderr, and a sample is YAML",
+                                 output);
     if (sample) {
         cairn_config_sample(stdout);
         return CAIRN_EXIT_OK;
@@ -84,7 +128,7 @@ cairn_verb_agent(int argc, char **argv)
     }
     cairn_log_setup((enum cairn_log_level)config.log_level, NULL, NULL);
     if (check_only)
-        exit_code = check(&config);
+        exit_code = check(&config, json);
     else if (!cairn_own_path(executable, sizeof executable))
         exit_code = CAIRN_EXIT_FAILED;
     else

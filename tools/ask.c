@@ -294,6 +294,7 @@ int
 cairn_ask_or_say(const struct cairn_question *question, struct cairn_answer *out)
 {
     const char *socket_path = cairn_agent_socket(question->socket);
+    const char *asker = question->asker ? question->asker : question->verb;
     char what[CAIRN_CONFIG_PATH_BYTES_MAX + 128];
     cairn_err err = cairn_ask(question, out);
 
@@ -302,35 +303,35 @@ cairn_ask_or_say(const struct cairn_question *question, struct cairn_answer *out
         return CAIRN_EXIT_OK;
     case CAIRN_INVAL:
         snprintf(what, sizeof what, "\"%s\" is no path of a socket", socket_path);
-        cairn_tool_error(question->verb, what, "it is too long", "give a shorter one with --agent");
+        cairn_tool_error(asker, what, "it is too long", "give a shorter one with --agent");
         return CAIRN_EXIT_USAGE;
     case CAIRN_DENIED:
         snprintf(what, sizeof what, "the agent at %s does not serve this user", socket_path);
-        cairn_tool_error(question->verb, what, "its socket belongs to another user",
+        cairn_tool_error(asker, what, "its socket belongs to another user",
                          "run this as the agent's user, or as root");
         return CAIRN_EXIT_DENIED;
     case CAIRN_TIMEOUT:
         snprintf(what, sizeof what, "the agent at %s gave no answer within %" PRIu32 " s",
                  socket_path, question->timeout_ms / 1000);
         cairn_tool_error(
-            question->verb, what, "it hangs or is stopped, or the job is large",
+            asker, what, "it hangs or is stopped, or the job is large",
             "look at its log; raise --timeout; restart it: its memory stays with the keeper");
         return CAIRN_EXIT_PEER;
     case CAIRN_VERSION:
     case CAIRN_CORRUPT:
         snprintf(what, sizeof what, "the answer of the agent at %s cannot be read", socket_path);
-        cairn_tool_error(question->verb, what, cairn_err_text(err),
+        cairn_tool_error(asker, what, cairn_err_text(err),
                          "run the `cairn` of the version that the agent is");
         return CAIRN_EXIT_FAILED;
     case CAIRN_PEER:
         snprintf(what, sizeof what, "no agent answers at %s", socket_path);
-        cairn_tool_error(question->verb, what, "nobody listens there, or it went away",
+        cairn_tool_error(asker, what, "nobody listens there, or it went away",
                          "start one (`cairn agent --config FILE`), or name its socket with --agent "
                          "or $CAIRN_AGENT");
         return CAIRN_EXIT_PEER;
     default:
         snprintf(what, sizeof what, "the agent at %s cannot be asked", socket_path);
-        cairn_tool_error(question->verb, what, cairn_err_text(err), NULL);
+        cairn_tool_error(asker, what, cairn_err_text(err), NULL);
         return cairn_exit_code(err);
     }
 }

@@ -12,6 +12,7 @@
 /* What is asked. */
 struct cairn_question {
     const char *verb;               /* of the request: "status" */
+    const char *asker;              /* the verb under whose name it is said that nobody answers; NULL: `verb` */
     const char *socket;             /* NULL: $CAIRN_AGENT, else the default */
     struct cairn_generation wanted; /* step 0: none; the epoch as people name it */
     bool dry_run;
@@ -41,7 +42,7 @@ CAIRN_MUST_CHECK cairn_err cairn_ask(const struct cairn_question *question,
                                      struct cairn_answer *out);
 void cairn_answer_fini(struct cairn_answer *answer);
 
-/* Asks; where that fails, says why and what to do under the verb's name, and gives the exit code.
+/* Asks; where that fails, says why and what to do under the asker's name, and gives the exit code.
  * 0: go on with *out. */
 int cairn_ask_or_say(const struct cairn_question *question, struct cairn_answer *out);
 

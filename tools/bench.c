@@ -324,9 +324,8 @@ find_stage(const struct cairn_usage *usage, const char *name, int *exit_code)
         names[i] = stages[i].name;
     }
     near = cairn_nearest(name, names, STAGE_COUNT);
-    *exit_code = cairn_usage_error(usage, "there is no stage \"%s\"%s%s%s", name,
-                                   near ? "; did you mean \"" : "", near ? near : "",
-                                   near ? "\"?" : "");
+    *exit_code = near ? cairn_usage_error(usage, "there is no stage \"%s\"; did you mean \"%s\"?", name, near)
+                      : cairn_usage_error(usage, "there is no stage \"%s\"; the help lists all", name);
     return NULL;
 }
 
@@ -435,7 +434,7 @@ cairn_verb_bench(int argc, char **argv)
     if (!cairn_usage_parse(&usage, argc, argv, &operand, &exit_code))
         return exit_code;
     if (operand + 1 != argc)
-        return cairn_usage_error(&usage, operand == argc ? "which stage?" : "one stage at a time");
+        return cairn_usage_error(&usage, operand == argc ? "which stage? \"all\", or one that the help lists" : "one stage at a time");
     all = strcmp(argv[operand], "all") == 0;
     if (!all)
         stage = find_stage(&usage, argv[operand], &exit_code);
@@ -447,9 +446,12 @@ cairn_verb_bench(int argc, char **argv)
                  options.bytes < 64 * (uint64_t)CAIRN_BLOCK_BYTES ||
                  options.bytes > (uint64_t)64 << 30))
         return cairn_usage_error(&usage, "--size takes 4MiB to 64GiB, not \"%s\"", size);
-    if (!take_number(rounds, 1, CAIRN_BENCH_ROUNDS_MAX, &options.rounds) ||
-        !take_number(nodes, 3, 16, &options.nodes) || !take_number(parity, 1, 4, &options.parity))
-        return cairn_usage_error(&usage, "--rounds takes 1 to 31, --nodes 3 to 16, --parity 1 to 4");
+    if (!take_number(rounds, 1, CAIRN_BENCH_ROUNDS_MAX, &options.rounds))
+        return cairn_usage_error(&usage, "--rounds takes a number from 1 to %d, not \"%s\"", CAIRN_BENCH_ROUNDS_MAX, rounds);
+    if (!take_number(nodes, 3, 16, &options.nodes))
+        return cairn_usage_error(&usage, "--nodes takes a number from 3 to 16, not \"%s\"", nodes);
+    if (!take_number(parity, 1, 4, &options.parity))
+        return cairn_usage_error(&usage, "--parity takes a number from 1 to 4, not \"%s\"", parity);
     if (2 * (options.parity ? options.parity : CAIRN_BENCH_PARITY) > (options.nodes ? options.nodes : CAIRN_BENCH_NODES))
         return cairn_usage_error(&usage, "of the nodes at most half can be --parity");
     cairn_log_setup(CAIRN_LOG_ERROR, NULL, NULL);

@@ -31,7 +31,7 @@ struct request {
 };
 
 static bool
-take_ranks(const char *text, uint32_t *out)
+take_ranks(const struct cairn_usage *usage, const char *name, const char *text, uint32_t *out, int *exit_code)
 {
     char *end;
     unsigned long value;
@@ -39,8 +39,10 @@ take_ranks(const char *text, uint32_t *out)
     if (!text)
         return true;
     value = strtoul(text, &end, 10);
-    if (text[0] < '0' || text[0] > '9' || *end || value < 1 || value > RANKS_MAX)
+    if (text[0] < '0' || text[0] > '9' || *end || value < 1 || value > RANKS_MAX) {
+        *exit_code = cairn_usage_error(usage, "--%s takes a number from 1 to %d, not \"%s\"", name, RANKS_MAX, text);
         return false;
+    }
     *out = (uint32_t)value;
     return true;
 }
@@ -422,11 +424,11 @@ cairn_verb_convert(int argc, char **argv)
     options.to = find_target(&usage, request.to, &exit_code);
     if (!options.to)
         return exit_code;
-    if (!take_ranks(request.tp, &ranks->tp) || !take_ranks(request.pp, &ranks->pp) ||
-        !take_ranks(request.dp, &ranks->dp) || !take_ranks(request.ep, &ranks->ep) ||
-        !take_ranks(request.etp, &ranks->etp) || !take_ranks(request.vpp, &ranks->vpp))
-        return cairn_usage_error(
-            &usage, "--tp, --pp, --dp, --ep, --etp and --vpp take numbers from 1 on");
+    if (!take_ranks(&usage, "tp", request.tp, &ranks->tp, &exit_code) || !take_ranks(&usage, "pp", request.pp, &ranks->pp, &exit_code) ||
+        !take_ranks(&usage, "dp", request.dp, &ranks->dp, &exit_code) || !take_ranks(&usage, "ep", request.ep, &ranks->ep, &exit_code) ||
+        !take_ranks(&usage, "etp", request.etp, &ranks->etp, &exit_code) ||
+        !take_ranks(&usage, "vpp", request.vpp, &ranks->vpp, &exit_code))
+        return exit_code;
     if (request.dtype && !(options.output.dtype = take_dtype(request.dtype)))
         return cairn_usage_error(&usage, "--dtype takes F32, BF16, F16 or F64, not \"%s\"",
                                  request.dtype);

@@ -241,7 +241,7 @@ say_missing(const struct cairn_tree *tree, uint32_t number)
 int
 cairn_explain_live(const char *socket, uint32_t number, bool json)
 {
-    struct cairn_question question = {.verb = "status", .socket = socket, .timeout_ms = ANSWER_MS};
+    struct cairn_question question = {.verb = "status", .asker = "explain", .socket = socket, .timeout_ms = ANSWER_MS};
     const struct cairn_tree_value *list, *verdict = NULL;
     struct cairn_answer answer;
     struct timespec now;

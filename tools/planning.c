@@ -58,7 +58,8 @@ cairn_planning_load(const char *verb, const char *path, uint8_t **text, size_t *
     }
     read_errno = ferror(file) ? read_errno : ENOMEM;
     (void)fclose(file);
-    return fail(verb, path, strerror(read_errno), NULL, CAIRN_EXIT_IO, exit_code);
+    return fail(verb, path, strerror(read_errno), read_errno == EISDIR ? "name a file that can be read" : NULL,
+                read_errno == EISDIR ? CAIRN_EXIT_INPUT : CAIRN_EXIT_IO, exit_code);
 }
 
 bool

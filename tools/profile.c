@@ -12,6 +12,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define OFF_NOTED 0.05 /* of a device's memory */
 
@@ -232,10 +233,11 @@ run(const char *problem_path, const char *trace_path)
 int
 cairn_verb_profile(int argc, char **argv)
 {
-    const char *problem = NULL, *trace = NULL;
+    const char *problem = NULL, *trace = NULL, *output = NULL;
     const struct cairn_flag flags[] = {
         {"problem", 0, "FILE", "what is planned for, with the plan that ran as \"current\" (JSON)", &problem, NULL},
         {"trace", 0, "FILE", "the trace of timing; \"-\": stdin", &trace, NULL},
+        {"output", 'o', "json", "the only form there is", &output, NULL},
     };
     const struct cairn_usage usage = {"profile", "--problem FILE --trace FILE", about, examples, flags, sizeof flags / sizeof *flags,
                                       false};
@@ -243,6 +245,8 @@ cairn_verb_profile(int argc, char **argv)
 
     if (!cairn_usage_parse(&usage, argc, argv, NULL, &exit_code))
         return exit_code;
+    if (output && strcmp(output, "json") != 0)
+        return cairn_usage_error(&usage, "-o takes json alone, not \"%s\": a problem is what `cairn plan` reads", output);
     if (!problem || !trace)
         return cairn_usage_error(&usage, "%s FILE is missing", problem ? "--trace" : "--problem");
     return run(problem, trace);

@@ -319,7 +319,7 @@ await_commit(const char *agent, uint64_t step, uint32_t timeout_ms,
     uint64_t started_ns = cairn_clock_now_ns(&clock), waited_ns = 0;
     const struct timespec pause = {.tv_nsec = POLL_MS * (long)CAIRN_NS_PER_MS};
     struct cairn_question question = {
-        .verb = "status", .socket = agent, .timeout_ms = SNAPSHOT_ANSWER_MS};
+        .verb = "status", .asker = "snapshot", .socket = agent, .timeout_ms = SNAPSHOT_ANSWER_MS};
     struct cairn_progress progress;
     int exit_code = CAIRN_EXIT_PEER;
 

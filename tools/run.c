@@ -38,9 +38,11 @@ enum {
     RESTORE_MS = 3600 * 1000,
     TRIES_MAX = 120,
     UNATTACHED_SECONDS = 600, /* a first step may take minutes */
+    STATE_BYTES_MIN = 64 << 10, /* as the configuration's state_bytes, which is what it becomes */
     CANNOT_START = 126,       /* exit codes of a shell, of a command that did not run */
     NOT_FOUND = 127
 };
+static const uint64_t STATE_BYTES_MAX = UINT64_C(64) << 40;
 
 /* ---- the agent ---- */
 
@@ -114,7 +116,7 @@ static void
 resume(const char *socket_path)
 {
     struct cairn_question question = {
-        .verb = "restore", .socket = socket_path, .timeout_ms = RESTORE_MS};
+        .verb = "restore", .asker = "run", .socket = socket_path, .timeout_ms = RESTORE_MS};
     const struct timespec pause = {.tv_nsec = 500 * (long)CAIRN_NS_PER_MS};
     bool said_again = false;
 
@@ -239,7 +241,7 @@ takes_signal(pid_t pid, int signal_number)
 static void
 ask_for_snapshot(const struct attachment *attachment)
 {
-    struct cairn_question question = {.verb = "snapshot", .timeout_ms = SNAPSHOT_MS};
+    struct cairn_question question = {.verb = "snapshot", .asker = "run", .timeout_ms = SNAPSHOT_MS};
     struct cairn_answer answer;
 
     if (!attachment) {
@@ -249,7 +251,7 @@ ask_for_snapshot(const struct attachment *attachment)
     question.socket = attachment->socket_path;
     if (cairn_ask_or_say(&question, &answer) != 0)
         return;
-    if (!cairn_answer_refused("snapshot", &answer))
+    if (!cairn_answer_refused("run", &answer))
         fprintf(stderr, "cairn run: asked for a snapshot at step %" PRIu64 " or soon after\n",
                 cairn_tree_u64(&answer.tree, NULL, "step", 0));
     cairn_answer_fini(&answer);
@@ -346,7 +348,7 @@ static const char about[] =
 int
 cairn_verb_run(int argc, char **argv)
 {
-    const char *agent = NULL, *every = NULL, *state = NULL, *named = getenv("CAIRN_JOB");
+    const char *agent = NULL, *every = NULL, *state = NULL, *output = NULL, *named = getenv("CAIRN_JOB");
     bool resumed = false, dry_run = false;
     const struct cairn_flag flags[] = {
         {"agent", 'a', "SOCKET", "this node's agent (default $CAIRN_AGENT)", &agent, NULL},
@@ -355,6 +357,7 @@ cairn_verb_run(int argc, char **argv)
          &state, NULL},
         {"resume", 'r', NULL, "restore first, and tell the trainer to resume", NULL, &resumed},
         {"dry-run", 'n', NULL, "only say what would be run, with which agent", NULL, &dry_run},
+        {"output", 'o', "FORMAT", "refused: what is printed is the command's own", &output, NULL},
     };
     const struct cairn_usage usage = {
         "run",
@@ -375,13 +378,16 @@ cairn_verb_run(int argc, char **argv)
 
     if (!cairn_usage_parse(&usage, argc, argv, &operand, &exit_code))
         return exit_code;
+    if (output)
+        return cairn_usage_error(&usage, "-o %s: what is printed is the command's own; where the option is for the command, give it after --",
+                                 output);
     if (operand >= argc)
         return cairn_usage_error(&usage, "which command? Give it after --");
     if (every && !is_number(every))
         return cairn_usage_error(&usage, "--every takes a number of steps from 1 on, not \"%s\"",
                                  every);
-    if (state && cairn_parse_bytes(state, &state_bytes) != CAIRN_OK)
-        return cairn_usage_error(&usage, "--state takes a size such as 4GiB, not \"%s\"", state);
+    if (state && (cairn_parse_bytes(state, &state_bytes) != CAIRN_OK || state_bytes < STATE_BYTES_MIN || state_bytes > STATE_BYTES_MAX))
+        return cairn_usage_error(&usage, "--state takes a size such as 4GiB, from 64KiB to 64TiB, not \"%s\"", state);
     if (dry_run) {
         cairn_run_agent_foresee(agent, plan, sizeof plan);
         printf("would run %s%s: %s\n", argv[operand], resumed ? " after a restore" : "", plan);

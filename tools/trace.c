@@ -376,10 +376,11 @@ done:
 int
 cairn_verb_trace(int argc, char **argv)
 {
-    const char *path = NULL, *text = NULL;
+    const char *path = NULL, *text = NULL, *output = NULL;
     const struct cairn_flag flags[] = {
         {"trace", 0, "FILE", "the trace of timing; \"-\": stdin", &path, NULL},
         {"steps", 0, "N", "how many of the last steps, 1 to 64 (4)", &text, NULL},
+        {"output", 'o', "json", "the only form there is", &output, NULL},
     };
     const struct cairn_usage usage = {"trace", "--trace FILE [--steps N]", about, examples, flags,
                                       sizeof flags / sizeof *flags, false};
@@ -389,6 +390,8 @@ cairn_verb_trace(int argc, char **argv)
 
     if (!cairn_usage_parse(&usage, argc, argv, NULL, &exit_code))
         return exit_code;
+    if (output && strcmp(output, "json") != 0)
+        return cairn_usage_error(&usage, "-o takes json alone, not \"%s\": a timeline is drawn by a viewer", output);
     if (!path)
         return cairn_usage_error(&usage, "which trace? --trace FILE");
     if (text) {

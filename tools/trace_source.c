@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { MESSAGE_BYTES = 320, READ_BYTES = 1 << 20, BATCH_RECORDS = 4096 };
 
@@ -165,6 +166,27 @@ read_header(struct cairn_trace_source *source)
     }
 }
 
+/* The file, or NULL, said: a folder opens too, and is found out by its first read, which would be called a disk's failure. */
+static FILE *
+open_file(const char *verb, const char *path, int *exit_code)
+{
+    FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "r");
+    struct stat status;
+    char what[MESSAGE_BYTES];
+
+    if (file && fstat(fileno(file), &status) == 0 && S_ISDIR(status.st_mode)) {
+        (void)fclose(file);
+        file = NULL;
+        errno = EISDIR;
+    }
+    if (file)
+        return file;
+    *exit_code = errno == EACCES ? CAIRN_EXIT_DENIED : CAIRN_EXIT_INPUT;
+    snprintf(what, sizeof what, "the trace %s cannot be opened", path);
+    cairn_tool_error(verb, what, strerror(errno), "name a file that can be read with --trace, or \"-\" for stdin");
+    return NULL;
+}
+
 int
 cairn_trace_source_open(const char *verb, const char *path, struct cairn_trace_source **out)
 {
@@ -179,12 +201,9 @@ cairn_trace_source_open(const char *verb, const char *path, struct cairn_trace_s
     source->path = path;
     pthread_mutex_init(&source->lock, NULL);
     pthread_cond_init(&source->changed, NULL);
-    source->file = strcmp(path, "-") == 0 ? stdin : fopen(path, "r");
-    if (!source->file) {
-        cairn_tool_error(verb, "the trace cannot be opened", strerror(errno), "see --trace FILE");
-        exit_code = CAIRN_EXIT_INPUT;
+    source->file = open_file(verb, path, &exit_code);
+    if (!source->file)
         goto fail;
-    }
     setvbuf(source->file, NULL, _IOFBF, READ_BYTES);
     read_header(source);
     if (source->err) {

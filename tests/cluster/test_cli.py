@@ -11,7 +11,7 @@ import tempfile
 import time
 import unittest
 
-from harness import (AGAIN, CAIRN, CONFIG, CRITICAL, Cluster, DENIED, IO, LOST, OK, PATIENCE, PEER, ROOT, TRAINER, USAGE, WARN,
+from harness import (AGAIN, CAIRN, CONFIG, CRITICAL, Cluster, DENIED, INPUT, IO, LOST, OK, PATIENCE, PEER, ROOT, TRAINER, USAGE, WARN,
                      build, cairn, free_ports, spawn, text_of, wait_for)
 
 
@@ -28,7 +28,7 @@ def codes(answer):
 
 class Usage(unittest.TestCase):
     VERBS = ("demo", "agent", "run", "snapshot", "status", "snapshots", "restore", "verify", "doctor", "bench", "plan", "profile", "simulate",
-             "assign", "detect", "explain", "heatmap", "trace")
+             "assign", "detect", "explain", "heatmap", "trace", "inspect", "convert", "diff", "fingerprint")
 
     def test_help_has_a_synopsis_and_two_examples(self):
         for verb in self.VERBS:
@@ -56,11 +56,34 @@ class Usage(unittest.TestCase):
                             (("run",), "which command?"), (("run", "--every", "0", "--", "true"), "--every"),
                             (("agent",), "--config"), (("restore", "--to"), "needs a value"),
                             (("bench", "protect", "--nodes", "4", "--parity", "4"), "at most half"),
+                            (("bench", "capture", "--rounds", "0"), '--rounds takes a number from 1 to 31, not "0"'),
+                            (("bench",), "which stage?"), (("run", "--state", "0", "--", "true"), "from 64KiB to 64TiB"),
+                            (("convert", "a", "b", "--to", "dcp", "--tp", "0"), '--tp takes a number from 1 to'),
+                            (("run", "-o", "json", "--", "true"), "the command's own"),
+                            (("trace", "-o", "table"), "json alone"), (("profile", "-o", "table"), "json alone"),
+                            (("agent", "-o", "json", "--sample"), "is for --check"),
                             (("demo", "--kill", "1,1@9"), "node 1 is named twice")):
             code, out, err = run(*words)
             self.assertEqual((code, out), (USAGE, ""), words)
             self.assertIn(said, err)
         self.assertEqual(run()[0], USAGE)
+
+    def test_every_verb_says_which_forms_its_output_has(self):
+        for verb in self.VERBS:
+            self.assertIn("  -o, --output ", run(verb, "--help")[1], verb)
+
+    def test_a_file_that_is_none_is_65_and_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for bad, why in ((os.path.join(folder, "none"), "No such file or directory"), (folder, "Is a directory")):
+                for words in (("detect", "--trace", bad), ("explain", "1", "--trace", bad), ("heatmap", "--trace", bad),
+                              ("trace", "-o", "json", "--trace", bad), ("plan", "--problem", bad), ("assign", "--problem", bad),
+                              ("simulate", "--problem", bad, "--plan", bad),
+                              ("profile", "-o", "json", "--problem", bad, "--trace", bad)):
+                    code, out, err = run(*words)
+                    self.assertEqual((code, out), (INPUT, ""), words)
+                    self.assertIn(f"{bad}", err)
+                    self.assertIn(why, err)
+                    self.assertIn("what to do: name a file that can be read", err)
 
     def test_only_agents_load_libfabric(self):
         """Its load takes 0.2 s, which every start of every verb would pay for."""
@@ -78,10 +101,10 @@ class Usage(unittest.TestCase):
             self.assertEqual(os.listdir(folder), [])
 
     def test_no_agent_is_69_and_says_what_to_do(self):
-        for verb in ("status", "snapshots", "snapshot", "restore", "verify"):
-            code, out, err = run(verb, "--agent", "/nonexistent/agent.sock")
+        for verb in ("status", "snapshots", "snapshot", "restore", "verify", "explain"):
+            code, out, err = run(verb, *(("1",) if verb == "explain" else ()), "--agent", "/nonexistent/agent.sock")
             self.assertEqual((code, out), (PEER, ""), verb)
-            self.assertIn("no agent answers at /nonexistent/agent.sock", err)
+            self.assertIn(f"cairn {verb}: no agent answers at /nonexistent/agent.sock", err)
             self.assertIn("what to do", err)
 
     def test_a_full_disk_is_not_success(self):
@@ -128,6 +151,8 @@ class Start(unittest.TestCase):
         with Cluster(1, parity=0) as cluster:
             path = cluster.path("node0.yaml")
             self.assertEqual(run("agent", "--config", path, "--check")[0], OK)
+            code, out, _ = run("agent", "--config", path, "--check", "-o", "json")
+            self.assertEqual((code, json.loads(out)["schema"], json.loads(out)["config"]), (OK, 1, path))
             self.rewrite(cluster, lambda text: text + "sloots: 3\n")
             code, _, err = run("agent", "--config", path, "--check")
             self.assertEqual(code, CONFIG)

@@ -28,15 +28,10 @@ start_later(struct world *world, const struct node *node, uint64_t after_ns)
     queue_push(&world->queue, &start);
 }
 
-static void
-crash_agent(struct world *world, bool damage_record)
+void
+fault_damage_records(struct world *world, struct node *node)
 {
-    struct node *node = some_node(world);
-
-    if (!node->running)
-        return;
-    node_crash_agent(world, node);
-    for (uint32_t i = 0; damage_record && i < CAIRN_HOLDINGS_MAX; i++) {
+    for (uint32_t i = 0; i < CAIRN_HOLDINGS_MAX; i++) {
         if (node->records[i].len == 0 || !random_chance(&world->random, 500) ||
             !fault_may_lose(world, node->number))
             continue;
@@ -45,6 +40,18 @@ crash_agent(struct world *world, bool damage_record)
         node->records[i].bytes[0] = 0xee;
         node->stored[i] = (struct stored){0};
     }
+}
+
+static void
+crash_agent(struct world *world, bool damage_record)
+{
+    struct node *node = some_node(world);
+
+    if (!node->running)
+        return;
+    node_crash_agent(world, node);
+    if (damage_record)
+        fault_damage_records(world, node);
     start_later(world, node, random_between(&world->random, SECOND_NS, 30 * SECOND_NS));
 }
 

@@ -473,6 +473,8 @@ node_event(struct world *world, struct node *node, struct cairn_event *event,
 
         world->counters.faults[FAULT_AGENT_CRASH]++;
         node_crash_agent(world, node);
+        if (world->setup.careless && random_chance(&world->random, 800))
+            fault_damage_records(world, node);
         start.incarnation = node->incarnation;
         queue_push(&world->queue, &start);
     }

@@ -110,15 +110,43 @@ replace(struct world *world, struct node *node, uint64_t after_ns)
 }
 
 static void
+replace_some(struct world *world)
+{
+    for (uint32_t i = 0; i < world->setup.agent_count; i++)
+        if (!world->nodes[i].up && (world->healed || random_chance(&world->random, 600)))
+            replace(world, &world->nodes[i], random_below(&world->random, 5 * SECOND_NS));
+}
+
+/* The job is started again as at first, from nothing and in the epoch that is there: what it had is not replaced by that. */
+static void
+start_anew(struct world *world)
+{
+    struct operator* operator= & world->operator;
+    struct node *node;
+    struct cairn_core_view view;
+
+    gang_kill(world);
+    replace_some(world);
+    node = some_agent(world);
+    if (!node)
+        return;
+    world_say(world, "operator: starts the trainers from nothing");
+    operator->anew = true;
+    operator->state = OPERATOR_WATCHING;
+    operator->until_ns = world->now_ns + random_between(&world->random, 5 * SECOND_NS, 90 * SECOND_NS);
+    cairn_core_look(node->core, &view);
+    gang_start(world, view.table, 0, view.active);
+}
+
+static void
 begin_restore(struct world *world)
 {
     struct operator* operator= & world->operator;
     struct node *node;
 
     gang_kill(world);
-    for (uint32_t i = 0; i < world->setup.agent_count; i++)
-        if (!world->nodes[i].up && (world->healed || random_chance(&world->random, 600)))
-            replace(world, &world->nodes[i], random_below(&world->random, 5 * SECOND_NS));
+    operator->anew = false;
+    replace_some(world);
     node = some_agent(world);
     if (!node)
         return;
@@ -151,7 +179,7 @@ operator_go(struct world *world)
         ask_for_snapshot(world);
     switch (operator->state) {
     case OPERATOR_WATCHING:
-        if (gang_whole(world))
+        if (gang_whole(world) && !(operator->anew && (world->healed || world->now_ns >= operator->until_ns)))
             break;
         world_say(world, "operator: trainers are dead");
         operator->state = OPERATOR_WAITING;
@@ -161,7 +189,11 @@ operator_go(struct world *world)
             operator->until_ns += 2 * world->setup.repair_after_ns + 60 * SECOND_NS;
         break;
     case OPERATOR_WAITING:
-        if (world->now_ns >= operator->until_ns)
+        if (world->now_ns < operator->until_ns)
+            break;
+        if (world->setup.careless && !world->healed && world->kept.generation.step != 0 && random_chance(&world->random, 700))
+            start_anew(world);
+        else
             begin_restore(world);
         break;
     case OPERATOR_ASKED:

@@ -199,6 +199,7 @@ tick(struct world *world, struct node *node)
         connect_one(world, node);
     if (!node->running)
         return;
+    trainer_register(world, node); /* trainers that were refused ask again */
     deadline = cairn_core_deadline(node->core);
     now = node_clock(world, node);
     next = sim_event_new(world, EVENT_TICK, node->number,

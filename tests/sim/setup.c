@@ -78,6 +78,13 @@ setup_from_seed(uint64_t seed, struct setup *out)
     choose_size(&random, out);
     choose_timing(&random, out);
     choose_faults(&random, out);
+    if (seed % 4 == 2) { /* what was promised is forgotten, and then trainers begin from nothing */
+        out->careless = true;
+        out->beyond = false;
+        out->repair_after_ns = 0;
+        out->crash_within_step = (uint32_t)random_between(&random, 2, 5);
+        out->fault_weight[FAULT_TRAINER_KILL] = 10;
+    }
     if (seed % 8 == 3) {
         out->asked_for = true;
         out->every_steps = NEVER_STEPS;
@@ -108,12 +115,13 @@ setup_print(const struct setup *setup)
 {
     printf("seed %llu: %u agents (%u spares, %u domains), groups of %u with m = %u, %u slots, %u "
            "ranks per node of up "
-           "to %u blocks, every %llu steps, %u faults until %llu s%s%s%s%s%s%s\n",
+           "to %u blocks, every %llu steps, %u faults until %llu s%s%s%s%s%s%s%s\n",
            (unsigned long long)setup->seed, setup->agent_count, setup->spare_count,
            setup->domain_count, setup->group_size, setup->parity, setup->slots, setup->ranks,
            setup->rank_blocks_max, (unsigned long long)setup->every_steps, setup->fault_count,
            (unsigned long long)(setup->faults_end_ns / SECOND_NS), setup->beyond ? ", beyond" : "",
            setup->spills ? ", spills" : "", setup->everywhere ? ", trainers everywhere" : "",
            setup->asked_for ? ", generations are asked for" : "", setup->exam ? ", exam" : "",
-           setup->untiled ? ", tensors that do not fit together" : "");
+           setup->untiled ? ", tensors that do not fit together" : "",
+           setup->careless ? ", restarts without a restore" : "");
 }

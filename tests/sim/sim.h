@@ -91,6 +91,7 @@ struct setup {
     bool everywhere; /* trainers start on all nodes that are up, members or not */
     bool asked_for;  /* no step is due: generations are those that the operator asks for, and each ask must lead to one */
     bool exam; /* ends with a loss of all that may be lost, and a restore */
+    bool careless; /* dead trainers are sometimes started again from nothing, in the same epoch, before a restore is thought of */
     bool untiled; /* at some steps the ranks' tensors do not fit together */
     uint64_t
         generations_wanted; /* without faults: stop after so many (scale.c); 0: the usual end */
@@ -363,6 +364,7 @@ struct operator
     uint64_t until_ns;
     uint32_t attempts;
     uint64_t lost_answers; /* in a row */
+    bool anew;             /* the trainers run from nothing: until `until_ns`, when the mistake is seen */
     bool gave_up;          /* told LOST after everything had healed */
     uint64_t side_request; /* one that nobody waits for */
     uint64_t snapshot_request; /* for a generation, which is waited for; 0: none */
@@ -498,6 +500,8 @@ void operator_ask_aside(struct world *world);
 void fault_strike(struct world *world);
 void fault_heal(struct world *world);
 void fault_exam(struct world *world);
+/* Some of its records, where that is within what is survived. Its agent is not running. */
+void fault_damage_records(struct world *world, struct node *node);
 bool fault_may_lose(const struct world *world, uint32_t node);
 
 /* ---- truth.c ---- */

@@ -296,7 +296,7 @@ trainer_agent_died(struct world *world, struct node *node)
     }
 }
 
-/* Opens the sessions of a node's trainers, once its agent is of the epoch that they were restored
+/* Opens the sessions of a node's trainers, once its agent has met others and is of the epoch that they were restored
  * in. An agent that the restore did not hear has no place for them yet. */
 void
 trainer_register(struct world *world, struct node *node)
@@ -311,7 +311,7 @@ trainer_register(struct world *world, struct node *node)
         if (node->ranks[r].phase == RANK_DEAD)
             return;
     cairn_core_look(node->core, &view);
-    if (view.active < world->gang.epoch || view.restart_epoch > world->gang.epoch ||
+    if (!view.met || view.active < world->gang.epoch || view.restart_epoch > world->gang.epoch ||
         (view.self_member != node->member && !(view.self_member == UINT32_MAX && node->member >= world->gang.roster_count)))
         return;
     node->registered = true;

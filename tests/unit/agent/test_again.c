@@ -22,6 +22,7 @@ struct member {
     uint32_t opened, data, data_acks, seals, facts; /* that the last event sent to the other one */
     struct cairn_generation generation;             /* of the last OPENED */
     uint64_t asked;                                 /* request of the last SEAL */
+    uint32_t asked_of;                              /* holding of the last SEAL */
 };
 
 /* Time stands still at 1 ms: nothing here comes from a clock. */
@@ -37,8 +38,10 @@ take(struct member *member, struct cairn_event event)
     for (size_t i = 0; i < actions.count; i++) {
         const struct cairn_message *message = &actions.list[i].message;
 
-        if (actions.list[i].type == CAIRN_ACTION_SEAL)
+        if (actions.list[i].type == CAIRN_ACTION_SEAL) {
             member->asked = actions.list[i].request;
+            member->asked_of = actions.list[i].holding;
+        }
         if (actions.list[i].type != CAIRN_ACTION_SEND)
             continue;
         assert_int_equal(message->to, OTHER);
@@ -88,6 +91,7 @@ complete(struct member *member, uint64_t step)
     take(member, (struct cairn_event){.type = CAIRN_EVENT_SEALED,
                                       .generation = {member->epoch, step},
                                       .request = member->asked,
+                                      .holding = member->asked_of,
                                       .bytes = (const uint8_t *)"manifest",
                                       .bytes_len = 8});
     assert_int_equal(member->seals, 1);
@@ -115,13 +119,13 @@ opened(const struct member *member, uint64_t step)
 }
 
 static int
-setup(void **state)
+setup_with_slots(void **state, uint32_t slots)
 {
     const struct cairn_core_options options = {.self = SELF,
                                                .agent_count = 2,
                                                .group_size = 2,
                                                .parity = 1,
-                                               .slots = SLOTS,
+                                               .slots = slots,
                                                .slot_blocks = 64,
                                                .parity_blocks = 64,
                                                .every_steps = 1,
@@ -144,6 +148,18 @@ setup(void **state)
     take(member, (struct cairn_event){.type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 1});
     *state = member;
     return 0;
+}
+
+static int
+setup(void **state)
+{
+    return setup_with_slots(state, SLOTS);
+}
+
+static int
+setup_three(void **state)
+{
+    return setup_with_slots(state, 3);
 }
 
 static int
@@ -174,6 +190,53 @@ turned_away_is_asked_for(void **state)
     assert_int_equal(member->opened, 0);
     begin(member, 3);
     assert_int_equal(member->opened, 0);
+}
+
+static void
+give_up(struct member *member, uint64_t step)
+{
+    hear(member, (struct cairn_message){.type = CAIRN_MSG_FACTS,
+                                        .epoch = member->epoch,
+                                        .generation = {member->epoch, step},
+                                        .member = 2,
+                                        .offset = 1});
+}
+
+/* With three slots two generations may be turned away: both are opened, the older one first, or it would be passed. */
+static void
+each_that_is_turned_away_is_asked_for(void **state)
+{
+    struct member *member = *state;
+
+    complete(member, 1);
+    complete(member, 2);
+    complete(member, 3);
+    hear(member, data_of(member, 5));
+    hear(member, data_of(member, 4));
+    assert_int_equal(member->opened + member->data_acks, 0);
+    give_up(member, 2);
+    assert_int_equal(member->opened, 1);
+    assert_int_equal(member->generation.step, 4);
+    give_up(member, 3);
+    assert_int_equal(member->opened, 1);
+    assert_int_equal(member->generation.step, 5);
+    give_up(member, 1);
+    assert_int_equal(member->opened, 0);
+}
+
+/* Of more than there are slots for the newest are remembered, and what is settled makes way. */
+static void
+what_is_turned_away_is_bounded(void **state)
+{
+    struct member *member = *state;
+
+    complete(member, 1);
+    begin(member, 2);
+    for (uint64_t step = 9; step >= 3; step--)
+        hear(member, data_of(member, step));
+    take(member, (struct cairn_event){.type = CAIRN_EVENT_CANCEL, .step = 2});
+    assert_int_equal(member->opened, 1);
+    assert_int_equal(member->generation.step, 9 - CAIRN_OWN_SLOTS_MAX + 1);
 }
 
 /* Where a slot is free nothing was lost, and nothing is told. */
@@ -271,6 +334,8 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(turned_away_is_asked_for, setup, teardown),
+        cmocka_unit_test_setup_teardown(each_that_is_turned_away_is_asked_for, setup_three, teardown),
+        cmocka_unit_test_setup_teardown(what_is_turned_away_is_bounded, setup, teardown),
         cmocka_unit_test_setup_teardown(first_blocks_open_a_free_slot, setup, teardown),
         cmocka_unit_test_setup_teardown(what_is_passed_is_not_opened, setup, teardown),
         cmocka_unit_test_setup_teardown(opened_sends_again, setup, teardown),

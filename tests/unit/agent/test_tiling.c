@@ -285,6 +285,34 @@ a_new_combination_is_audited_once(void **state)
 }
 
 /* Both hold the same half, or all of it: as many questions as there are divisions, then pieces, and names. */
+/* Of the first generation a member's part is lost, so its questions are never answered: the next one is looked at instead. */
+static void
+what_nobody_answers_makes_way(void **state)
+{
+    struct side *first = new_side(0, 0, 2, true), *other = new_side(1, 2, 2, true);
+
+    (void)state;
+    complete(first, 1);
+    complete(first, 2);
+    complete(other, 1);
+    complete(other, 2);
+    vote(first, other, 1);
+    assert_int_equal(first->seen.asks, 1);
+    assert_int_equal(first->seen.ask.generation.step, 1);
+    vote(first, other, 2);
+    assert_int_equal(first->seen.asks, 0); /* one after the other */
+    tick(first, 10 * TICK_NS);
+    assert_int_equal(first->seen.ask.generation.step, 1);
+    tick(first, 10 * TICK_NS);
+    assert_int_equal(first->seen.ask.generation.step, 2);
+    tick(first, 30 * TICK_NS);
+    assert_int_equal(first->seen.ask.generation.step, 2); /* an older one does not displace it */
+    tell(first, answer_of(first, other));
+    assert_true(first->seen.committed > 0);
+    end_side(first);
+    end_side(other);
+}
+
 static void
 a_bad_combination_is_refused(void **state)
 {
@@ -463,8 +491,11 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_new_combination_is_audited_once), cmocka_unit_test(a_bad_combination_is_refused),
-        cmocka_unit_test(a_tensor_held_twice_is_refused),    cmocka_unit_test(malformed_answers),
+        cmocka_unit_test(a_new_combination_is_audited_once),
+        cmocka_unit_test(what_nobody_answers_makes_way),
+        cmocka_unit_test(a_bad_combination_is_refused),
+        cmocka_unit_test(a_tensor_held_twice_is_refused),
+        cmocka_unit_test(malformed_answers),
         cmocka_unit_test(more_keys_than_are_kept),
         cmocka_unit_test(questions_to_a_member),
     };
