@@ -61,7 +61,7 @@ $(BUILD)/%.o: %.c $(BUILD)/flags
 # libfabric is opened at run time, with the symbols' version that linking it would have taken.
 $(BUILD)/transport/fabric.o: CFLAGS_EXTRA = -DFABRIC_ABI='"$(shell nm -D --with-symbol-versions "$$($(CC) -print-file-name=libfabric.so)" | sed -n 's/.* fi_getinfo@@//p')"'
 # Tables that the planner has few milliseconds for: their inner loops in vectors.
-$(addprefix $(BUILD)/replan/,bound_parts.o assign_sorts.o): CFLAGS_EXTRA = $(if $(SAN),,-O3)
+$(addprefix $(BUILD)/replan/,bound_parts.o assign_table.o assign_slots.o): CFLAGS_EXTRA = $(if $(SAN),,-O3)
 # The maps that are built in are part of this object.
 $(BUILD)/tools/convert/map_presets.o: $(wildcard tools/convert/presets/*.map)
 define archive_rule

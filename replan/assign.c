@@ -8,14 +8,16 @@
 
 enum {
     PACKINGS = 6,
-    SEARCH_BUDGET = 300000, /* steps of all searches for places of the longest: some three milliseconds */
-    SEARCH_WORK = 100000,   /* of one at first, */
-    SEARCH_GROWS = 3,       /* and so many times as many in each later round */
-    PACKING_WORK = 20000    /* what filling up costs, in such steps */
+    SEARCH_BUDGET = 140000, /* steps of all searches for places of the longest: some four milliseconds */
+    SEARCH_WORK = 30000,    /* of one */
+    TRADE_WORK = 200,       /* what a trade costs, in such steps, */
+    PACKING_WORK = 4000,    /* and filling up */
+    BORDERS_MAX = 4,        /* numbers of sequences that some pipelines do not take, of those that are tried */
+    COUNTS_MAX = 8          /* such numbers in all */
 };
 #define VERY_NEAR 1e-4
 #define NEAR_ENOUGH 5e-3    /* to the bound: no more is looked for */
-#define SETTLED 0.45        /* of what lies between bound and time: open for want of work */
+#define SETTLED 0.4         /* of what lies between bound and time: no more is looked for with so many kinds */
 
 /* What a pipeline has. */
 struct filled {
@@ -146,8 +148,6 @@ find_packing(struct assigner *assigner, struct cairn_assignment *out)
     /* Near the bound first: mostly that is enough, and where it is not the bound is raised, and the rest halved. */
     if (!is_near(out) && pack(assigner, out->bound_ms * (1 + VERY_NEAR)))
         take(assigner, out);
-    if (!is_near(out))
-        err = cairn_assign_raise_bound(assigner->problem, assigner->sequences, out->step_ms / (1 + NEAR_ENOUGH), &out->bound_ms);
     low = out->bound_ms;
     for (uint32_t i = 0; !err && i < PACKINGS && out->step_ms - low > NEAR_ENOUGH * low; i++) {
         double step_ms = i == 0 ? low * (1 + VERY_NEAR) : low + (out->step_ms - low) / 2;
@@ -162,87 +162,102 @@ find_packing(struct assigner *assigner, struct cairn_assignment *out)
 
 /* ---- the longest sequences ---- */
 
-/* What is known of a time that is tried. */
-enum settled { SETTLED_KEPT, SETTLED_REFUSED, SETTLED_OPEN };
-
-/* How many of the longest sequences, at most CAIRN_LONG_MAX, cost at least a part of the longest; all where there are no more. */
+/* How many of the longest sequences may be what decides: all, where they are few; those that are too long for some pipelines; and those
+ * that cost at least a part of the longest. counts[COUNTS_MAX]; how many guesses. */
 static uint32_t
-count_above(const struct assigner *assigner, double part)
+list_counts(const struct assigner *assigner, uint32_t *counts)
 {
-    uint32_t count = 1;
+    static const double parts[] = {0.5, 0.35, 0.7};
+    const struct cairn_assign_problem *problem = assigner->problem;
+    uint32_t most = problem->sequence_count < CAIRN_SLOTS_SEQUENCES_MAX ? problem->sequence_count : CAIRN_SLOTS_SEQUENCES_MAX, found = 0;
 
-    if (assigner->problem->sequence_count <= CAIRN_LONG_MAX)
-        return assigner->problem->sequence_count;
-    while (count < CAIRN_LONG_MAX &&
-           assigner->sequences[count].cost_ms >= part * assigner->sequences[0].cost_ms)
-        count++;
-    return count;
+    if (problem->sequence_count <= CAIRN_SLOTS_SEQUENCES_MAX)
+        counts[found++] = problem->sequence_count;
+    for (uint32_t i = 1; i < most && found < BORDERS_MAX; i++)
+        for (uint32_t p = 0; p < problem->pipeline_count; p++)
+            if (problem->pipelines[p].max_tokens < assigner->sequences[i - 1].tokens &&
+                problem->pipelines[p].max_tokens >= assigner->sequences[i].tokens) {
+                counts[found++] = i;
+                break;
+            }
+    for (uint32_t k = 0; k < sizeof(parts) / sizeof(*parts); k++) {
+        uint32_t count = 1;
+        bool known = false;
+
+        while (count < most && assigner->sequences[count].cost_ms >= parts[k] * assigner->sequences[0].cost_ms)
+            count++;
+        for (uint32_t i = 0; i < found; i++)
+            known |= counts[i] == count;
+        if (!known)
+            counts[found++] = count;
+    }
+    return found;
 }
 
-/*
- * Settles whether a time can be kept: of the longest sequences some are placed. Where there is no way it cannot; where there is, and
- * the others fill up what is left, it can, and that is taken. With too few of them there is always a way, with too many the search is
- * long: so several numbers are tried.
- */
-static enum settled
-settle_time(struct assigner *assigner, struct cairn_long *longest, double step_ms, uint64_t work_each, uint64_t *budget,
-            struct cairn_assignment *out)
+/* The time of the first sequences alone, where they are. */
+static double
+time_of(const struct assigner *assigner, uint32_t count)
 {
-    static const double parts[] = {0.4, 0.5, 0.6, 0.8};
+    for (uint32_t i = 0; i < assigner->problem->pipeline_count; i++)
+        assigner->filled[i] = (struct filled){0};
+    for (uint32_t i = 0; i < count; i++)
+        add(&assigner->filled[assigner->chosen[i]], assigner->sequences[i].cost_ms);
+    return longest_ms(assigner->problem, assigner->filled);
+}
 
-    for (uint32_t i = 0; i < sizeof(parts) / sizeof(*parts) && *budget > 0; i++) {
-        uint64_t work = work_each < *budget ? work_each : *budget, given = work;
-        uint32_t count = count_above(assigner, parts[i]);
-        enum cairn_long_answer answer = cairn_long_place(longest, count, step_ms, &work, assigner->chosen);
+/* Halves what lies between the bound and what there is, as far as so many kinds of so many sequences settle it. */
+static void
+settle_kinds(struct assigner *assigner, struct cairn_slots *slots, uint32_t count, uint32_t kinds, uint64_t *budget,
+             struct cairn_assignment *out)
+{
+    double high_ms = out->step_ms;
+
+    if (!cairn_slots_cut(slots, count, kinds))
+        return;
+    while (*budget > 0 && !is_near(out) && high_ms - out->bound_ms > SETTLED * (out->step_ms - out->bound_ms)) {
+        double middle_ms = out->bound_ms + (high_ms - out->bound_ms) / 2, least_ms;
+        uint64_t work = SEARCH_WORK < *budget ? SEARCH_WORK : *budget, given = work;
+        enum cairn_slots_answer answer = cairn_slots_place(slots, middle_ms, &work, assigner->chosen);
 
         *budget -= given - work;
-        if (answer == CAIRN_LONG_NONE) {
-            out->bound_ms = step_ms;
-            return SETTLED_REFUSED;
-        }
-        if (answer == CAIRN_LONG_UNKNOWN)
+        if (answer == CAIRN_SLOTS_NONE) {
+            out->bound_ms = middle_ms;
             continue;
-        *budget -= PACKING_WORK < *budget ? PACKING_WORK : *budget;
-        if (!cairn_fill(assigner->filling, step_ms, count, CAIRN_FILL_CHEAP, assigner->chosen))
-            return SETTLED_OPEN; /* fewer have places as well */
-        take(assigner, out);
-        return SETTLED_KEPT;
+        }
+        high_ms = middle_ms;
+        if (answer == CAIRN_SLOTS_UNKNOWN)
+            continue;
+        given = TRADE_WORK * (1 + cairn_trade(assigner->problem, assigner->sequences, count, assigner->chosen));
+        *budget -= given < *budget ? given : *budget;
+        least_ms = fmax(middle_ms, time_of(assigner, count) * (1 + VERY_NEAR));
+        if (least_ms < out->step_ms && cairn_fill(assigner->filling, least_ms, count, CAIRN_FILL_CHEAP, assigner->chosen)) {
+            *budget -= PACKING_WORK < *budget ? PACKING_WORK : *budget;
+            take(assigner, out);
+        }
     }
-    return SETTLED_OPEN;
 }
 
-/* Where the rules alone end far from the bound, a few long sequences decide. Between the bound and what there is, times are
- * tried: the middle first; around those that could not be settled, above and below in turn; in the end with more work each. */
+/* Where the rules alone end far from the bound, a few long sequences decide: in few kinds first, since that is soon known. */
 static cairn_err
 settle_longest(struct assigner *assigner, struct cairn_assignment *out)
 {
-    uint64_t budget = SEARCH_BUDGET, work_each = SEARCH_WORK;
-    double open_low_ms = INFINITY, open_high_ms = 0; /* what lies between could not be settled */
-    struct cairn_long *longest = NULL;
-    bool below = false;
+    static const uint32_t kinds[] = {6, 8, 12, 16};
+    uint64_t budget = SEARCH_BUDGET;
+    uint32_t counts[COUNTS_MAX], found;
+    struct cairn_slots *slots;
     cairn_err err;
 
     if (is_near(out))
         return CAIRN_OK;
-    err = cairn_long_create(assigner->problem, assigner->sequences, &longest);
-    while (!err && budget > 0 && !is_near(out)) {
-        double low_ms = open_high_ms > 0 && !below ? open_high_ms : out->bound_ms;
-        double high_ms = open_high_ms > 0 && below ? open_low_ms : out->step_ms;
-        double middle_ms = low_ms + (high_ms - low_ms) / 2;
-
-        if (settle_time(assigner, longest, middle_ms, work_each, &budget, out) == SETTLED_OPEN) {
-            open_low_ms = fmin(open_low_ms, middle_ms);
-            open_high_ms = fmax(open_high_ms, middle_ms);
-        }
-        below = !below;
-        if (open_high_ms > 0 && open_high_ms - open_low_ms > SETTLED * (out->step_ms - out->bound_ms)) {
-            open_low_ms = INFINITY;
-            open_high_ms = 0;
-            work_each *= SEARCH_GROWS;
-        }
-    }
-    cairn_long_destroy(longest);
-    return err;
+    err = cairn_slots_create(assigner->problem, assigner->sequences, &slots);
+    if (err)
+        return err;
+    found = list_counts(assigner, counts);
+    for (uint32_t k = 0; k < sizeof(kinds) / sizeof(*kinds); k++)
+        for (uint32_t i = 0; i < found; i++)
+            settle_kinds(assigner, slots, counts[i], kinds[k], &budget, out);
+    cairn_slots_destroy(slots);
+    return CAIRN_OK;
 }
 
 static cairn_err

@@ -5,7 +5,8 @@
  * sum of its costs and, to fill and drain, (stages - 1) times the largest of them. For a time to keep,
  * sequences are placed longest first by one of three rules: where the pipeline is then fullest, where filling and
  * draining loses nothing more, or where it loses least of what is left. The least time for which one works is found
- * by halving. Where that is far from the bound a few long sequences decide, and all ways for those are searched.
+ * by halving. Where that is far from the bound a few long sequences decide: cut into few kinds they are placed by a search, which
+ * raises the bound or finds better places.
  */
 #ifndef CAIRN_REPLAN_ASSIGN_H
 #define CAIRN_REPLAN_ASSIGN_H

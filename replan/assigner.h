@@ -21,10 +21,6 @@ CAIRN_MUST_CHECK cairn_err cairn_assign_bound_ms(const struct cairn_assign_probl
                                                  const struct cairn_sequence *sequences,
                                                  double *bound_ms);
 
-/* Raises a bound by the numbers of long sequences that there is room for, until it is enough. CAIRN_NOMEM. */
-CAIRN_MUST_CHECK cairn_err cairn_assign_raise_bound(const struct cairn_assign_problem *problem, const struct cairn_sequence *sequences, double enough_ms,
-                              double *bound_ms);
-
 /* How a place is chosen among the pipelines with room, for one sequence after the other. */
 enum cairn_fill_rule {
     CAIRN_FILL_TIGHT,    /* the one that is fullest then: for when a few long sequences decide */
@@ -43,25 +39,34 @@ void cairn_filling_destroy(struct cairn_filling *filling); /* NULL is allowed */
  * the rule. `chosen` then says where. */
 bool cairn_fill(struct cairn_filling *filling, double step_ms, uint32_t placed, enum cairn_fill_rule rule, uint32_t *chosen);
 
-enum cairn_long_answer {
-    CAIRN_LONG_PLACED,
-    CAIRN_LONG_NONE,   /* there is no way */
-    CAIRN_LONG_UNKNOWN /* the work allowed for did not suffice */
+enum cairn_slots_answer {
+    CAIRN_SLOTS_PLACED,
+    CAIRN_SLOTS_NONE,   /* there is no way: no assignment keeps the time */
+    CAIRN_SLOTS_UNKNOWN /* the work allowed for did not suffice, or a sequence is longer than it was counted */
 };
-enum { CAIRN_LONG_MAX = 36 };
+enum { CAIRN_SLOTS_SEQUENCES_MAX = 48, CAIRN_SLOTS_KINDS_MAX = 16 };
 
-struct cairn_long; /* working memory */
-CAIRN_MUST_CHECK cairn_err cairn_long_create(const struct cairn_assign_problem *problem,
-                                             const struct cairn_sequence *sequences,
-                                             struct cairn_long **out); /* both are borrowed */
-void cairn_long_destroy(struct cairn_long *longest); /* NULL is allowed */
+struct cairn_slots; /* working memory */
+CAIRN_MUST_CHECK cairn_err cairn_slots_create(const struct cairn_assign_problem *problem,
+                                              const struct cairn_sequence *sequences,
+                                              struct cairn_slots **out); /* both are borrowed */
+void cairn_slots_destroy(struct cairn_slots *slots); /* NULL is allowed */
+
+/* Cuts the `count` longest sequences (1 to CAIRN_SLOTS_SEQUENCES_MAX, and not more than there are) into at most `kinds` (1 to
+ * CAIRN_SLOTS_KINDS_MAX). False: some cost nothing, and cannot be. */
+bool cairn_slots_cut(struct cairn_slots *slots, uint32_t count, uint32_t kinds);
 
 /*
- * Whether the `count` longest sequences (at most CAIRN_LONG_MAX, and not more than there are) have places that keep
- * step_ms, such that all pipelines together have time left for the work of the others. Tries all ways, at most
- * `*work` steps of them, which it lessens by what it took. places[count]: the pipelines, where it found a way.
+ * Whether the sequences that were cut have places that keep step_ms, each counted with the least of its kind, such that all pipelines
+ * together have time left for the work of the others. Takes at most about `*work` steps, which it lessens by what it took.
+ * places[count]: the pipelines, where it found a way; they take step_ms or somewhat more.
  */
-enum cairn_long_answer cairn_long_place(struct cairn_long *longest, uint32_t count, double step_ms,
-                                        uint64_t *work, uint32_t *places);
+enum cairn_slots_answer cairn_slots_place(struct cairn_slots *slots, double step_ms, uint64_t *work, uint32_t *places);
+
+enum { CAIRN_TRADE_PIPELINES_MAX = 512 }; /* with more nothing is traded */
+
+/* Moves and trades the first `count` sequences between pipelines until the one that takes longest takes no less. How many
+ * trades there were. */
+uint32_t cairn_trade(const struct cairn_assign_problem *problem, const struct cairn_sequence *sequences, uint32_t count, uint32_t *places);
 
 #endif

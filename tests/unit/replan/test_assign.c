@@ -12,7 +12,7 @@
 #include "replan/assigner.h"
 #include "tests/unit/replan/small.h"
 
-enum { SMALL = 1500, SEQUENCES_MAX = 7, PIPELINES_MAX = 3 };
+enum { SMALL = 100000, SEQUENCES_MAX = 7, PIPELINES_MAX = 3 };
 
 /* The formula, written again. */
 static double
@@ -54,27 +54,48 @@ exhaustive_ms(const struct cairn_assign_problem *problem)
     return best;
 }
 
-/* The bound before any search, and as counting raises it, are not above the best. True where it was raised. */
-static bool
-check_bounds(const struct cairn_assign_problem *problem, double best_ms)
+/* Where the longest sequences, cut into kinds, are refused a time, no assignment keeps it; where they are placed, they are where they may be. With
+ * a kind for each of all sequences both are exact. How many times of two were refused. */
+static uint32_t
+check_slots(const struct cairn_assign_problem *problem, double best_ms, uint64_t *state)
 {
     struct cairn_sequence *sequences = cairn_sequences_sorted(problem);
-    double bound_ms, raised_ms;
+    struct cairn_slots *slots;
+    uint32_t refused = 0;
 
     assert_non_null(sequences);
-    assert_int_equal(cairn_assign_bound_ms(problem, sequences, &bound_ms), CAIRN_OK);
-    raised_ms = bound_ms;
-    assert_int_equal(cairn_assign_raise_bound(problem, sequences, 2 * best_ms, &raised_ms), CAIRN_OK);
-    if (raised_ms > best_ms * (1 + 1e-9))
-        fail_msg("the bound %g is raised to %g, the best is %g", bound_ms, raised_ms, best_ms);
+    assert_int_equal(cairn_slots_create(problem, sequences, &slots), CAIRN_OK);
+    for (uint32_t exact = 0; exact < 2; exact++) {
+        uint32_t count = exact ? problem->sequence_count : 1 + random_below(state, problem->sequence_count);
+        uint32_t kinds = exact ? SEQUENCES_MAX : 1 + random_below(state, 4);
+        double step_ms = best_ms * (0.8 + 0.025 * random_below(state, 11)) * (1 + 1e-7);
+        uint32_t places[SEQUENCES_MAX], by_index[SEQUENCES_MAX];
+        uint64_t work = UINT64_MAX;
+        enum cairn_slots_answer answer;
+
+        assert_true(cairn_slots_cut(slots, count, kinds));
+        answer = cairn_slots_place(slots, step_ms, &work, places);
+        if (answer == CAIRN_SLOTS_NONE && step_ms > best_ms)
+            fail_msg("%u sequences in %u kinds are refused %g, the best is %g", count, kinds, step_ms, best_ms);
+        for (uint32_t i = 0; answer == CAIRN_SLOTS_PLACED && i < count; i++) {
+            assert_true(sequences[i].tokens <= problem->pipelines[places[i]].max_tokens);
+            by_index[sequences[i].index] = places[i];
+        }
+        if (exact)
+            assert_int_equal(answer, step_ms > best_ms ? CAIRN_SLOTS_PLACED : CAIRN_SLOTS_NONE);
+        if (exact && answer == CAIRN_SLOTS_PLACED)
+            assert_true(plain_ms(problem, by_index) <= step_ms * (1 + 1e-7));
+        refused += answer == CAIRN_SLOTS_NONE;
+    }
+    cairn_slots_destroy(slots);
     free(sequences);
-    return raised_ms > bound_ms;
+    return refused;
 }
 
 static void
 test_small(void **test_state)
 {
-    uint32_t solved = 0, best = 0, raised = 0;
+    uint32_t solved = 0, best = 0, refused = 0;
     double sum = 0, worst = 1;
 
     (void)test_state;
@@ -110,7 +131,7 @@ test_small(void **test_state)
         if (assignment.bound_ms > expected * (1 + 1e-9))
             fail_msg("seed %llu: the bound is %g, the best %g", (unsigned long long)seed,
                      assignment.bound_ms, expected);
-        raised += check_bounds(&problem, expected);
+        refused += check_slots(&problem, expected, &state);
         assert_true(fabs(plain_ms(&problem, assignment.pipelines) - assignment.step_ms) <=
                     1e-9 * assignment.step_ms);
         assert_true(assignment.step_ms >= expected * (1 - 1e-9));
@@ -122,9 +143,9 @@ test_small(void **test_state)
         worst = fmax(worst, assignment.step_ms / expected);
         free(assignment.pipelines);
     }
-    print_message("%u solved, %u within 0.1 %% of the best; mean %.4f, worst %.3f of it; %u bounds raised by counting\n", solved,
-                  best, sum / solved, worst, raised);
-    assert_true(raised > SMALL / 100);
+    print_message("%u solved, %u within 0.1 %% of the best; mean %.4f, worst %.3f of it; %u times refused\n", solved,
+                  best, sum / solved, worst, refused);
+    assert_true(refused > SMALL / 4);
     assert_true(solved > SMALL / 2 && sum / solved < 1.001 && worst < 1.01);
 }
 
@@ -152,46 +173,48 @@ test_many(void **test_state)
     free(assignment.pipelines);
 }
 
-/* The search for the longest sequences against all ways, many of them alike, at times around the best. */
+/* Sequences anywhere, then moved and traded: nothing is where it may not be, and neither a move nor a trade of the longest pipeline's helps. */
 static void
-test_longest(void **test_state)
+test_trade(void **test_state)
 {
-    uint32_t placed = 0, none = 0;
+    uint32_t trades = 0;
 
     (void)test_state;
-    for (uint64_t seed = 0; seed < 1500; seed++) {
-        static const uint64_t lengths[] = {100, 100, 100, 90, 70, 50};
-        uint64_t state = seed + 31, tokens[SEQUENCES_MAX], work = UINT64_MAX;
-        struct cairn_assign_pipeline pipelines[PIPELINES_MAX + 1];
-        struct cairn_assign_problem problem = {tokens, 1 + random_below(&state, SEQUENCES_MAX), 1e-3, 1, 0,
-                                               pipelines, 1 + random_below(&state, PIPELINES_MAX + 1), 0};
-        uint32_t places[SEQUENCES_MAX], by_index[SEQUENCES_MAX];
+    for (uint64_t seed = 0; seed < 3000; seed++) {
+        uint64_t state = seed + 17, tokens[SEQUENCES_MAX];
+        struct cairn_assign_pipeline pipelines[PIPELINES_MAX];
+        struct cairn_assign_problem problem = {tokens, 1 + random_below(&state, SEQUENCES_MAX), 1e-3, 1, 0, pipelines, PIPELINES_MAX, 0};
+        uint32_t places[SEQUENCES_MAX], by_index[SEQUENCES_MAX], count = problem.sequence_count;
         struct cairn_sequence *sequences;
-        enum cairn_long_answer answer;
-        struct cairn_long *longest;
-        double best_ms, step_ms;
+        double before_ms, after_ms;
 
-        for (uint32_t i = 0; i < problem.sequence_count; i++)
-            tokens[i] = lengths[random_below(&state, 6)];
-        for (uint32_t i = 0; i < problem.pipeline_count; i++)
-            pipelines[i] = (struct cairn_assign_pipeline){1 + 0.5 * random_below(&state, 2), 1 + random_below(&state, 2), 100};
-        best_ms = exhaustive_ms(&problem);
-        step_ms = best_ms * (0.9 + 0.02 * random_below(&state, 8));
+        for (uint32_t i = 0; i < count; i++)
+            tokens[i] = 10 + random_below(&state, 90);
+        for (uint32_t i = 0; i < PIPELINES_MAX; i++)
+            pipelines[i] = (struct cairn_assign_pipeline){1 + 0.5 * random_below(&state, 2), 1 + random_below(&state, 4), i ? 60 : 100};
         sequences = cairn_sequences_sorted(&problem);
         assert_non_null(sequences);
-        assert_int_equal(cairn_long_create(&problem, sequences, &longest), CAIRN_OK);
-        answer = cairn_long_place(longest, problem.sequence_count, step_ms, &work, places);
-        assert_int_equal(answer, step_ms >= best_ms * (1 - 1e-9) ? CAIRN_LONG_PLACED : CAIRN_LONG_NONE);
-        for (uint32_t i = 0; answer == CAIRN_LONG_PLACED && i < problem.sequence_count; i++)
+        for (uint32_t i = 0; i < count; i++) {
+            places[i] = sequences[i].tokens > 60 ? 0 : random_below(&state, PIPELINES_MAX);
             by_index[sequences[i].index] = places[i];
-        if (answer == CAIRN_LONG_PLACED)
-            assert_true(plain_ms(&problem, by_index) <= step_ms * (1 + 1e-8));
-        placed += answer == CAIRN_LONG_PLACED;
-        none += answer == CAIRN_LONG_NONE;
-        cairn_long_destroy(longest);
+        }
+        before_ms = plain_ms(&problem, by_index);
+        trades += cairn_trade(&problem, sequences, count, places);
+        for (uint32_t i = 0; i < count; i++)
+            by_index[sequences[i].index] = places[i];
+        after_ms = plain_ms(&problem, by_index);
+        assert_true(after_ms <= before_ms * (1 + 1e-9));
+        for (uint32_t i = 0; i < count; i++)
+            for (uint32_t p = 0; p < PIPELINES_MAX; p++) {
+                uint32_t was = by_index[i];
+
+                by_index[i] = p;
+                assert_true(plain_ms(&problem, by_index) >= after_ms * (1 - 1e-8));
+                by_index[i] = was;
+            }
         free(sequences);
     }
-    assert_true(placed > 300 && none > 300);
+    assert_true(trades > 1000);
 }
 
 /* Too long for all: refused, unless it may be cut; then it goes where the longest are taken. */
@@ -224,7 +247,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_small),
         cmocka_unit_test(test_many),
-        cmocka_unit_test(test_longest),
+        cmocka_unit_test(test_trade),
         cmocka_unit_test(test_cut),
     };
 
