@@ -15,7 +15,7 @@ enum {
     NEAR_PIPELINES = 40,   /* numbers of pipelines tried one by one, before the steps grow */
     MOVES_MAX = 1000000,   /* of one search */
     MOVES_AT_ONCE = 12000, /* towards one target */
-    RAISED_AFTER = 48000   /* moves: a plan first, then the bound */
+    RAISED_AFTER = 12000   /* moves: a plan first, then the bound */
 };
 #define ENOUGH 1.0005 /* how far from the bound a plan is not improved */
 #define NEAR 1.01 /* how far from the best a division may be to be kept for improvement */
