@@ -18,7 +18,7 @@ plan_by_memory(const struct cairn_problem *problem, const struct cairn_stop *sto
     cairn_err err = cairn_fleet_create_by_memory(problem, &fleet);
 
     if (!err)
-        err = cairn_search(fleet, out->bound_ms, stop, &out->plan, &out->step_ms, &out->complete);
+        err = cairn_search(fleet, &out->bound_ms, stop, &out->plan, &out->step_ms, &out->complete);
     cairn_fleet_destroy(fleet);
     return err == CAIRN_NOT_FOUND ? CAIRN_OK : err;
 }
@@ -35,7 +35,7 @@ plan_for(const struct cairn_problem *problem, const struct cairn_stop *stop,
     if (!err)
         err = cairn_bound_step_ms(fleet, stop, &out->bound_ms);
     if (!err && out->bound_ms < INFINITY)
-        err = cairn_search(fleet, out->bound_ms, stop, &out->plan, &out->step_ms, &out->complete);
+        err = cairn_search(fleet, &out->bound_ms, stop, &out->plan, &out->step_ms, &out->complete);
     if (err == CAIRN_NOT_FOUND)
         err = CAIRN_OK;
     if (!err && !out->plan)

@@ -8,7 +8,7 @@
  * and that (B) stays true when the pipelines of equal, fastest groups are counted with whole layers and
  * whole micro-batches (C), and (A) when groups that cannot hold the model alone count for less (D), or all count in whole
  * parts of a micro-batch (E, bound_parts.h). The best grouping for each sum is known exactly (group.h); where even that is below
- * the micro-batches that there are, T cannot be reached.
+ * the micro-batches that there are, T cannot be reached. (F), which needs a plan to aim at, is bound_raise.h.
  */
 #include "replan/bound.h"
 

@@ -1,6 +1,7 @@
 /* replan/search.c - the search over groups, divisions and orders. */
 #include "replan/search.h"
 
+#include "replan/bound_raise.h"
 #include "replan/cost.h"
 #include "replan/exhaust.h"
 #include "replan/search_sets.h"
@@ -13,8 +14,10 @@ enum {
     KEPT_MAX = 24,         /* divisions that are improved */
     NEAR_PIPELINES = 40,   /* numbers of pipelines tried one by one, before the steps grow */
     MOVES_MAX = 1000000,   /* of one search */
-    MOVES_AT_ONCE = 12000 /* towards one target */
+    MOVES_AT_ONCE = 12000, /* towards one target */
+    RAISED_AFTER = 12000   /* moves: a plan first, then the bound */
 };
+#define ENOUGH 1.0005 /* how far from the bound a plan is not improved */
 #define NEAR 1.01 /* how far from the best a division may be to be kept for improvement */
 
 struct search {
@@ -25,6 +28,7 @@ struct search {
     double bound_ms;
     double work_layers;
     bool stopped;
+    bool raised; /* the bound */
     bool tried; /* a division of many pipelines: before that a plan may be of a handful of devices, and time does not count */
     struct cairn_unit_sets sets;
     struct cairn_division *kept[KEPT_MAX]; /* the best first */
@@ -271,6 +275,18 @@ try_shortest(struct search *search, const struct cairn_unit_set *set)
     return err;
 }
 
+/* Raises the bound, once. */
+static cairn_err
+raise_bound(struct search *search)
+{
+    bool may = !search->raised && search->plan && !search->fleet->by_memory; /* bounds rest on the order of rates */
+
+    search->raised = true;
+    if (!may)
+        return CAIRN_OK;
+    return cairn_bound_raise(search->fleet, search->step_ms, search->stop, &search->bound_ms);
+}
+
 /* Aims nearer to the bound, and less so each time it fails; on one of those kept. */
 static cairn_err
 improve(struct search *search, uint32_t at, uint32_t *moves)
@@ -281,10 +297,16 @@ improve(struct search *search, uint32_t at, uint32_t *moves)
     uint32_t part = 0;
     cairn_err err = CAIRN_OK;
 
-    while (!err && part < sizeof(parts) / sizeof(*parts) && *moves > 0 && !over(search)) {
-        double target_ms = step_ms - (step_ms - search->bound_ms) * parts[part];
+    while (!err && part < sizeof(parts) / sizeof(*parts) && *moves > 0 && search->step_ms > search->bound_ms * ENOUGH &&
+           !over(search)) {
+        double target_ms;
         uint32_t now = *moves < MOVES_AT_ONCE ? *moves : MOVES_AT_ONCE;
 
+        if (!search->raised && *moves <= MOVES_MAX - RAISED_AFTER) {
+            err = raise_bound(search);
+            continue;
+        }
+        target_ms = step_ms - (step_ms - search->bound_ms) * parts[part];
         cairn_division_set_target(division, target_ms);
         *moves -= now;
         if (!cairn_division_improve(division, now, search->stop)) {
@@ -297,6 +319,18 @@ improve(struct search *search, uint32_t at, uint32_t *moves)
             err = take_plan(search, division, step_ms);
     }
     return err;
+}
+
+/* All that were kept, until the bound says that nothing better is to be found. */
+static cairn_err
+improve_all(struct search *search)
+{
+    uint32_t moves = MOVES_MAX;
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t i = 0; !err && i < search->kept_count; i++)
+        err = improve(search, i, &moves);
+    return err ? err : raise_bound(search);
 }
 
 /* A handful of devices: everything that the search passed over, too. */
@@ -312,22 +346,21 @@ exhaust(struct search *search)
 }
 
 cairn_err
-cairn_search(const struct cairn_fleet *fleet, double bound_ms, const struct cairn_stop *stop,
+cairn_search(const struct cairn_fleet *fleet, double *bound_ms, const struct cairn_stop *stop,
              struct cairn_plan **out, double *step_ms, bool *complete)
 {
     struct search search = {.fleet = fleet,
                             .problem = fleet->problem,
                             .stop = stop,
-                            .bound_ms = bound_ms,
+                            .bound_ms = *bound_ms,
                             .work_layers = cairn_problem_work_layers(fleet->problem),
                             .step_ms = INFINITY};
-    uint32_t moves = MOVES_MAX;
     cairn_err err;
 
     search.sets.fleet = fleet;
     search.sets.problem = fleet->problem;
     search.sets.stop = stop;
-    search.sets.bound_ms = bound_ms;
+    search.sets.bound_ms = *bound_ms;
     search.sets.work_layers = search.work_layers;
     err = cairn_divider_create(fleet->problem, &search.divider);
     if (!err)
@@ -339,8 +372,8 @@ cairn_search(const struct cairn_fleet *fleet, double bound_ms, const struct cair
     /* All sets first, which takes less than improving what one of them has led to. */
     for (uint32_t i = 0; !err && i < search.sets.count && !over(&search); i++)
         err = try_set(&search, &search.sets.sets[i]);
-    for (uint32_t i = 0; !err && i < search.kept_count; i++)
-        err = improve(&search, i, &moves);
+    if (!err)
+        err = improve_all(&search);
     for (uint32_t i = 0; i < search.kept_count; i++)
         cairn_division_destroy(search.kept[i]);
     cairn_unit_sets_fini(&search.sets);
@@ -355,6 +388,7 @@ cairn_search(const struct cairn_fleet *fleet, double bound_ms, const struct cair
     }
     *out = search.plan;
     *step_ms = search.step_ms;
+    *bound_ms = search.bound_ms;
     *complete = !search.stopped;
     return CAIRN_OK;
 }

@@ -13,6 +13,7 @@
 
 #include "replan/answer.h"
 #include "replan/bound.h"
+#include "replan/bound_raise.h"
 #include "tests/unit/replan/small.h"
 
 enum { PROBLEMS = 2400, DEVICES_MAX = 8, MASKS = 1 << DEVICES_MAX, MICROBATCHES_MAX = 6 };
@@ -159,6 +160,26 @@ never(void *context)
     return false;
 }
 
+/* The bound raised towards times above the best plan's, from itself and from far below: it stays at or below the best. */
+static void
+check_raised(const struct cairn_problem *problem, uint64_t seed, double expected)
+{
+    const struct cairn_stop stop = {never, NULL};
+    struct cairn_fleet *fleet = NULL;
+    double bound_ms;
+
+    assert_int_equal(cairn_fleet_create(problem, &fleet), CAIRN_OK);
+    assert_int_equal(cairn_bound_step_ms(fleet, &stop, &bound_ms), CAIRN_OK);
+    for (int far = 0; far < 2; far++) {
+        double raised_ms = far ? 0.6 * bound_ms : bound_ms;
+
+        assert_int_equal(cairn_bound_raise(fleet, (1.1 + 0.1 * (double)(seed % 7)) * expected, &stop, &raised_ms), CAIRN_OK);
+        if (raised_ms > expected * (1 + 1e-9))
+            fail_msg("seed %llu: the bound was raised to %g, the best is %g", (unsigned long long)seed, raised_ms, expected);
+    }
+    cairn_fleet_destroy(fleet);
+}
+
 static void
 test_small(void **test_state)
 {
@@ -192,6 +213,7 @@ test_small(void **test_state)
                          answer.step_ms, expected);
             assert_true(fabs(cairn_plan_step_ms(answer.plan, &problem) - answer.step_ms) <=
                         1e-9 * answer.step_ms);
+            check_raised(&problem, seed, expected);
             solved++;
             tight += seed % 2;
             large += problem.device_count >= 5;
@@ -239,6 +261,51 @@ test_bound_counts_whole_micro_batches(void **test_state)
     assert_true(answer.step_ms <= answer.bound_ms * 1.002);
     cairn_answer_plan_fini(&answer);
     cairn_problem_fini(&problem);
+}
+
+/* Layers so large that groups of four cannot hold the model: prices for all groups at once, as (E) finds them one by one, end 2 % or more below
+ * what can be done. */
+static void
+test_bound_of_pipelines(void **test_state)
+{
+    static const struct {
+        uint32_t device;
+        double rate; /* 0: dead */
+    } changed[][5] = {
+        {{21, 0}, {37, 0}, {44, 3.51}, {59, 4.34}, {64, 0}},
+        {{1, 1.56}, {18, 3.93}, {30, 3.26}, {58, 0}, {64, 0}},
+        {{16, 4.85}, {19, 4.92}, {33, 0}, {41, 3.3}, {42, 3.35}},
+    };
+    const struct cairn_stop stop = {never, NULL};
+
+    (void)test_state;
+    for (size_t i = 0; i < sizeof(changed) / sizeof(*changed); i++) {
+        struct cairn_problem problem = {.layers = 80,
+                                        .layer_ms = 10,
+                                        .head_layers = 5.4,
+                                        .microbatches = 64,
+                                        .tp = 8,
+                                        .sizes = {{1, 8}, {2, 4}, {4, 2}, {8, 1}},
+                                        .size_count = 4,
+                                        .layer_bytes = UINT64_C(6) << 30,
+                                        .activation_bytes = UINT64_C(512) << 20,
+                                        .reserved_bytes = UINT64_C(4) << 30,
+                                        .device_count = 64};
+        struct cairn_answer_plan answer = {0};
+
+        problem.devices = calloc(64, sizeof(*problem.devices));
+        assert_non_null(problem.devices);
+        for (uint32_t j = 0; j < 64; j++)
+            problem.devices[j] = (struct cairn_device){j, j / 8, 1, UINT64_C(80) << 30};
+        for (uint32_t j = 0; j < 5 && changed[i][j].device < 64; j++)
+            problem.devices[changed[i][j].device].rate = changed[i][j].rate;
+        assert_int_equal(cairn_answer_plan_make(&problem, &stop, &stop, &answer), CAIRN_OK);
+        assert_non_null(answer.plan);
+        assert_true(answer.bound_ms <= answer.step_ms);
+        assert_true(answer.step_ms <= answer.bound_ms * 1.002);
+        cairn_answer_plan_fini(&answer);
+        cairn_problem_fini(&problem);
+    }
 }
 
 /* Where nothing fits, what would is true: with that much more memory there is a plan. */
@@ -320,6 +387,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_small),
         cmocka_unit_test(test_bound_counts_whole_micro_batches),
+        cmocka_unit_test(test_bound_of_pipelines),
         cmocka_unit_test(test_infeasible),
         cmocka_unit_test(test_memory_decides),
     };
