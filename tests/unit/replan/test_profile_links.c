@@ -69,7 +69,7 @@ problem_of(uint32_t devices, uint32_t per_node)
 static struct cairn_profiled_links
 links_of(const struct job *job, uint64_t seed, struct cairn_problem *problem)
 {
-    struct random random = {seed};
+    struct random random = {seed}, spikes = {seed + 1};
     struct cairn_topology *topology = NULL;
     struct cairn_transfers *transfers = NULL;
     struct cairn_profiled_links links;
@@ -79,7 +79,7 @@ links_of(const struct job *job, uint64_t seed, struct cairn_problem *problem)
     size_t trace_bytes;
     FILE *out = open_memstream(&trace, &trace_bytes);
 
-    job_simulate(job, &random, out);
+    job_simulate(job, &random, &spikes, out);
     fclose(out);
     for (at = trace; *at; at += strcspn(at, "\n") + 1) {
         size_t line_bytes = strcspn(at, "\n");
