@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { IDLE_PERIOD_MS = 500, RUNS_PER_LIFE = 1 << 20 };
+enum { IDLE_PERIOD_MS = 500 };
 static const char ledger_key[] = "ledger";
 static const uint64_t resend_after_ns = 500 * CAIRN_NS_PER_MS;
 static const uint64_t tell_again_ns = 10 * CAIRN_NS_PER_S;
@@ -155,7 +155,7 @@ on_begin(void *context)
     struct cairn_agent *agent = context;
     struct timing_state *timing = agent->timing;
 
-    timing->first_run = agent->incarnation + timing->lives++ * RUNS_PER_LIFE;
+    timing->first_run = agent->incarnation + timing->lives++ * CAIRN_ENFORCE_RUNS;
     timing_analysis_begin(agent, timing->first_run);
 }
 

@@ -47,6 +47,8 @@ test_once(void **state)
     entry->evidence_kinds = TWO_KINDS;
     entry->run = 99;
     assert_int_equal(cairn_enforce_next(&ledger, &here, 2, 10 * S), 0); /* this analysis has not confirmed it yet */
+    entry->run = 100 + CAIRN_ENFORCE_RUNS;
+    assert_int_equal(cairn_enforce_next(&ledger, &here, 2, 10 * S), 0); /* nor what an agent said that was started later */
     entry->run = 100;
     entry->closed_wall_ns = 11 * S;
     assert_int_equal(cairn_enforce_next(&ledger, &here, 2, 10 * S), 0);
