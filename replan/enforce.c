@@ -34,11 +34,13 @@ spent(const struct cairn_ledger *ledger, uint64_t wall_ns)
     return total;
 }
 
-/* Of each second with a rank that takes `rate` times as long, 1 - 1 / rate is lost since the verdict. Who hangs or is gone costs all of it. */
+/* Of each second with a rank that takes `rate` times as long, 1 - 1 / rate is lost since the verdict, and nothing while it was over before
+ * it came back. Who hangs or is gone costs all of it. */
 static bool
 has_cost_an_exchange(const struct cairn_ledger_entry *entry, uint64_t exchange_ns, uint64_t wall_ns)
 {
-    double lasted_ns = wall_ns > entry->opened_wall_ns ? (double)(wall_ns - entry->opened_wall_ns) : 0;
+    uint64_t since_ns = wall_ns > entry->opened_wall_ns ? wall_ns - entry->opened_wall_ns : 0;
+    double lasted_ns = since_ns > entry->away_ns ? (double)(since_ns - entry->away_ns) : 0;
 
     if (entry->kind != CAIRN_SLOW_COMPUTE && entry->kind != CAIRN_SLOW_NODE)
         return true;

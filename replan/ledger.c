@@ -203,6 +203,8 @@ merge_lasting(struct cairn_ledger *ledger, const struct cairn_verdict *verdict, 
         entry->opened_wall_ns = wall_ns;
     }
     entry->returns += change == CAIRN_LEDGER_RETURNED;
+    if (change == CAIRN_LEDGER_RETURNED && wall_ns > entry->closed_wall_ns)
+        entry->away_ns += wall_ns - entry->closed_wall_ns;
     entry->until_step = CAIRN_STEP_NONE;
     entry->closed_wall_ns = 0;
     entry->closed_why[0] = '\0';
@@ -393,6 +395,7 @@ pack_entry(const struct cairn_ledger_entry *entry, struct cairn_writer *writer)
     cairn_write_u32(writer, entry->evidence_kinds);
     cairn_write_u64(writer, entry->opened_wall_ns);
     cairn_write_u64(writer, entry->closed_wall_ns);
+    cairn_write_u64(writer, entry->away_ns);
     cairn_write_string(writer, entry->evidence);
     cairn_write_string(writer, entry->closed_why);
     pack_enforcement(&entry->enforcement, writer);
@@ -424,6 +427,7 @@ unpack_entry(struct cairn_reader *reader, struct cairn_ledger_entry *entry)
     entry->evidence_kinds = cairn_read_u32(reader);
     entry->opened_wall_ns = cairn_read_u64(reader);
     entry->closed_wall_ns = cairn_read_u64(reader);
+    entry->away_ns = cairn_read_u64(reader);
     read_text(reader, entry->evidence, sizeof entry->evidence);
     read_text(reader, entry->closed_why, sizeof entry->closed_why);
     unpack_enforcement(reader, &entry->enforcement);

@@ -86,6 +86,7 @@ struct cairn_ledger_entry {
     uint32_t evidence_kinds;
     uint64_t opened_wall_ns;
     uint64_t closed_wall_ns; /* 0: it lasts */
+    uint64_t away_ns;        /* since it was opened, before it came back */
     char evidence[CAIRN_EVIDENCE_BYTES];
     char closed_why[CAIRN_LEDGER_WHY_BYTES];
     struct cairn_enforcement enforcement;

@@ -90,6 +90,11 @@ test_cost(void **state)
     slow->rate = 1.25;
     assert_int_equal(cairn_enforce_next(&ledger, &by, 2, 99 * S), 0); /* a clock that went back */
     assert_int_equal(cairn_enforce_next(&ledger, &by, 2, 149 * S), 0); /* a fifth of 49 s */
+    slow->away_ns = 2 * S;
+    assert_int_equal(cairn_enforce_next(&ledger, &by, 2, 151 * S), 0); /* for two of them it was well */
+    slow->away_ns = UINT64_MAX;
+    assert_int_equal(cairn_enforce_next(&ledger, &by, 2, 151 * S), 0);
+    slow->away_ns = 0;
     assert_int_equal(cairn_enforce_next(&ledger, &by, 2, 151 * S), 1);
     assert_true(cairn_enforce_end(&ledger, &by, 1, CAIRN_ENFORCEMENT_EXITED, 0, 152 * S));
     slow = add(&ledger, 1, CAIRN_EVIDENCE_COMPUTE | CAIRN_EVIDENCE_WAITING, 100 * S);

@@ -244,6 +244,7 @@ test_slow_and_back(void **state)
 {
     const double slow[WORLD] = {1, 1, 1.8, 1};
     const struct cairn_ledger_entry *entry;
+    uint64_t closed_wall_ns;
     char advice[256];
     struct job job;
 
@@ -267,12 +268,15 @@ test_slow_and_back(void **state)
     steps(&job, 20, NULL);
     assert_int_equal(job.closed, 1);
     assert_int_equal(cairn_ledger_open_count(&job.ledger), 0);
+    assert_true(entry->away_ns == 0);
+    closed_wall_ns = entry->closed_wall_ns;
     /* within a minute the same cause is the same verdict */
     steps(&job, 12, slow);
     assert_int_equal(job.opened, 1);
     assert_int_equal(job.returned, 1);
     assert_int_equal(job.ledger.count, 1);
     assert_int_equal(entry->returns, 1);
+    assert_true(entry->away_ns > 0 && entry->opened_wall_ns + entry->away_ns < job.now_ns && entry->away_ns < job.now_ns - closed_wall_ns);
     assert_int_equal(cairn_ledger_open_count(&job.ledger), 1);
     end(&job);
 }
