@@ -72,9 +72,9 @@ $(foreach m,$(MODULES),$(eval $(call archive_rule,$(m))))
 
 $(BUILD)/cairn: $(call ARCHIVES_FOR,tools)
 	$(Q)$(CC) $(LDFLAGS) -o $@ -Wl,--start-group $^ -Wl,--end-group $(LIBS_ALL)
-# Only the symbols of include/cairn/ leave the library.
+# Only the symbols of include/cairn/ leave the library. exit(3) calls it where cairn_client_close_at_exit was: it stays in memory.
 $(BUILD)/libcairn.so: $(call ARCHIVES_FOR,client) client/libcairn.map
-	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-soname,libcairn.so -Wl,--version-script=client/libcairn.map -o $@ \
+	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-soname,libcairn.so -Wl,-z,nodelete -Wl,--version-script=client/libcairn.map -o $@ \
 	    -Wl,--whole-archive $(BUILD)/libclient.a -Wl,--no-whole-archive -Wl,--start-group $(filter %.a,$^) -Wl,--end-group -lisal -ldl -lm
 # NCCL's profiler plugin. NCCL closes it while its threads may still call it: it stays in memory.
 NCCL_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard bindings/nccl/*.c) client/timing.c base/ring.c)
@@ -90,6 +90,7 @@ SUPPORT_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/support/*.c))
 $(BUILD)/libfakecuda.so: $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/support/fakecuda/*.c))
 	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $^
 $(addprefix $(BUILD)/tests/unit/,snapshot/test_mem snapshot/test_capture client/test_device tools/test_bench_device): | $(BUILD)/libfakecuda.so
+$(BUILD)/tests/unit/client/test_client: | $(BUILD)/libcairn.so
 UNIT_SRC  := $(wildcard tests/unit/*/test_*.c)
 FAULT_SRC := $(wildcard tests/fault/test_*.c)
 UNIT_BIN  := $(patsubst %.c,$(BUILD)/%,$(UNIT_SRC))

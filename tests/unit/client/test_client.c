@@ -3,6 +3,7 @@
 
 #include "cairn/timing.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -132,12 +133,43 @@ test_leave(void **state)
     fake_agent_destroy(agent);
 }
 
-enum { BY_UNDERSCORE_EXIT = -1 };
+enum { BY_UNDERSCORE_EXIT = -1, WITHOUT_THE_LIBRARY = -2 };
 
 struct child {
     pid_t pid;
     int go; /* it begins when that is closed */
 };
+
+/* A trainer that opens the library at run time, and closes it before it ends. */
+static void
+end_without_the_library(const struct cairn_client_options *options)
+{
+    cairn_err (*open_client)(const struct cairn_client_options *, struct cairn_client **);
+    void (*close_at_exit)(struct cairn_client *);
+    struct cairn_client *client = NULL;
+    char path[4096];
+    ssize_t len = readlink("/proc/self/exe", path, sizeof path - 64);
+    void *library, *symbol;
+
+    if (len < 0)
+        _exit(98);
+    path[len] = '\0';
+    for (int i = 0; i < 4; i++)
+        *strrchr(path, '/') = '\0';
+    strcat(path, "/libcairn.so");
+    library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library || !(symbol = dlsym(library, "cairn_client_open")))
+        _exit(97);
+    memcpy(&open_client, &symbol, sizeof symbol);
+    if (!(symbol = dlsym(library, "cairn_client_close_at_exit")))
+        _exit(96);
+    memcpy(&close_at_exit, &symbol, sizeof symbol);
+    if (open_client(options, &client) != CAIRN_OK)
+        _exit(95);
+    close_at_exit(client);
+    dlclose(library);
+    exit(0);
+}
 
 /* A trainer that closes its client before it is known how it ends. */
 static void
@@ -149,7 +181,11 @@ end_as_child(const char *path, int begin, int exit_status)
     char byte;
     int status;
 
-    if (read(begin, &byte, 1) != 0 || cairn_client_open(&options, &client) != CAIRN_OK)
+    if (read(begin, &byte, 1) != 0)
+        _exit(99);
+    if (exit_status == WITHOUT_THE_LIBRARY)
+        end_without_the_library(&options);
+    if (cairn_client_open(&options, &client) != CAIRN_OK)
         _exit(99);
     cairn_client_close_at_exit(client);
     own_child = fork(); /* whose end is its own */
@@ -198,18 +234,20 @@ test_leave_at_exit(void **state)
 {
     struct fake_agent *agent = fake_agent_create(CAIRN_BLOCK_BYTES);
     struct child good = make_child(agent->path, 0), failed = make_child(agent->path, 1),
-                 cut = make_child(agent->path, BY_UNDERSCORE_EXIT);
+                 cut = make_child(agent->path, BY_UNDERSCORE_EXIT), closed = make_child(agent->path, WITHOUT_THE_LIBRARY);
     struct cairn_client_options options = options_for(NULL);
     struct cairn_client *client = NULL;
 
     (void)state;
     fake_agent_start(agent);
+    await_child(&closed, 0);
+    assert_true(fake_reaches(&agent->leaves, 1));
     await_child(&cut, 0);
     await_child(&failed, 1);
     await_child(&good, 0);
-    assert_true(fake_reaches(&agent->leaves, 1));
+    assert_true(fake_reaches(&agent->leaves, 2));
     fake_agent_stop(agent);
-    assert_int_equal(agent->leaves, 1);
+    assert_int_equal(agent->leaves, 2);
     assert_int_equal(agent->damaged, 0);
     fake_agent_destroy(agent);
     assert_int_equal(cairn_client_open(&options, &client), CAIRN_OK); /* without an agent */
