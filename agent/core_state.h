@@ -655,6 +655,8 @@ bool join_possible(const struct cairn_core *core);
 uint64_t join_largest_part(const struct cairn_core *core);
 /* An operator began the epoch with nothing, and by what was chosen nothing was protected since: there is nothing to restore. */
 bool join_from_nothing(const struct cairn_core *core);
+/* The trainers began with a spilled generation of which no agent that answers knows any more, and nothing is protected since. */
+bool join_keeps_files(const struct cairn_core *core);
 
 /* ---- restore_watch.c ---- */
 /* Starts a restore that nobody asked for, once the reason for it has lasted long enough. */

@@ -257,6 +257,12 @@ restore_choose(struct cairn_core *core)
         forget_superseded(core);
     choose_generation(restore->inventories, core->options.agent_count, &restore->choice,
                       core->outcome.text, sizeof core->outcome.text);
+    if (restore->joining && join_keeps_files(core)) {
+        restore->choice.err = CAIRN_OK;
+        restore->choice.from_files = true;
+        restore->choice.generation = core->ready;
+        restore_say(core, "what the trainers began with stays the spilled checkpoint that it was");
+    }
     core->outcome.generation = restore->choice.generation;
     core->outcome.lost_members = restore->choice.lost_members;
     /* Only an operator goes back to less than what is committed; whoever is down for a while comes back with it. */

@@ -117,3 +117,24 @@ join_from_nothing(const struct cairn_core *core)
     }
     return true;
 }
+
+/*
+ * An agent that is started anew and finds no files has forgotten what was spilled, and one that learns of a newer one what was restored. Whether
+ * the files are there is for whoever restores to find out: an epoch that changes nothing about what is restored does not depend on it.
+ */
+bool
+join_keeps_files(const struct cairn_core *core)
+{
+    const struct choice *choice = &core->restore.choice;
+
+    if (core->ready.step == 0 || !core->ready_from_files || choice->err != CAIRN_LOST || choice->passed_committed ||
+        choice->excluded_count > 0)
+        return false;
+    for (uint32_t a = 0; a < core->options.agent_count; a++) {
+        const struct inventory *inventory = &core->restore.inventories[a];
+
+        if (inventory->known && inventory->active == core->active && cairn_generation_compare(inventory->ready, core->ready) > 0)
+            return false; /* something was committed since */
+    }
+    return true;
+}

@@ -166,13 +166,19 @@ save_give_up(struct cairn_core *core, struct cairn_generation generation, const 
     save_grant_pending(core);
 }
 
+/*
+ * What trainers have captured goes on without them, and is mostly committed before others are here. With others it ends: a member whose trainers
+ * died before they began that step would capture it of the new ones, and where it was committed late, these would be taken to be behind it.
+ */
 void
 save_ranks(struct cairn_core *core, const struct cairn_event *event)
 {
+    bool others = core->own_ranks == 0 && event->count > 0;
+
     if (event->blocks != core->own_blocks || event->count != core->own_ranks)
         for (uint32_t i = 0; i < CAIRN_HOLDINGS_MAX; i++)
             if (save_own_part(core, &core->holdings[i]) &&
-                core->holdings[i].state == CAIRN_HOLDING_OPEN && !core->holdings[i].seal_asked)
+                core->holdings[i].state == CAIRN_HOLDING_OPEN && (others || !core->holdings[i].seal_asked))
                 save_give_up(core, core->holdings[i].generation, "the trainers changed");
     if (core->own_ranks == 0)
         core->began_anew = false;

@@ -87,9 +87,18 @@ save_grant_pending(struct cairn_core *core)
     again_open(core);
 }
 
-/* The newest step of the active epoch of which a part is known to be whole, at this agent or another. */
+static bool
+is_in_group(const struct cairn_core *core, uint32_t agent)
+{
+    uint32_t member = cairn_roster_member_of(core->table, agent);
+
+    return core->self_member != UINT32_MAX && member != UINT32_MAX &&
+           core->table->members[member].group == core->table->members[core->self_member].group;
+}
+
+/* The newest step of the active epoch of which a part is known to be whole, at this agent or another, of its group or of any. */
 static uint64_t
-newest_whole(const struct cairn_core *core)
+newest_whole(const struct cairn_core *core, bool of_group)
 {
     uint64_t newest = core->committed.step; /* of the active epoch, or none */
 
@@ -98,7 +107,7 @@ newest_whole(const struct cairn_core *core)
             core->holdings[i].generation.step > newest)
             newest = core->holdings[i].generation.step;
     for (uint32_t a = 0; a < core->options.agent_count; a++)
-        if (core->peers[a].holds_epoch == core->active && core->peers[a].holds > newest)
+        if (core->peers[a].holds_epoch == core->active && core->peers[a].holds > newest && (!of_group || is_in_group(core, a)))
             newest = core->peers[a].holds;
     return newest;
 }
@@ -111,14 +120,17 @@ newest_whole(const struct cairn_core *core)
  *   something is                 they began anew, without a restore. Whatever is whole was said yes to, perhaps here too, and
  *                                may not be mixed with what they capture: to them these steps are passed
  *
+ * The step itself may be whole in another group already. In the own one it is not before this node's part was captured, so trainers that begin
+ * it now are others.
+ *
  * That is the only time at which forgotten_before falls, and it falls from UINT64_MAX, which is to know nothing. A limit that is known
  * stays for the epoch: no later begin brings back what was forgotten, and the steps of the next run of trainers start again from 1.
  */
 static void
 begin_first(struct cairn_core *core, uint64_t step)
 {
-    uint64_t newest = newest_whole(core);
-    bool anew = newest > step;
+    uint64_t newest = newest_whole(core, false);
+    bool anew = newest > step || newest_whole(core, true) >= step;
 
     core->first_step = step;
     if (CAIRN_PLANTED(core, BUG_BEGIN_REMEMBERS))

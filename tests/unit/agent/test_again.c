@@ -329,6 +329,25 @@ connection_sends_again(void **state)
     assert_int_equal(member->data + member->seals, 0);
 }
 
+/* What trainers have captured may still be committed when they are gone, but not of two runs: once others are here it is given up. */
+static void
+what_others_left_unfinished_is_given_up(void **state)
+{
+    struct member *member = *state;
+    struct cairn_holding_view view;
+
+    complete(member, 1);
+    take(member, (struct cairn_event){.type = CAIRN_EVENT_RANKS});
+    assert_int_equal(member->facts, 0);
+    assert_true(cairn_core_look_holding(member->core, 0, &view));
+    take(member, (struct cairn_event){.type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 1});
+    assert_true(member->facts > 0);
+    assert_false(cairn_core_look_holding(member->core, 0, &view));
+    hear(member, data_of(member, 1)); /* of the other node's new trainers */
+    assert_int_equal(member->data_acks, 0);
+    assert_false(cairn_core_look_holding(member->core, 0, &view));
+}
+
 int
 main(void)
 {
@@ -336,6 +355,7 @@ main(void)
         cmocka_unit_test_setup_teardown(turned_away_is_asked_for, setup, teardown),
         cmocka_unit_test_setup_teardown(each_that_is_turned_away_is_asked_for, setup_three, teardown),
         cmocka_unit_test_setup_teardown(what_is_turned_away_is_bounded, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_others_left_unfinished_is_given_up, setup, teardown),
         cmocka_unit_test_setup_teardown(first_blocks_open_a_free_slot, setup, teardown),
         cmocka_unit_test_setup_teardown(what_is_passed_is_not_opened, setup, teardown),
         cmocka_unit_test_setup_teardown(opened_sends_again, setup, teardown),

@@ -341,6 +341,41 @@ joins_begin_from_nothing(void **unused)
     assert_false(join_from_nothing(&core));
 }
 
+/* Nor out of one that began with files of which nobody knows any more. */
+static void
+joins_keep_files(void **unused)
+{
+    static struct cairn_core core;
+    const struct cairn_generation from = {epoch_1 - 1, 5};
+
+    (void)unused;
+    memset(&core, 0, sizeof core);
+    core.options.agent_count = AGENTS;
+    core.active = epoch_1;
+    core.ready = from;
+    core.ready_from_files = true;
+    core.restore.inventories = inventories;
+    inventories[0].ready = inventories[6].ready = from;
+    generation(10, "hh..h."); /* of members 1, 3 and 5 one is there */
+    choose();
+    core.restore.choice = choice;
+    assert_true(join_keeps_files(&core));
+    inventories[6].ready = (struct cairn_generation){epoch_1, 10}; /* was committed */
+    assert_false(join_keeps_files(&core));
+    inventories[6].ready = from;
+    core.ready_from_files = false;
+    assert_false(join_keeps_files(&core));
+    core.ready_from_files = true;
+    inventories[0].holdings[0].committed = true;
+    choose();
+    core.restore.choice = choice;
+    assert_false(join_keeps_files(&core));
+    generation(20, "hhhhhh");
+    choose();
+    core.restore.choice = choice;
+    assert_false(join_keeps_files(&core));
+}
+
 /* All groups together must hold every tensor evenly: their sums add up to 0 then. */
 static void
 tilings(void **unused)
@@ -421,6 +456,7 @@ main(void)
         CASE(passed),
         CASE(ranks),
         CASE(joins_begin_from_nothing),
+        CASE(joins_keep_files),
         CASE(tilings),
         CASE(refused),
         CASE(long_text),

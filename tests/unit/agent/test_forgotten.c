@@ -49,11 +49,11 @@ take(struct cairn_core *core, struct cairn_event event)
 
 /* Agent 0 of two, with memory that was made for this start, whose trainers have registered. */
 static int
-setup(void **state)
+start(void **state, uint32_t group_size)
 {
     const struct cairn_core_options options = {.agent_count = 2,
-                                               .group_size = 2,
-                                               .parity = 1,
+                                               .group_size = group_size,
+                                               .parity = group_size - 1,
                                                .slots = 2,
                                                .slot_blocks = 64,
                                                .parity_blocks = 64,
@@ -75,6 +75,18 @@ setup(void **state)
     assert_true(core->forgotten_before == UINT64_MAX);
     *state = core;
     return 0;
+}
+
+static int
+setup(void **state)
+{
+    return start(state, 2);
+}
+
+static int
+setup_two_groups(void **state)
+{
+    return start(state, 1);
 }
 
 static int
@@ -134,15 +146,31 @@ the_first_begin_tells(void **state)
     assert_false(seen.stored);
 }
 
-/* They are at the same step as the others, which may be done with it. */
+/* They are at the same step as another group, which may be done with it. */
 static void
-the_step_of_the_others_is_no_other_run(void **state)
+the_step_of_another_group_is_no_other_run(void **state)
 {
     struct cairn_core *core = *state;
 
+    assert_int_equal(core->table->group_count, 2);
     other_holds(core, core->active, STEP);
     assert_true(begin(core, STEP).granted);
     assert_int_equal(core->forgotten_before, STEP);
+}
+
+/* The own group cannot be done with it before they have begun it: what it holds has this node's part of other trainers. */
+static void
+the_step_of_the_own_group_is_of_another_run(void **state)
+{
+    struct cairn_core *core = *state;
+    struct seen seen;
+
+    other_holds(core, core->active, STEP);
+    seen = begin(core, STEP);
+    assert_false(seen.granted);
+    assert_int_equal(seen.skipped, CAIRN_SKIP_BEGUN);
+    assert_int_equal(core->forgotten_before, STEP + 1);
+    assert_true(begin(core, STEP + 1).granted);
 }
 
 /* A limit that is known is not lowered by trainers that begin again from step 1, in the same epoch. */
@@ -224,7 +252,8 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(the_first_begin_tells, setup, teardown),
-        cmocka_unit_test_setup_teardown(the_step_of_the_others_is_no_other_run, setup, teardown),
+        cmocka_unit_test_setup_teardown(the_step_of_another_group_is_no_other_run, setup_two_groups, teardown),
+        cmocka_unit_test_setup_teardown(the_step_of_the_own_group_is_of_another_run, setup, teardown),
         cmocka_unit_test_setup_teardown(trainers_that_begin_again_prove_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(no_begin_brings_back_a_damaged_part, setup, teardown),
         cmocka_unit_test_setup_teardown(who_begins_below_the_others_began_anew, setup, teardown),

@@ -4,7 +4,7 @@
  *
  * Agents 0, 1 and 3 are the members of the first epoch, agent 2 is a spare whose trainers belong to the job, the others are away.
  */
-#include "agent/core.h"
+#include "agent/core_state.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -33,10 +33,10 @@ static bool faints;     /* agent 1, once, as it has promised: it says nothing of
 static uint64_t faint_until_ns;
 
 static void
-start(uint32_t agent_count)
+start_with(uint32_t agent_count, struct cairn_bytes record)
 {
     bool spares[AGENTS_MAX] = {false, false, true, false, true, true, true, true};
-    struct cairn_bytes none = {0}, records[CAIRN_HOLDINGS_MAX] = {{0}};
+    struct cairn_bytes records[CAIRN_HOLDINGS_MAX] = {{0}};
     uint32_t dropped;
 
     now_ns = 1000 * ms;
@@ -61,8 +61,14 @@ start(uint32_t agent_count)
                                                    .claim_timeout_ns = 3000 * ms,
                                                    .rebuild_timeout_ns = 600000 * ms};
 
-        assert_int_equal(cairn_core_create(&options, now_ns, none, records, &dropped, &cores[a]), CAIRN_OK);
+        assert_int_equal(cairn_core_create(&options, now_ns, record, records, &dropped, &cores[a]), CAIRN_OK);
     }
+}
+
+static void
+start(uint32_t agent_count)
+{
+    start_with(agent_count, (struct cairn_bytes){0});
 }
 
 static void
@@ -185,6 +191,35 @@ becomes_a_member_after_a_claim_that_failed(void **unused)
     end();
 }
 
+/* All agents were started anew after a restore from files, which they do not find any more. */
+static void
+becomes_a_member_where_files_are_gone(void **unused)
+{
+    const struct cairn_generation from = {first_epoch - (UINT64_C(1) << EPOCH_CLAIMANT_BITS), 7};
+    const uint32_t members[] = {0, 1, 3};
+    struct cairn_roster *table = NULL;
+    struct cairn_bytes record;
+    uint8_t *bytes = NULL;
+
+    (void)unused;
+    assert_int_equal(cairn_roster_build(members, NULL, 3, 1, 3, &table), CAIRN_OK);
+    assert_int_equal(epoch_pack(first_epoch, from, true, true, first_epoch, NULL, NULL, table, &bytes, &record.len), CAIRN_OK);
+    record.bytes = bytes;
+    start_with(5, record);
+    assert_joins(120);
+    for (uint32_t a = 0; a < RUNNING; a++) {
+        struct cairn_core_view view;
+
+        cairn_core_look(cores[a], &view);
+        assert_true(view.ready_from_files); /* which the epoch does not change */
+        assert_int_equal(view.ready.epoch, from.epoch);
+        assert_int_equal(view.ready.step, from.step);
+    }
+    end();
+    free(bytes);
+    cairn_roster_drop(table);
+}
+
 static void
 a_minority_is_not_frozen(void **unused)
 {
@@ -227,6 +262,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(becomes_a_member),
         cmocka_unit_test(becomes_a_member_after_a_claim_that_failed),
+        cmocka_unit_test(becomes_a_member_where_files_are_gone),
         cmocka_unit_test(a_minority_is_not_frozen),
         cmocka_unit_test(late_turns_do_not_hide_the_dead),
     };
