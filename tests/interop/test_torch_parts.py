@@ -341,15 +341,42 @@ def test_replicas_are_compared_before_they_are_confirmed(change, steps, alike):
             if rank == 0:
                 assert not names.may_be_confirmed(places[0]) and not names.may_be_confirmed(places[0], 0.01)
             ranks.append((names, model, optimizer))
-        assert [names.may_be_confirmed(place) for (names, _, _), place in zip(ranks, places)] == [alike, alike]
-        for rank, (names, model, optimizer) in enumerate(ranks):
-            names._publish(["0.bias", "0.weight", "1.bias", "1.weight"], places[rank])
-        for rank, (names, model, optimizer) in enumerate(ranks):
+        for rank, (names, model, optimizer) in enumerate(ranks):  # the first waits for nothing of the other, which has not looked yet
+            assert names.may_be_confirmed(places[rank]) == alike
             layout = layout_of(model, optimizer)[0]
             names.agree(layout, places[rank], 5)
             assert {entry.replica for entry in layout.entries} == {(rank, 2) if alike else (0, 1)}
             assert all(entry.name.startswith(f"rank{rank}/") != alike for entry in layout.entries)
             assert names.may_be_confirmed(places[rank]) and names.differ() != alike
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_a_rank_that_shares_nothing_tells_so():
+    """A rank that took the module inside DDP for the root, as it evaluated that first, has its own: so have all others then."""
+    places = [_state.Place(rank, 2, 2) for rank in range(2)]
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))
+        optimizer = torch.optim.SGD(model.parameters())
+
+        def agreed(names, rank, step):
+            layout = layout_of(model, optimizer)[0]
+            names.agree(layout, places[rank], step)
+            return {entry.name for entry in layout.entries}
+
+        ranks = []
+        for root in (model.module, model):
+            models = _models.Models(lambda: None, lambda _: None)
+            models.roots = {"": root}
+            ranks.append(_names.Names(models))
+        shared = agreed(ranks[1], 1, 1)
+        assert shared == {"weight", "bias"} and not ranks[1].may_be_confirmed(places[1])
+        assert agreed(ranks[0], 0, 1) == {f"rank0/{name}" for name in shared} and ranks[0].may_be_confirmed(places[0])
+        assert not ranks[1].may_be_confirmed(places[1]) and ranks[1].differ()
+        assert agreed(ranks[1], 1, 2) == {f"rank1/{name}" for name in shared} and ranks[1].may_be_confirmed(places[1])
+        ranks[0]._models.roots = {"": model}
+        assert agreed(ranks[0], 0, 3) == {f"rank0/{name}" for name in shared}
     finally:
         torch.distributed.destroy_process_group()
 
