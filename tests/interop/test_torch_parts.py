@@ -318,8 +318,10 @@ def test_what_ddp_does_not_keep_alike():
         torch.distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize("change, steps, alike", [(0.0, (3, 3), True), (1.0, (3, 3), False), (1.0, (3, 4), True)])
-def test_replicas_are_compared_before_they_are_confirmed(change, steps, alike):
+@pytest.mark.parametrize("change, moment, steps, alike", [
+    (0.0, 0.0, (3, 3), True), (1.0, 0.0, (3, 3), False), (0.0, 1.0, (3, 3), False), (1.0, 1.0, (3, 4), True),
+])
+def test_replicas_are_compared_before_they_are_confirmed(change, moment, steps, alike):
     """What two ranks share may be confirmed once both have told some of it, and it is the same; else each has its own from then on."""
     ranks, places = [], [_state.Place(rank, 2, 2) for rank in range(2)]
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
@@ -331,6 +333,8 @@ def test_replicas_are_compared_before_they_are_confirmed(change, steps, alike):
             with torch.no_grad():
                 model.module[1].weight[2, 1, 2, 2] += change * rank
             optimizer = torch.optim.SGD(model.parameters())
+            for each in model.parameters():  # all that differs after an update whose learning rate was 0
+                optimizer.state[each] = {"momentum_buffer": torch.full_like(each, moment * rank)}
             models = _models.Models(lambda: None, lambda _: None)
             models.roots = {"": model}
             names = _names.Names(models)

@@ -9,7 +9,7 @@ from ._models import Models
 from ._state import Layout, Place, plain_names
 
 NAMES_KEY, ALIKE_KEY = "names", "alike"
-COMPARED_MAX = 8  # parameters of which some elements are compared
+COMPARED_MAX = 8  # parameters of which, and of whose moments, some elements are compared
 OWN = b"own"  # told instead of what is compared: this rank shares nothing
 
 
@@ -43,6 +43,7 @@ class Names:
             if self._alike is None and not self._compares and _torch.has_store():
                 alike = [each for _, each in sorted(layout.plain_parameters().items()) if id(each) in held and each.requires_grad]
                 some = alike[:: -(-len(alike) // COMPARED_MAX) or 1]
+                some += layout.states_of(some)  # which differ even after an update whose learning rate was 0
                 # Whoever is first to see a difference asks for the names, and may be waited for by those who have not looked yet.
                 self._publish(sorted(layout.plain_parameters()), here)
                 _torch.publish(ALIKE_KEY, f"{step} {_torch.sample_digest(some)}".encode(), here)

@@ -540,6 +540,12 @@ class Layout:
             if entry.kind == _lib.PARAM and entry.part is None and not _torch.is_sharded(entry.tensor)
         }
 
+    def states_of(self, parameters: Iterable[Any]) -> List[Any]:
+        """What optimizers keep of these, where each rank that has them keeps it, by name."""
+        of = set(map(id, parameters))
+        found = (each for each in self.entries if each.kind == _lib.OPTIMIZER and id(each.parameter) in of and not each.alone)
+        return [entry.tensor for entry in sorted(found, key=lambda entry: entry.called)]
+
     def share(self, agreed: Mapping[str, Tuple[str, int, int]], place: Place, buffers_of_rank_0: bool) -> None:
         """Takes over which plain tensors are replicas of each other: name → (name in the snapshot, number, count)."""
         from . import _torch
