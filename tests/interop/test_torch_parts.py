@@ -466,6 +466,16 @@ def test_keys_with_dots():
         assert {name for _, name in layout_of(model, fresh)[0].match(of_rank, set(), HERE)[0]} == set(of_rank)
 
 
+def test_keys_that_are_no_text():
+    """They would come back as text, which the optimizer does not look for."""
+    parameter = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([parameter])
+    optimizer.state[parameter] = {0: torch.ones(2), 1: 5}
+    problems = _state.Problems()
+    _state.collect({}, [_state.Known(lambda: optimizer, 0)], HERE, problems, set())
+    assert problems.lines == ["0.optimizer0.group0.0 cannot be captured: its key is no text but the int 0"]
+
+
 def test_late_moments_go_to_the_optimizer_that_had_them():
     """Not to the one that has its place in the order meanwhile, since one that came before it is gone or was not there yet."""
     layer = torch.nn.Linear(2, 2)
