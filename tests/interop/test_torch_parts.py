@@ -318,8 +318,10 @@ def test_what_ddp_does_not_keep_alike():
         torch.distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize("change, steps, alike", [(0.0, (3, 3), True), (1.0, (3, 3), False), (1.0, (3, 4), True)])
-def test_replicas_are_compared_before_they_are_confirmed(change, steps, alike):
+@pytest.mark.parametrize("change, moment, steps, alike", [
+    (0.0, 0.0, (3, 3), True), (1.0, 0.0, (3, 3), False), (0.0, 1.0, (3, 3), False), (1.0, 1.0, (3, 4), True),
+])
+def test_replicas_are_compared_before_they_are_confirmed(change, moment, steps, alike):
     """What two ranks share may be confirmed once both have told some of it, and it is the same; else each has its own from then on."""
     ranks, places = [], [_state.Place(rank, 2, 2) for rank in range(2)]
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
@@ -331,6 +333,8 @@ def test_replicas_are_compared_before_they_are_confirmed(change, steps, alike):
             with torch.no_grad():
                 model.module[1].weight[2, 1, 2, 2] += change * rank
             optimizer = torch.optim.SGD(model.parameters())
+            for each in model.parameters():  # all that differs after an update whose learning rate was 0
+                optimizer.state[each] = {"momentum_buffer": torch.full_like(each, moment * rank)}
             models = _models.Models(lambda: None, lambda _: None)
             models.roots = {"": model}
             names = _names.Names(models)
@@ -341,15 +345,42 @@ def test_replicas_are_compared_before_they_are_confirmed(change, steps, alike):
             if rank == 0:
                 assert not names.may_be_confirmed(places[0]) and not names.may_be_confirmed(places[0], 0.01)
             ranks.append((names, model, optimizer))
-        assert [names.may_be_confirmed(place) for (names, _, _), place in zip(ranks, places)] == [alike, alike]
-        for rank, (names, model, optimizer) in enumerate(ranks):
-            names._publish(["0.bias", "0.weight", "1.bias", "1.weight"], places[rank])
-        for rank, (names, model, optimizer) in enumerate(ranks):
+        for rank, (names, model, optimizer) in enumerate(ranks):  # the first waits for nothing of the other, which has not looked yet
+            assert names.may_be_confirmed(places[rank]) == alike
             layout = layout_of(model, optimizer)[0]
             names.agree(layout, places[rank], 5)
             assert {entry.replica for entry in layout.entries} == {(rank, 2) if alike else (0, 1)}
             assert all(entry.name.startswith(f"rank{rank}/") != alike for entry in layout.entries)
             assert names.may_be_confirmed(places[rank]) and names.differ() != alike
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_a_rank_that_shares_nothing_tells_so():
+    """A rank that took the module inside DDP for the root, as it evaluated that first, has its own: so have all others then."""
+    places = [_state.Place(rank, 2, 2) for rank in range(2)]
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))
+        optimizer = torch.optim.SGD(model.parameters())
+
+        def agreed(names, rank, step):
+            layout = layout_of(model, optimizer)[0]
+            names.agree(layout, places[rank], step)
+            return {entry.name for entry in layout.entries}
+
+        ranks = []
+        for root in (model.module, model):
+            models = _models.Models(lambda: None, lambda _: None)
+            models.roots = {"": root}
+            ranks.append(_names.Names(models))
+        shared = agreed(ranks[1], 1, 1)
+        assert shared == {"weight", "bias"} and not ranks[1].may_be_confirmed(places[1])
+        assert agreed(ranks[0], 0, 1) == {f"rank0/{name}" for name in shared} and ranks[0].may_be_confirmed(places[0])
+        assert not ranks[1].may_be_confirmed(places[1]) and ranks[1].differ()
+        assert agreed(ranks[1], 1, 2) == {f"rank1/{name}" for name in shared} and ranks[1].may_be_confirmed(places[1])
+        ranks[0]._models.roots = {"": model}
+        assert agreed(ranks[0], 0, 3) == {f"rank0/{name}" for name in shared}
     finally:
         torch.distributed.destroy_process_group()
 
@@ -433,6 +464,16 @@ def test_keys_with_dots():
         _state.Known(lambda: fresh, 0).make_state({id(p): n for n, p in model.named_parameters()}, of_rank, HERE, unnamed_too=False)
         assert set(fresh.state[model.weight]) == {"a.b", "a%2Eb"} and set(fresh.state[model["b"].weight]) == {"a"}
         assert {name for _, name in layout_of(model, fresh)[0].match(of_rank, set(), HERE)[0]} == set(of_rank)
+
+
+def test_keys_that_are_no_text():
+    """They would come back as text, which the optimizer does not look for."""
+    parameter = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([parameter])
+    optimizer.state[parameter] = {0: torch.ones(2), 1: 5}
+    problems = _state.Problems()
+    _state.collect({}, [_state.Known(lambda: optimizer, 0)], HERE, problems, set())
+    assert problems.lines == ["0.optimizer0.group0.0 cannot be captured: its key is no text but the int 0"]
 
 
 def test_late_moments_go_to_the_optimizer_that_had_them():

@@ -9,7 +9,8 @@ from ._models import Models
 from ._state import Layout, Place, plain_names
 
 NAMES_KEY, ALIKE_KEY = "names", "alike"
-COMPARED_MAX = 8  # parameters of which some elements are compared
+COMPARED_MAX = 8  # parameters of which, and of whose moments, some elements are compared
+OWN = b"own"  # told instead of what is compared: this rank shares nothing
 
 
 class Names:
@@ -18,7 +19,7 @@ class Names:
         self._published: Optional[List[str]] = None  # the names of plain parameters that the other ranks have been told
         self._agreed: Tuple[Optional[List[str]], Dict[str, Tuple[str, int, int]]] = (None, {})
         self._compares = False  # what is shared was told to the other ranks, and it is not known yet whether they have the same
-        self._alike: Optional[bool] = None  # what DDP should keep so: None: was never looked at
+        self._alike: Optional[bool] = None  # what DDP should keep so. None: was never looked at; False: no rank shares it any more
 
     def agree(self, layout: Layout, here: Place, step: int) -> None:
         """Which plain tensors are the same on which ranks: those share the copying.
@@ -42,12 +43,18 @@ class Names:
             if self._alike is None and not self._compares and _torch.has_store():
                 alike = [each for _, each in sorted(layout.plain_parameters().items()) if id(each) in held and each.requires_grad]
                 some = alike[:: -(-len(alike) // COMPARED_MAX) or 1]
+                some += layout.states_of(some)  # which differ even after an update whose learning rate was 0
+                # Whoever is first to see a difference asks for the names, and may be waited for by those who have not looked yet.
+                self._publish(sorted(layout.plain_parameters()), here)
                 _torch.publish(ALIKE_KEY, f"{step} {_torch.sample_digest(some)}".encode(), here)
                 self._compares = True
             return
         plain = sorted(layout.plain_parameters())
         if self._agreed[0] != plain:
             self._publish(plain, here)
+            if self._alike is None:  # others may take this rank for one that shares with them
+                _torch.publish(ALIKE_KEY, OWN, here)
+                self._alike, self._compares = False, False
             others = [json.loads(each) for each in _torch.gather(NAMES_KEY, here)]
             alone = {name for name in plain if sum(name in each for each in others) == 1}
             self._agreed = plain, {name: (name if name in alone else f"rank{here.rank}/{name}", 0, 1) for name in plain}
@@ -74,13 +81,13 @@ class Names:
             return not _torch.has_store()
         self._compares = False
         by_step: Dict[bytes, bytes] = {}
-        self._alike = all(by_step.setdefault(*each.split()) == each.split()[1] for each in told)
+        self._alike = OWN not in told and all(by_step.setdefault(*each.split()) == each.split()[1] for each in told)
         if not self._alike:
             self.publish_early()
         return self._alike
 
     def differ(self) -> bool:
-        """What DDP should keep alike was seen to differ."""
+        """What DDP should keep alike was seen to differ, or is not shared by all ranks."""
         return self._alike is False
 
     def publish_early(self) -> None:

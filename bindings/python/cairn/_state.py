@@ -334,9 +334,9 @@ def of_rank(name: str) -> Tuple[Optional[int], str]:
     return (int(rank[4:]), rest) if slash and rank.startswith("rank") and rank[4:].isdigit() else (None, name)
 
 
-def moment_name(key: str, parameter: str) -> str:
+def moment_name(key: Any, parameter: str) -> str:
     """The name of what an optimizer keeps of a parameter under a key: up to its first dot it is the key, whatever that holds."""
-    return f"{key.replace('%', '%25').replace('.', '%2E')}.{parameter}"
+    return f"{str(key).replace('%', '%25').replace('.', '%2E')}.{parameter}"
 
 
 def keys_of(listed: Mapping[str, _lib.Listed]) -> List[str]:
@@ -540,6 +540,12 @@ class Layout:
             if entry.kind == _lib.PARAM and entry.part is None and not _torch.is_sharded(entry.tensor)
         }
 
+    def states_of(self, parameters: Iterable[Any]) -> List[Any]:
+        """What optimizers keep of these, where each rank that has them keeps it, by name."""
+        of = set(map(id, parameters))
+        found = (each for each in self.entries if each.kind == _lib.OPTIMIZER and id(each.parameter) in of and not each.alone)
+        return [entry.tensor for entry in sorted(found, key=lambda entry: entry.called)]
+
     def share(self, agreed: Mapping[str, Tuple[str, int, int]], place: Place, buffers_of_rank_0: bool) -> None:
         """Takes over which plain tensors are replicas of each other: name → (name in the snapshot, number, count)."""
         from . import _torch
@@ -650,7 +656,7 @@ def _add_state(
         if part is not None and part.is_empty:
             continue
         of = part.of(value) if part is not None else None
-        why = _torch.uncovered(value)
+        why = _torch.uncovered(value) if isinstance(key, str) else f"its key is no text but the {type(key).__name__} {key}"
         if part is not None and of is None:
             why = f"FSDP1 holds {list(part.held_shape)} of its parameter, and it has the shape {list(value.shape)}"
         moment = moment_name(key, name)
