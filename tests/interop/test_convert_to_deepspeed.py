@@ -174,6 +174,9 @@ def test_plain_steps(tmp_path: pathlib.Path, trained: dict[str, Any]) -> None:
     for group in numbered["param_groups"]:
         group["step"] = 9
     assert made() == [9] * 2
+    state["state"] = {"step": 1000}  # the script's own, and no parameter's
+    state["trainer"] = {"state": {"step": 2000, "loader": {"step": 3000}}}
+    assert made() == [9] * 2
 
 
 def test_rounded(tmp_path: pathlib.Path, trained: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 import torch.distributed.checkpoint  # noqa: E402
+import torch.distributed.checkpoint.format_utils  # noqa: E402
 from convert_states import Model, cairn, load_dcp, make_dcp, odds, same, train  # noqa: E402
 
 
@@ -126,6 +127,48 @@ def test_numbered(tmp_path: pathlib.Path, key: str) -> None:
     for number, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
         for name, tensor in state[key]["state"].get(number, {}).items():
             same(tensor, optimizer.state[parameter][name], f"{number}.{name}")
+
+
+def test_numbered_plain(tmp_path: pathlib.Path) -> None:
+    """What is no tensor in state by numbers, a step that is a plain number, stays beside the tensors; that of a second optimizer, and
+    what only looks like it, does not get among them."""
+    torch.manual_seed(4)
+    model = Model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    train(model, optimizer)
+    state = optimizer.state_dict()
+    for entry in state["state"].values():
+        entry["step"] = 7
+    other = {"state": {number: {"step": 9, "exp_avg": entry["exp_avg"] + 1} for number, entry in state["state"].items()}}
+    whole = {"model": model.state_dict(), "optimizer": state, "second": other, "trainer": {"state": {0: {"epoch": 3}}}}
+    torch.distributed.checkpoint.save(whole, checkpoint_id=tmp_path / "own", no_dist=True)
+    cairn("convert", tmp_path / "own", tmp_path / "own.pt", "--to", "torch")
+    same(state, torch.load(tmp_path / "own.pt", weights_only=True)["optimizer"])
+    torch.save({**whole, "epoch": 3}, tmp_path / "in.pt")
+    cairn("convert", tmp_path / "in.pt", tmp_path / "less.pt", "--to", "torch", "--drop", "epoch.pickle")
+    same(state, torch.load(tmp_path / "less.pt", weights_only=True)["optimizer"])
+    (group,) = state["param_groups"]
+    half = len(group["params"]) // 2  # two groups, of which nothing tells the names
+    state["param_groups"] = [{**group, "params": group["params"][:half]}, {**group, "params": group["params"][half:]}]
+    torch.save({"model": model.state_dict(), "optimizer": state}, tmp_path / "two.pt")
+    cairn("convert", tmp_path / "two.pt", tmp_path / "two", "--to", "dcp")
+    torch.distributed.checkpoint.format_utils.dcp_to_torch_save(tmp_path / "two", tmp_path / "flat.pt")
+    found = torch.load(tmp_path / "flat.pt", weights_only=False)["optimizer"]["state"]
+    same({str(number): entry for number, entry in state["state"].items()}, found)
+
+
+def test_groups_beside_state(tmp_path: pathlib.Path) -> None:
+    """Groups stay with the state, also where some of it is of parameters that the model does not have, and that state is dropped."""
+    state = {"state": {name: {"exp_avg": torch.randn(3)} for name in ("a_other", "w")},
+             "param_groups": [{"lr": 0.1, "params": ["a_other", "w"]}]}
+    torch.distributed.checkpoint.save({"model": {"w": torch.randn(3)}, "optimizer": state}, checkpoint_id=tmp_path / "own", no_dist=True)
+    cairn("convert", tmp_path / "own", tmp_path / "universal", "--to", "universal")
+    for source in ("own", "universal"):
+        for number, flags in enumerate(([], ["--drop", "*a_other*"])):
+            out = tmp_path / f"{source}-{number}"
+            cairn("convert", tmp_path / source, out, "--to", "dcp", *flags)
+            names = [name for name in load_dcp(out) if "param_groups" in name]
+            assert names and all(name.startswith("optimizer.") for name in names)
 
 
 def test_directory_as_file(tmp_path: pathlib.Path) -> None:

@@ -68,6 +68,25 @@ cut(const char *name, size_t bytes, char text[CAIRN_STATE_NAME_BYTES_MAX],
     return true;
 }
 
+/* Makes text of the number in [<prefix>.]state.<number>.<key> where the optimizer's tensors lie there, whose numbers are: PyTorch does
+ * not load a dict that has keys of both kinds. */
+static void
+name_as_tensors(const struct cairn_checkpoint *checkpoint, const char *name, struct cairn_state_path *path)
+{
+    uint32_t state = path->count - 3;
+    size_t bytes = 0;
+
+    if (path->count < 3 || !path->keys[state + 1].number || strcmp(path->keys[state].text, "state") != 0)
+        return;
+    for (uint32_t i = 0; i <= state; i++)
+        bytes += strlen(path->keys[i].text) + 1;
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(checkpoint->layout) && path->keys[state + 1].number; i++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(checkpoint->layout, i);
+
+        path->keys[state + 1].number = tensor->kind != CAIRN_OPTIMIZER || strncmp(tensor->name, name, bytes) != 0;
+    }
+}
+
 bool
 cairn_dcp_default_path(const struct cairn_checkpoint *checkpoint, uint32_t tensor,
                        char text[CAIRN_STATE_NAME_BYTES_MAX], struct cairn_state_path *path)
@@ -80,8 +99,12 @@ cairn_dcp_default_path(const struct cairn_checkpoint *checkpoint, uint32_t tenso
     if (known->kind == CAIRN_OPAQUE) {
         bool pickle = bytes > 7 && strcmp(known->name + bytes - 7, ".pickle") == 0;
 
-        if (pickle && !strchr(known->name, '/'))
-            return cut(known->name, bytes - 7, text, path);
+        if (pickle && !strchr(known->name, '/')) {
+            if (!cut(known->name, bytes - 7, text, path))
+                return false;
+            name_as_tensors(checkpoint, known->name, path);
+            return true;
+        }
         return add_key(path, text, &used, CAIRN_DCP_CARRIED, strlen(CAIRN_DCP_CARRIED), false) &&
                add_key(path, text, &used, known->name, bytes, false);
     }

@@ -358,7 +358,9 @@ keep_names(struct reading *reading, bool groups_packed)
                                   : cairn_pickle_none(&pickle));
     }
     free(order);
-    if (groups_packed && (reading->roots.flat || !same_path(prefix, &usual)))
+    /* where something has a name of its own, what is usual may be another place once tensors were dropped or have another order */
+    if (groups_packed && (reading->roots.flat || !same_path(prefix, &usual) ||
+                          (count > 0 && (prefix->count != 1 || strcmp(prefix->keys[0].text, "optim") != 0))))
         add_line(&pickle, list, CAIRN_PARAM_GROUPS_NAME, reading->roots.flat ? "flat" : "",
                  cairn_dcp_path_node(&pickle, prefix));
     err = cairn_pickle_done(&pickle);

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "tools/convert/box.h"
 #include "tools/convert/opaque_tree.h"
+#include "tools/convert/state_names.h"
 
 static bool
 load_bytes(const struct cairn_checkpoint *checkpoint, const struct cairn_piece *piece,
@@ -104,15 +105,34 @@ cairn_steps_read(const struct cairn_pickle_node *node, uint64_t *count)
     return cairn_pickle_u64(node, count);
 }
 
-/* Whether opaque state is the step of a parameter: [<prefix>.]state.<parameter>.step.pickle. */
+/* Whether opaque state is the step of a parameter: [<prefix>.]state.<parameter>.step.pickle, of its name or number. There is other
+ * state with a "step" that is not the optimizer's. */
 static bool
-is_plain_step(const struct cairn_tensor *tensor)
+is_plain_step(const struct cairn_layout *layout, const struct cairn_tensor *tensor)
 {
-    static const char end[] = ".step.pickle";
-    size_t bytes = strlen(tensor->name);
+    static const char end[] = ".step.pickle", state[] = "state.";
+    size_t bytes = strlen(tensor->name), state_bytes = strlen(state);
+    char parameter[CAIRN_NAME_BYTES_MAX];
 
-    return tensor->kind == CAIRN_OPAQUE && bytes > strlen(end) && strcmp(tensor->name + bytes - strlen(end), end) == 0 &&
-           (strncmp(tensor->name, "state.", 6) == 0 || strstr(tensor->name, ".state."));
+    if (tensor->kind != CAIRN_OPAQUE || strchr(tensor->name, '/') || bytes <= strlen(end) || bytes >= sizeof(parameter) ||
+        strcmp(tensor->name + bytes - strlen(end), end) != 0)
+        return false;
+    for (const char *at = strstr(tensor->name, state); at; at = strstr(at + 1, state)) {
+        size_t begins = (size_t)(at - tensor->name) + state_bytes;
+        uint32_t found;
+
+        if ((at > tensor->name && at[-1] != '.') || begins >= bytes - strlen(end))
+            continue;
+        memcpy(parameter, tensor->name + begins, bytes - strlen(end) - begins);
+        parameter[bytes - strlen(end) - begins] = '\0';
+        if (strspn(parameter, "0123456789") == strlen(parameter))
+            return true;
+        cairn_state_unwrap(parameter);
+        found = cairn_layout_tensor_find(layout, parameter);
+        if (found != UINT32_MAX && cairn_layout_tensor(layout, found)->kind != CAIRN_OPAQUE)
+            return true;
+    }
+    return false;
 }
 
 /* Steps that are plain numbers, as optimizers of PyTorch before 1.12 and many others have them. */
@@ -128,7 +148,7 @@ see_plain(struct seen *seen)
         uint64_t found = 0;
         bool readable;
 
-        if (!is_plain_step(tensor))
+        if (!is_plain_step(layout, tensor))
             continue;
         err = cairn_opaque_tree_open(seen->checkpoint, tensor->name, &plain, seen->complaint);
         readable = !err && cairn_steps_read(plain.root, &found);

@@ -204,30 +204,63 @@ build_model(struct cairn_torch_building *building)
 
 /* A moment, with the number of its parameter, and where its key is in its name. */
 struct moment {
-    uint32_t number, tensor, key_at, key_bytes;
+    uint32_t number, tensor, prefix_bytes, key_at, key_bytes;
 };
 
-/* State under the number of its parameter: [<prefix>.]state.<number>.<key>. */
+/* State under the number of its parameter: [<prefix>.]state.<number>.<key>, and ".pickle" behind it where it is no tensor. */
 static bool
 read_numbered(const struct cairn_tensor *tensor, struct moment *moment)
 {
-    const char *key = strrchr(tensor->name, '.'), *number = key, *state;
-    size_t digits, before;
+    const char *name = tensor->name, *end = name + strlen(name), *key, *number, *state;
+    bool plain = tensor->kind == CAIRN_OPAQUE && ends_in_pickle(name) && !strchr(name, '/');
+    size_t digits;
 
-    while (number && number > tensor->name && number[-1] != '.')
-        number--;
-    if (tensor->kind != CAIRN_OPTIMIZER || !key || !key[1] || number < tensor->name + 6)
+    if (tensor->kind != CAIRN_OPTIMIZER && !plain)
+        return false;
+    if (plain)
+        end -= strlen(".pickle");
+    for (key = end; key > name && key[-1] != '.'; key--)
+        continue;
+    if (key == end || key == name)
+        return false;
+    for (number = key - 1; number > name && number[-1] != '.'; number--)
+        continue;
+    if (number < name + 6)
         return false;
     digits = strspn(number, "0123456789");
     state = number - 6;
-    before = (size_t)(state - tensor->name);
-    if (digits == 0 || digits > 9 || number + digits != key || (number[0] == '0' && digits > 1) ||
-        strncmp(state, "state.", 6) != 0 || (before > 0 && state[-1] != '.'))
+    if (digits == 0 || digits > 9 || number + digits != key - 1 || (number[0] == '0' && digits > 1) ||
+        strncmp(state, "state.", 6) != 0 || (state > name && state[-1] != '.'))
         return false;
     moment->number = (uint32_t)strtoul(number, NULL, 10);
-    moment->key_at = (uint32_t)(key + 1 - tensor->name);
-    moment->key_bytes = (uint32_t)strlen(key + 1);
+    moment->prefix_bytes = (uint32_t)(state - name);
+    moment->key_at = (uint32_t)(key - name);
+    moment->key_bytes = (uint32_t)(end - key);
     return true;
+}
+
+/* Adds what is no tensor (a step that is a plain number), where the optimizer's tensors are under the same prefix: what is elsewhere
+ * is not this optimizer's. Where the tensors have names, only groups say that the numbers are still those. */
+static uint32_t
+list_plain(const struct cairn_layout *layout, bool grouped, struct moment *moments, uint32_t found)
+{
+    const char *prefix = grouped && found > 0 ? "optimizer." : NULL;
+    uint32_t prefix_bytes = prefix ? (uint32_t)strlen(prefix) : 0;
+
+    for (uint32_t i = 0; i < found; i++)
+        if (moments[i].key_at > 0) {
+            prefix = cairn_layout_tensor(layout, moments[i].tensor)->name;
+            prefix_bytes = moments[i].prefix_bytes;
+            break;
+        }
+    for (uint32_t i = 0; prefix && i < cairn_layout_tensor_count(layout); i++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(layout, i);
+
+        moments[found].tensor = i;
+        found += tensor->kind == CAIRN_OPAQUE && read_numbered(tensor, &moments[found]) &&
+                 moments[found].prefix_bytes == prefix_bytes && strncmp(tensor->name, prefix, prefix_bytes) == 0;
+    }
+    return found;
 }
 
 static int
@@ -241,7 +274,7 @@ compare_moments(const void *left, const void *right)
 }
 
 static cairn_err
-list_moments(struct cairn_torch_building *building, struct moment **out, uint32_t *count)
+list_moments(struct cairn_torch_building *building, bool grouped, struct moment **out, uint32_t *count)
 {
     const struct cairn_layout *layout = building->source->layout;
     uint32_t total = cairn_layout_tensor_count(layout), found = 0, key_bytes = 0, parameter;
@@ -253,13 +286,15 @@ list_moments(struct cairn_torch_building *building, struct moment **out, uint32_
         parameter = cairn_checkpoint_parameter_of(building->source, i, &key_bytes);
         if (parameter == UINT32_MAX) {
             moments[found].tensor = i;
-            found += read_numbered(cairn_layout_tensor(layout, i), &moments[found]);
+            found += cairn_layout_tensor(layout, i)->kind == CAIRN_OPTIMIZER &&
+                     read_numbered(cairn_layout_tensor(layout, i), &moments[found]);
             continue;
         }
         if (building->numbers[parameter] == 0)
             number_parameter(building, parameter);
-        moments[found++] = (struct moment){building->numbers[parameter] - 1, i, 0, key_bytes};
+        moments[found++] = (struct moment){building->numbers[parameter] - 1, i, 0, 0, key_bytes};
     }
+    found = list_plain(layout, grouped, moments, found);
     qsort(moments, found, sizeof(*moments), compare_moments);
     *out = moments;
     *count = found;
@@ -312,21 +347,31 @@ build_optimizer(struct cairn_torch_building *building, struct cairn_pickle_node 
             if (building->numbers[i] == UINT32_MAX)
                 building->numbers[i] = ++building->number_count;
     }
-    err = list_moments(building, &moments, &count);
+    err = list_moments(building, groups != NULL, &moments, &count);
     if (err || (count == 0 && !groups))
         goto done;
     state = cairn_pickle_dict(tree);
     for (uint32_t i = 0; i < count; i++) {
         const struct cairn_tensor *tensor = cairn_layout_tensor(layout, moments[i].tensor);
+        struct cairn_pickle_node *value = NULL;
 
         if (i == 0 || moments[i].number != moments[i - 1].number) {
             entry = cairn_pickle_dict(tree);
             cairn_pickle_put(tree, state, cairn_pickle_int(tree, moments[i].number), entry);
         }
+        if (tensor->kind == CAIRN_OPAQUE) {
+            err = cairn_torch_building_read(building, tensor->name, &value);
+            if (err == CAIRN_NOMEM || err == CAIRN_IO)
+                goto done;
+            if (err) /* carried as bytes */
+                continue;
+            building->used[moments[i].tensor] = true;
+        } else {
+            value = tensor_node(building, moments[i].tensor);
+        }
         memcpy(key, tensor->name + moments[i].key_at, moments[i].key_bytes);
         key[moments[i].key_bytes] = '\0';
-        cairn_pickle_put(tree, entry, cairn_pickle_text(tree, key),
-                         tensor_node(building, moments[i].tensor));
+        cairn_pickle_put(tree, entry, cairn_pickle_text(tree, key), value);
     }
     optimizer = dict_at(building, root, "optimizer");
     if (!groups)
