@@ -6,6 +6,7 @@
 
 enum { GROUP_MIN = 4 }; /* transfers of one channel and size, for a sample */
 #define NS_PER_MS 1e6
+#define BYTES_MAX 0x1p62    /* that come into a device: a trace may say any, and each rank of a ring gives as many */
 #define SIZE_SPREAD 1.25    /* sizes that near to each other are one */
 #define SIZES_APART 2.0     /* the largest over the smallest, for latency to be told from bandwidth */
 #define FIT_ERROR_MAX 0.25  /* beyond, they are not: the largest transfers say the bandwidth */
@@ -174,7 +175,7 @@ add_sample(struct cairn_link_samples *work, struct cairn_link_group sample, doub
     }
     for (uint32_t i = 0; i < sample.count; i++)
         bytes += (double)transfers[i].bytes / sample.count;
-    sample.bytes = bytes * part;
+    sample.bytes = fmin(bytes * part, BYTES_MAX);
     if (sample.bytes < 1)
         return CAIRN_OK;
     for (uint32_t i = 0; i < sample.count; i++)

@@ -333,7 +333,7 @@ improve_all(struct search *search)
     return err ? err : raise_bound(search);
 }
 
-/* A handful of devices: everything that the search passed over, too. */
+/* A handful of devices: everything that the search passed over, too. The bound comes last: a time limit is better spent on the plan. */
 static cairn_err
 exhaust(struct search *search)
 {
@@ -342,7 +342,8 @@ exhaust(struct search *search)
                                   &complete);
 
     search->stopped = !complete;
-    return err;
+    search->raised = false;
+    return err ? err : raise_bound(search);
 }
 
 cairn_err
@@ -355,8 +356,10 @@ cairn_search(const struct cairn_fleet *fleet, double *bound_ms, const struct cai
                             .bound_ms = *bound_ms,
                             .work_layers = cairn_problem_work_layers(fleet->problem),
                             .step_ms = INFINITY};
+    bool few = fleet->device_count <= CAIRN_EXHAUST_DEVICES_MAX;
     cairn_err err;
 
+    search.raised = few; /* exhaust() does that, when all has been tried */
     search.sets.fleet = fleet;
     search.sets.problem = fleet->problem;
     search.sets.stop = stop;
@@ -378,7 +381,7 @@ cairn_search(const struct cairn_fleet *fleet, double *bound_ms, const struct cai
         cairn_division_destroy(search.kept[i]);
     cairn_unit_sets_fini(&search.sets);
     cairn_divider_destroy(search.divider);
-    if (!err && fleet->device_count <= CAIRN_EXHAUST_DEVICES_MAX)
+    if (!err && few)
         err = exhaust(&search);
     if (!err && !search.plan)
         err = CAIRN_NOT_FOUND;

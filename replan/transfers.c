@@ -1,6 +1,7 @@
 /*
- * replan/transfers.c - a ring of operations per channel. An operation's number leads to its place there, whichever rank says it
- * first: a trace may give one rank after the other, and of each the last operations meet the same places.
+ * replan/transfers.c - the operations with the highest numbers of each channel. They are found by their number, whichever rank says
+ * it first: a trace may give one rank after the other, and the last operations of each are put together. Which numbers a channel has
+ * does not matter: a communicator counts all that it does, so those of one kind of operation may be 32 apart, always.
  */
 #include "replan/transfers.h"
 
@@ -125,10 +126,29 @@ find_channel(struct cairn_transfers *transfers, uint64_t key, struct cairn_trans
     return CAIRN_OK;
 }
 
+/* Where an operation stands, or should: a free place, or that of the lowest number. */
+static struct operation *
+operation_at(struct channel *channel, uint64_t number)
+{
+    struct operation *place = &channel->operations[number % CAIRN_TRANSFERS_KEPT];
+
+    if (place->number == number + 1)
+        return place;
+    for (uint32_t i = 0; i < CAIRN_TRANSFERS_KEPT; i++) {
+        struct operation *own = &channel->operations[i];
+
+        if (own->number == number + 1)
+            return own;
+        if (own->number < place->number)
+            place = own;
+    }
+    return place;
+}
+
 static void
 add_part(struct channel *channel, uint64_t number, const struct cairn_record *record)
 {
-    struct operation *operation = &channel->operations[number % CAIRN_TRANSFERS_KEPT];
+    struct operation *operation = operation_at(channel, number);
     uint64_t ns = record->end_ns - record->start_ns;
 
     if (operation->number > number + 1)

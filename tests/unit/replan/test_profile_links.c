@@ -291,21 +291,24 @@ test_sizes(void **state)
         }
 }
 
-/* A trace may give one rank after the other, and a line twice: the last operations of each are put together all the same. */
+/* A trace may give one rank after the other, and a line twice: the last operations of each are put together all the same. So they are
+ * where the communicator does something else in between, which has numbers as well. */
 static void
 test_one_rank_after_the_other(void **state)
 {
+    static const uint64_t apart[] = {0, 1, 8, 12, 32, 64}; /* 0: without numbers */
     const uint32_t ring[] = {0, 1};
 
     (void)state;
-    for (uint32_t numbered = 0; numbered < 2; numbered++) {
+    for (size_t k = 0; k < sizeof apart / sizeof *apart; k++) {
+        bool numbered = apart[k] > 0;
         struct made made = make(2, ring, 2);
         struct cairn_transfer_channel channel;
         struct cairn_transfer list[CAIRN_TRANSFERS_KEPT];
 
         for (uint32_t rank = 0; rank < 2; rank++)
             for (uint32_t i = 0; i < 50; i++) {
-                struct cairn_record record = {.start_ns = 1, .end_ns = 1001 + (rank == i % 2 ? 1000 : 0), .seq = i,
+                struct cairn_record record = {.start_ns = 1, .end_ns = 1001 + (rank == i % 2 ? 1000 : 0), .seq = i * apart[k],
                                               .has_seq = numbered, .bytes = 1000 + i, .rank = rank, .op = CAIRN_ALL_REDUCE};
 
                 assert_int_equal(cairn_transfers_feed(made.transfers, &record), CAIRN_OK);
@@ -383,6 +386,32 @@ test_not_told(void **state)
     }
 }
 
+/* Bytes that nothing can have carried: no link is taken from them, and what other operations say counts. */
+static void
+test_too_many_bytes(void **state)
+{
+    const uint32_t ring[] = {0, 1, 2, 3};
+
+    (void)state;
+    for (uint32_t others = 0; others < 2; others++) {
+        struct made made = make(4, ring, 4);
+        struct cairn_problem problem = problem_of(4, 1);
+        struct cairn_profiled_links links;
+
+        problem.intra_gbps = problem.inter_gbps = 5;
+        for (uint32_t seq = 0; seq < 32; seq += 2) {
+            add_ring(&made, CAIRN_ALL_GATHER, seq, UINT64_MAX, 1);
+            if (others)
+                add_ring(&made, CAIRN_ALL_REDUCE, seq + 1, 1 << 20, 1);
+        }
+        assert_int_equal(cairn_profile_links(&problem, made.topology, made.transfers, &links), CAIRN_OK);
+        assert_int_equal(links.scopes[CAIRN_LINK_INTER].told, others);
+        assert_true(near(problem.inter_gbps, others ? 1.5 * gbps_of(1, 1e6) : 5, 1e-6));
+        unmake(&made);
+        cairn_problem_fini(&problem);
+    }
+}
+
 int
 main(void)
 {
@@ -390,7 +419,7 @@ main(void)
         cmocka_unit_test(test_generated),      cmocka_unit_test(test_generated_pairs),
         cmocka_unit_test(test_generated_slow), cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_one_rank_after_the_other), cmocka_unit_test(test_contradiction),
-        cmocka_unit_test(test_not_told),
+        cmocka_unit_test(test_not_told), cmocka_unit_test(test_too_many_bytes),
     };
 
     return cmocka_run_group_tests_name("replan/profile_links", tests, NULL, NULL);
