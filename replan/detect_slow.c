@@ -138,7 +138,7 @@ is_no_wandering(const struct cairn_detector *detector, uint32_t rank, const stru
 {
     const uint32_t *node = detector->topology->node; /* its other ranks may be slow with it */
     uint32_t world = detector->topology->world, stride = 1 + world / CAIRN_HISTORY_SERIES_MAX;
-    double reach = fmax(cairn_shift_reach(limits), found->size) /* so far, values are told apart */, mean;
+    double reach = cairn_shift_reach(limits), mean;
     struct cairn_history history;
 
     cairn_history_start(&history, reach, true);

@@ -185,7 +185,7 @@ static bool
 is_no_wandering(const struct cairn_detector *detector, uint32_t node, const struct cairn_shift_limits *limits,
                 struct cairn_shift_found *found)
 {
-    double reach = fmax(cairn_shift_reach(limits), found->size) /* so far, values are told apart */, mean;
+    double reach = cairn_shift_reach(limits), mean;
     struct cairn_history history;
 
     cairn_history_start(&history, reach, true);

@@ -7,7 +7,6 @@
 static const double doubted_share = 0.35; /* of the series keep less */
 static const double kept_error = 0.65; /* of what is kept, times the root of the values */
 static const double fades_slowly = 0.1, fades_fast = 0.3; /* of what is kept, from step to step */
-static const double unseen_height = 2; /* times as high as any value that was seen */
 enum { VALUES_MIN = 8, STEPS_MIN = 8, SEARCH_ROUNDS = 40, FAR_MAX = 4 /* steps between values that are compared */, BINS = CAIRN_HISTORY_BINS };
 
 void
@@ -83,7 +82,6 @@ cairn_history_add(struct cairn_history *history, const struct cairn_shift *shift
 
             values[count] = fmax(fmin(value, history->reach), -history->reach);
             mean += values[count];
-            history->most = fmax(history->most, values[count]);
             history->bins[bin_of(history, values[count++])]++;
         }
     history->values += count;
@@ -113,12 +111,11 @@ spread_of(double fades, double kept, double steps)
     return 1 + 2 * kept * sum_kept(fades, steps);
 }
 
-/* The exponent of Chernoff's bound for one value, at a. As many values as say the same count once: so many may have been higher than any,
- * twice as high. */
+/* The exponent of Chernoff's bound for one value, at a. As many values as say the same count once: so many may have been as high as can be. */
 static double
 exponent_at(const struct cairn_history *history, double mean, double unseen, double a)
 {
-    double sum = unseen * exp(a * (fmin(unseen_height * history->most, history->reach) - mean));
+    double sum = unseen * exp(a * (history->reach - mean));
 
     for (uint32_t bin = 0; bin < BINS; bin++)
         if (history->bins[bin] > 0)

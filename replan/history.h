@@ -5,9 +5,7 @@
  * value far above the others (congestion, few long sequences), and values that stay for many steps what
  * they are (lengths that wander). Both are seen in the values before the shift, of the series itself and
  * of others like it. With them, the chance that so many values in a row have such a mean is bounded by
- * Chernoff's inequality, min over a of E[exp(a x)]^n exp(-a n mean), where n is less the more a value says of the next. Values that
- * say much of the next are few by themselves: nothing has shown yet how high they get. They are taken to get twice as high as was seen,
- * and no higher: what is, is no chance however much they say.
+ * Chernoff's inequality, min over a of E[exp(a x)]^n exp(-a n mean), where n is less the more a value says of the next.
  */
 #ifndef CAIRN_REPLAN_HISTORY_H
 #define CAIRN_REPLAN_HISTORY_H
@@ -22,7 +20,6 @@ struct cairn_history {
     double reach; /* what is further from normal counts as so far away */
     uint32_t bins[CAIRN_HISTORY_BINS]; /* values, from -reach to reach */
     uint32_t values, series;
-    double most; /* the largest of them */
     float kept[CAIRN_HISTORY_SERIES_MAX]; /* of the first series that are long enough: the correlation of a value with the next */
     uint32_t kept_count;
     double squares, products; /* … and of what that comes from, of all of these */

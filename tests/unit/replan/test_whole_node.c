@@ -181,29 +181,9 @@ test_few_long_sequences(void **state)
     }
 }
 
-/* A job of 600 steps in which the lengths of each pipeline wander: what one has from step to step is correlated by 0.9. Node 2 takes `slow`
- * times as long in steps 300 to 400. */
-static void
-run_wandering(struct job *job, uint32_t seed, double slow)
-{
-    double factor[WORLD], kept[PIPELINES] = {0};
-
-    start(job);
-    job->seed = seed;
-    for (uint32_t step = 0; step < 600; step++) {
-        for (uint32_t i = 0; i < PIPELINES; i++) {
-            double fresh = even(job) + even(job) + even(job); /* of variance 1 */
-
-            kept[i] = step > 0 ? 0.9 * kept[i] + sqrt(1 - 0.81) * fresh : fresh;
-            for (uint32_t k = 0; k < RANKS; k++)
-                factor[RANKS * i + k] = exp(0.08 * kept[i]) * (i == 2 && step >= 300 && step < 400 ? slow : 1);
-        }
-        run_step(job, step, 0, factor);
-    }
-    assert_int_equal(cairn_detector_finish(job->detector), CAIRN_OK);
-}
-
-/* Hardly ever is a node called slow for that. */
+/*
+ * The lengths of each pipeline wander: what one has from step to step is correlated by 0.9. Hardly ever is a node called slow for that.
+ */
 static void
 test_lengths_that_wander(void **state)
 {
@@ -211,40 +191,28 @@ test_lengths_that_wander(void **state)
 
     (void)state;
     for (uint32_t seed = 1; seed < 17; seed++) {
+        double factor[WORLD], kept[PIPELINES] = {0};
         struct job job;
 
-        run_wandering(&job, seed, 1);
+        start(&job);
+        job.seed = seed;
+        for (uint32_t step = 0; step < 600; step++) {
+            for (uint32_t i = 0; i < PIPELINES; i++) {
+                double fresh = even(&job) + even(&job) + even(&job); /* of variance 1 */
+
+                kept[i] = step > 0 ? 0.9 * kept[i] + sqrt(1 - 0.81) * fresh : fresh;
+                for (uint32_t k = 0; k < RANKS; k++)
+                    factor[RANKS * i + k] = exp(0.08 * kept[i]);
+            }
+            run_step(&job, step, 0, factor);
+        }
+        assert_int_equal(cairn_detector_finish(job.detector), CAIRN_OK);
         for (uint32_t i = 0; i < cairn_detector_verdicts(job.detector)->count; i++)
             devices += cairn_detector_verdicts(job.detector)->items[i].kind != CAIRN_STRUCTURAL;
         end(&job);
     }
     print_message("%u verdicts on devices in 9600 steps\n", devices);
     assert_true(devices <= 2); /* in the first steps too little is known of what lengths do */
-}
-
-/* A node that is far slower than any lengths have made one is named among them. */
-static void
-test_slow_among_wandering(void **state)
-{
-    (void)state;
-    for (uint32_t seed = 1; seed < 17; seed++) {
-        uint32_t found = 0;
-        struct job job;
-
-        run_wandering(&job, seed, 3);
-        for (uint32_t i = 0; i < cairn_detector_verdicts(job.detector)->count; i++) {
-            const struct cairn_verdict *verdict = &cairn_detector_verdicts(job.detector)->items[i];
-
-            if (verdict->kind != CAIRN_SLOW_NODE || verdict->since_step < 295 || verdict->since_step > 305)
-                continue;
-            found++;
-            assert_int_equal(verdict->nodes.items[0], 2);
-            assert_in_range(verdict->detected_step, 300, 320);
-            assert_in_range(verdict->until_step, 390, 410);
-        }
-        assert_int_equal(found, 1);
-        end(&job);
-    }
 }
 
 /* Every other step some rank pauses; twice they meet on rank 5, three of four steps. */
@@ -303,7 +271,7 @@ test_slow_among_pauses(void **state)
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_whole_node), cmocka_unit_test(test_lengths_alone), cmocka_unit_test(test_few_long_sequences), cmocka_unit_test(test_lengths_that_wander), cmocka_unit_test(test_slow_among_wandering),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_whole_node), cmocka_unit_test(test_lengths_alone), cmocka_unit_test(test_few_long_sequences), cmocka_unit_test(test_lengths_that_wander),
                                        cmocka_unit_test(test_pauses_that_meet), cmocka_unit_test(test_slow_among_pauses)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
