@@ -144,7 +144,7 @@ struct child {
 static void
 end_without_the_library(const struct cairn_client_options *options)
 {
-    cairn_err (*open_client)(const struct cairn_client_options *, struct cairn_client **);
+    cairn_err (*open_it)(const struct cairn_client_options *, struct cairn_client **);
     void (*close_at_exit)(struct cairn_client *);
     struct cairn_client *client = NULL;
     char path[4096];
@@ -160,11 +160,11 @@ end_without_the_library(const struct cairn_client_options *options)
     library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library || !(symbol = dlsym(library, "cairn_client_open")))
         _exit(97);
-    memcpy(&open_client, &symbol, sizeof symbol);
+    memcpy(&open_it, &symbol, sizeof symbol);
     if (!(symbol = dlsym(library, "cairn_client_close_at_exit")))
         _exit(96);
     memcpy(&close_at_exit, &symbol, sizeof symbol);
-    if (open_client(options, &client) != CAIRN_OK)
+    if (open_it(options, &client) != CAIRN_OK)
         _exit(95);
     close_at_exit(client);
     dlclose(library);
