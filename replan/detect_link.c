@@ -151,9 +151,10 @@ crosses(const struct cairn_detector *detector, const struct cairn_channel *chann
 }
 
 /* Adds what the channels like one have shown before a step: those of its class, or where these are few, all that leave a node or all that
- * do not. Of UINT32_MAX it is all that others have shown which do not go over the same links. */
+ * do not. Where little is known before it (early), others tell by what came later too, but for those that share a node: what makes
+ * this one slow may be that node's NIC. */
 static void
-add_history(const struct cairn_detector *detector, const struct cairn_channel *channel, uint32_t before_step,
+add_history(const struct cairn_detector *detector, const struct cairn_channel *channel, uint32_t before_step, bool early,
             struct cairn_history *history)
 {
     bool few = detector->classes[channel->class_index].values < FEW_VALUES, far = crosses(detector, channel);
@@ -161,11 +162,11 @@ add_history(const struct cairn_detector *detector, const struct cairn_channel *c
 
     for (uint32_t i = (uint32_t)(channel - detector->channels) % stride; i < detector->channel_count; i += stride) {
         const struct cairn_channel *other = &detector->channels[i];
-        bool slow = other->hot && other->found.since_step < before_step;
+        uint32_t before = early && !(other->nodes & channel->nodes) ? UINT32_MAX : before_step;
+        bool slow = other->hot && other->found.since_step < before;
 
-        if (!isnan(other->normal) && (before_step != UINT32_MAX || other->path != channel->path) &&
-            (few ? crosses(detector, other) == far : other->class_index == channel->class_index))
-            cairn_history_add(history, &other->shift, other->base, slow ? other->found.since_step : before_step);
+        if (!isnan(other->normal) && (few ? crosses(detector, other) == far : other->class_index == channel->class_index))
+            cairn_history_add(history, &other->shift, other->base, slow ? other->found.since_step : before);
     }
 }
 
@@ -181,7 +182,7 @@ cairn_detect_link_shifted(const struct cairn_detector *detector, const struct ca
         return false;
     cairn_history_start(&history, reach, false);
     early = channel->shift.used - found->steps < CAIRN_CALIBRATE_STEPS;
-    add_history(detector, channel, early ? UINT32_MAX : found->since_step, &history);
+    add_history(detector, channel, found->since_step, early, &history);
     mean = cairn_shift_mean(&channel->shift, found->base, reach, found->steps);
     found->score = fmin(found->score, CAIRN_HISTORY_GAIN * cairn_history_score(&history, mean, found->steps));
     return found->score >= limits->score_min;

@@ -91,6 +91,19 @@ path_of(const struct cairn_topology *topology, const struct cairn_channel *chann
     return path;
 }
 
+/* The nodes that a channel touches: struct cairn_channel. */
+static uint64_t
+nodes_of(const struct cairn_topology *topology, const struct cairn_channel *channel)
+{
+    uint64_t nodes = 0;
+
+    if (channel->comm == CAIRN_COMM_NONE)
+        return 1ull << topology->node[channel->source] % 64 | 1ull << topology->node[channel->target] % 64;
+    for (uint32_t i = 0; i < topology->comms[channel->comm].count; i++)
+        nodes |= 1ull << topology->node[topology->comms[channel->comm].ranks[i]] % 64;
+    return nodes;
+}
+
 static cairn_err
 find_channel(struct cairn_detector *detector, uint32_t rank, uint32_t lane,
              struct cairn_channel **out)
@@ -127,6 +140,7 @@ find_channel(struct cairn_detector *detector, uint32_t rank, uint32_t lane,
         }
     }
     channel->path = path_of(detector->topology, channel);
+    channel->nodes = nodes_of(detector->topology, channel);
     channel->class_index = class_of(detector->topology, channel);
     *out = channel;
     return CAIRN_OK;

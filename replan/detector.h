@@ -81,6 +81,7 @@ struct cairn_channel {
     uint32_t source, target; /* of pairs, and of communicators of two */
     uint32_t members;
     uint64_t path; /* equal for channels over the same links: those of a pair of ranks, or all rings over the same nodes */
+    uint64_t nodes; /* a bit for each node that it touches, shared by many where there are more than 64 */
     uint32_t class_index; /* of channels that may be compared */
     uint32_t seq_base;
     struct cairn_slot *slots;
