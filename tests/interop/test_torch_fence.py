@@ -463,9 +463,9 @@ class Queued(torch.nn.Sequential):
 @pytest.mark.parametrize("rank, replicates, refused", [(0, False, [1]), (1, False, [1]), (0, True, [1]), (1, True, [])])
 def test_a_large_buffer_that_forward_writes_to(job, monkeypatch, rank, replicates, refused):
     """It is captured from a copy from the second snapshot on, on every rank; of one that another rank captures nothing is refused."""
-    job.place, published = _state.Place(rank, 2, 2), []
-    monkeypatch.setattr(_torch, "publish", lambda key, value, here: published.append(value))
-    monkeypatch.setattr(_torch, "gather", lambda key, here: [published[-1]] * 2)
+    job.place, published = _state.Place(rank, 2, 2), {}
+    monkeypatch.setattr(_torch, "publish", lambda key, value, here: published.__setitem__(key, value))
+    monkeypatch.setattr(_torch, "gather", lambda key, here: [published[key]] * 2)
     monkeypatch.setattr(_torch, "replicates", lambda module: replicates)
     job.client.always_captured = True
     model = Queued(torch.nn.Linear(6, 6), torch.nn.Linear(6, 6))
