@@ -8,7 +8,7 @@
 
 enum {
     PACKINGS = 6,
-    SEARCH_BUDGET = 140000, /* steps of all searches for places of the longest: some four milliseconds */
+    SEARCH_BUDGET = 100000, /* steps of all searches for places of the longest: some three milliseconds */
     SEARCH_WORK = 30000,    /* of one */
     TRADE_WORK = 200,       /* what a trade costs, in such steps, */
     PACKING_WORK = 4000,    /* and filling up */
