@@ -75,6 +75,12 @@ def test_notes_and_names(source, tmp_path):
     assert cairn("fingerprint", source).stdout.split()[0] == cairn("fingerprint", tmp_path / "again").stdout.split()[0]
 
 
+def test_notes_cannot_write_on_the_terminal(tmp_path):
+    safetensors_torch.save_file(tensors(), tmp_path / "in.safetensors", metadata={"\x1b[31mevil\n\rcairn: all fine": ""})
+    said = cairn("convert", tmp_path / "in.safetensors", tmp_path / "out", "--to", "universal").stderr
+    assert "left out: ?[31mevil??cairn: all fine" in said and "\x1b" not in said
+
+
 def test_permissions_follow_the_umask(source, tmp_path):
     before = os.umask(0o027)
     try:

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/json.h"
+#include "base/text.h"
 
 enum { ALIGN_BYTES = 64, KEY_BYTES = 16, WORD_BYTES = 16, LENGTH_BYTES = 8 };
 
@@ -55,7 +56,7 @@ read_notes(struct cairn_json_reader *reader, struct notes *notes)
         size_t bytes = cairn_json_peek_string_bytes(reader);
 
         if (says_something(key) && notes->other_count++ == 0)
-            (void)snprintf(notes->other, sizeof(notes->other), "%s", key);
+            cairn_text_clean(notes->other, sizeof(notes->other), key); /* it is shown */
         if (strcmp(key, "cairn_kinds") == 0 && bytes > 0 && bytes < sizeof(notes->kinds))
             cairn_json_read_string(reader, notes->kinds, sizeof(notes->kinds));
         else if (strcmp(key, "cairn_step") == 0 && bytes > 0 && bytes < sizeof(notes->step))
