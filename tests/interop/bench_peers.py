@@ -52,6 +52,7 @@ CPU: Dict[str, Callable[[Dict[str, float]], float]] = {
     "other threads of the trainer": lambda each: each["trainer"] - each["copy"] - each["client"],
 }
 READERS = ("dcp.load", "torch.load")
+NOTHING = "nothing"  # a new process that restores nothing: what its first step takes, all others' takes too
 STARTS = {"interpreter_s": "Cairn's hook in the interpreter", "import_s": "import", "attach_s": "attach"}
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("CAIRN_") and name != "PYTHONPATH"}
 MIB = 1 << 20
@@ -209,19 +210,19 @@ class Bench:
     # ---- restoring ----
 
     def restore(self) -> None:
-        self.restores: Dict[str, List[Dict[str, Any]]] = {name: [] for name in (CAIRN, *READERS)}
+        kinds = (NOTHING, CAIRN, *READERS)
+        self.restores: Dict[str, List[Dict[str, Any]]] = {kind: [] for kind in kinds}
+        for kind in (CAIRN, *READERS):  # not timed: what is compared has been read by then
+            if self.restored(kind, {"BENCH_FINGERPRINT": "1"})["fingerprint"] != self.finished["fingerprint"]:
+                sys.exit(f"bench_peers: {kind} did not restore what was saved:\n{harness.text_of(self.log)[-3000:]}")
         launches = []
-        for number in range(self.rounds):
-            for kind in (CAIRN, *READERS):
-                words = [sys.executable, "-u", WORKER, "restore", kind, *self.size.words(), self.folder]
-                under = self.under_cairn("--resume") if kind == CAIRN else []
-                env = {"PYTHONPATH": BINDINGS, **({} if number else {"BENCH_FINGERPRINT": "1"})}
-                found = self.once(under + words, env)
+        count = 2 * self.rounds
+        for number in range(count):
+            for kind in kinds:
+                found = self.restored(kind)
                 self.restores[kind].append(found)
-                wanted = self.finished["fingerprint"]
-                if number == 0 and found["fingerprint"] != wanted:
-                    sys.exit(f"bench_peers: {kind} did not restore what was saved:\n{harness.text_of(self.log)[-3000:]}")
-                self.progress(f"restore {number + 1} of {self.rounds}: {kind}: {found['restore_s']:.3f} s")
+                took = f"{found['restore_s']:.3f} s, first step {found['steps'][0]:.2f} s, then {found['steps'][-1]:.2f} s"
+                self.progress(f"restore {number + 1} of {count}: {kind}: {took}")
             begin = time.perf_counter()
             subprocess.run(self.under_cairn("--resume") + ["true"], env=CLEAN, stderr=subprocess.DEVNULL, check=True)
             with_cairn = time.perf_counter() - begin
@@ -229,13 +230,22 @@ class Bench:
             launches.append(with_cairn - (time.perf_counter() - begin - with_cairn))
         self.launch_s = statistics.median(launches)  # `cairn run --resume` before the command
 
+    def restored(self, kind: str, env: Optional[Dict[str, str]] = None) -> Dict[str, Any]:
+        """What a new process says that restored so and made some steps."""
+        under = self.under_cairn("--resume") if kind == CAIRN else []
+        words = [sys.executable, "-u", WORKER, "restore", kind, *self.size.words(), self.folder]
+        return self.once(under + words, {"PYTHONPATH": BINDINGS, **(env or {})})
+
     def restore_s(self, kind: str) -> float:
-        """Until the first step can run."""
+        """Until the call that restores has returned."""
         return statistics.median(each["restore_s"] for each in self.restores[kind]) + (self.launch_s if kind == CAIRN else 0)
 
     def restored_and_stepped_s(self, kind: str) -> float:
-        """Until the first step has run, less what a later step takes: memory that is only touched then counts here."""
-        return self.restore_s(kind) + statistics.median(each["steps"][0] - each["steps"][-1] for each in self.restores[kind])
+        """Until the first step has run, beyond a new process that restores nothing: what is read only then counts here, and
+        what any new process does in its first step (the pages of gradients, of moments) does not."""
+        pairs = zip(self.restores[kind], self.restores[NOTHING])
+        beyond_s = [each["restore_s"] + each["steps"][0] - nothing["steps"][0] for each, nothing in pairs]
+        return statistics.median(beyond_s) + (self.launch_s if kind == CAIRN else 0)
 
     # ---- starting ----
 
@@ -313,6 +323,7 @@ class Bench:
                 kind: {"until_s": self.restore_s(kind), "with_step_s": self.restored_and_stepped_s(kind)}
                 for kind in (CAIRN, *READERS)
             },
+            "first_step_s": statistics.median(each["steps"][0] for each in self.restores[NOTHING]),
             "launch_s": self.launch_s,
             "start": starting,
             "bounds": {
@@ -384,7 +395,8 @@ def show(found: Dict[str, Any]) -> None:
         + "\n"
     )
     restores = [(name, f"{each['until_s']:.3f} s", f"{each['with_step_s']:.3f} s") for name, each in found["restore"].items()]
-    print(table(("restore into a new process", "until the first step can run", "with that step, less an ordinary one"), *restores))
+    beyond = f"until the first step has run, beyond the {found['first_step_s']:.2f} s of one with nothing restored"
+    print(table(("restore into a new process", "until the call returns", beyond), *restores))
     print(f"(`cairn run --resume` before the command, {found['launch_s'] * 1000:.0f} ms, is counted as Cairn's.)")
     parts = [f"{what} {start[name] * 1000:.1f} ms" for name, what in STARTS.items()]
     print(f"Start: {', '.join(parts)}; torch's own import {start['torch_s']:.2f} s\n")

@@ -385,7 +385,7 @@ def finish(model: Model, optimizer: torch.optim.Optimizer, folder: str, hooks: H
 
 
 def restore(kind: str, layers: int, width: int, tokens: int, folder: str) -> None:
-    """A new process until its first step has run."""
+    """A new process until its first steps have run. KIND: cairn, torch.load, dcp.load, or nothing (to restore)."""
     begin = time.perf_counter()
     model, optimizer = build(layers, width, tokens)
     built = time.perf_counter()
