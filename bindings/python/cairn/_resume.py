@@ -35,7 +35,7 @@ class Resume:
         self._listed: Optional[Dict[str, _lib.Listed]] = None
         self._listed_step = 0
         self._restored: Set[str] = set()
-        self._tried: Tuple[int, int] = (-1, -1)
+        self._tried: List[int] = []  # the ids of what was known when a restore was tried last
         self._filling: Optional[Filling] = None  # moments, behind the first forward and backward
         self._late: Optional[Late] = None
         self._told_able = False  # the other ranks know whether this one can resume,
@@ -64,10 +64,10 @@ class Resume:
     def attempt(self, final: bool, asks: bool = False) -> None:
         """Restores what is known by now and was not restored yet. Final: what differs is said, and nothing more is tried.
         Asks: only where all ranks can."""
-        state = (len(self._job.models.roots), len(self._job.models.known))
-        if not final and state == self._tried:
+        known = [*map(id, self._job.models.roots.values()), *map(id, self._job.models.known)]
+        if not final and known == self._tried:
             return
-        self._tried = state
+        self._tried = known
         self.await_moments()
         todo: Optional[List[Tuple[Entry, str]]] = None
         layout = None

@@ -32,7 +32,12 @@ from ._job import Job
 from ._resume import Damaged
 from ._state import Place
 
-# Private names, for watching what an update writes to. A version that lacks one has updates wait for the whole copy.
+# Private names, for keeping hooks out of what is compiled,
+try:
+    from torch._C._dynamo.eval_frame import set_eval_frame
+except ImportError:
+    set_eval_frame = None
+# and for watching what an update writes to. A version that lacks one has updates wait for the whole copy.
 try:
     from torch._C._dynamo.eval_frame import get_eval_frame_callback as compiling_callback
     from torch.utils._python_dispatch import _get_current_dispatch_mode, _get_current_dispatch_mode_stack
@@ -103,8 +108,11 @@ def gather(key: str, here: Place, timeout: datetime.timedelta = EXCHANGE_TIMEOUT
     from torch.distributed.distributed_c10d import _get_default_store
 
     store = _get_default_store()
-    store.wait([f"cairn/{key}/{rank}" for rank in range(here.world)], timeout)
-    return [store.get(f"cairn/{key}/{rank}") for rank in range(here.world)]
+    keys = [f"cairn/{key}/{rank}" for rank in range(here.world)]
+    store.wait(keys, timeout)
+    if store.has_extended_api():  # one question for all, where it knows how
+        return [bytes(each) for each in store.multi_get(keys)]
+    return [store.get(each) for each in keys]
 
 
 def gather_if_there(key: str, here: Place, wait_s: float) -> Optional[List[bytes]]:
@@ -664,13 +672,14 @@ _installed = False
 
 
 def _quiet(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A hook that never stops training, and that torch.compile leaves alone."""
+    """A hook that never stops training, and that torch.compile calls rather than compiles: it breaks the graph around it."""
 
     @functools.wraps(function)
     def hook(*arguments: Any) -> Any:
         job = _job.current()
         if job is None:
             return None
+        outside = set_eval_frame(None) if set_eval_frame is not None else None  # what is called from here is not compiled either
         try:
             return function(job, *arguments)
         except Damaged:
@@ -678,9 +687,24 @@ def _quiet(function: Callable[..., Any]) -> Callable[..., Any]:
         except Exception as error:
             job.end(f"{type(error).__name__}: {error}")
             return None
+        finally:
+            if set_eval_frame is not None:
+                set_eval_frame(outside)
 
     hook._torchdynamo_disable = True  # type: ignore[attr-defined]
+    _leave_to_the_interpreter(hook.__code__)
     return hook
+
+
+def _leave_to_the_interpreter(code: Any) -> None:
+    """What torch.compiler.disable does to a function, without importing all of Dynamo, which takes as long as torch itself."""
+    from torch._C._dynamo import eval_frame
+
+    if hasattr(eval_frame, "set_code_exec_strategy"):
+        skip = eval_frame._FrameAction.SKIP
+        eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(skip, skip))
+    elif hasattr(eval_frame, "skip_code"):  # until 2.6
+        eval_frame.skip_code(code)
 
 
 @_quiet
