@@ -283,11 +283,11 @@ class Job:
         if not changed:
             return
         self.snapshots_refused += 1
-        movable = {entry.called for entry in changed if entry.kind == _lib.BUFFER}
-        if movable:  # a large buffer that forward writes to: captured from a copy from now on
+        movable = {entry.called for entry in changed if entry.kind == _lib.BUFFER or entry.stageable}
+        if movable:  # a large buffer or an average that forward writes to: captured from a copy from now on
             self.staged_always |= movable
             self._layout = None
-        behind = [entry for entry in changed if entry.kind != _lib.BUFFER]
+        behind = [entry for entry in changed if entry.called not in movable]
         others = [entry.name for entry in behind]
         for entry in behind[: _lib.UNCOVERED_MAX]:
             self._coverage.add(entry.kind, entry.name, CHANGED_BEHIND)
@@ -323,8 +323,10 @@ class Job:
         if self._in_closure:  # it was never called
             self._in_closure = False
             self._finish(unknown=True)
-        if self._begun and self._fence is not None and self._fence.has_captured_all():
-            self._finish()
+        if self._begun and self._fence is not None:
+            self._fence.close_aside()
+            if self._fence.has_captured_all():
+                self._finish()
         known = self.models.alive.get(id(optimizer))
         if known is None:
             return

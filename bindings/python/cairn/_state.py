@@ -65,7 +65,10 @@ class Entry:
     Where `part` is given, it says what is captured, and where that lies: the tensor is FSDP1's, and may hold several.
     """
 
-    __slots__ = ("name", "called", "kind", "tensor", "owner", "key", "parameter", "staged", "replica", "captured", "part", "alone")
+    __slots__ = (
+        "name", "called", "kind", "tensor", "owner", "key", "parameter", "staged", "replica", "captured", "part", "alone", "aside",
+        "stageable",
+    )
 
     def __init__(
         self,
@@ -94,6 +97,9 @@ class Entry:
         self.staged: Any = _torch.staging_like(tensor) if staged else None
         self.replica = (0, 1)
         self.captured = True  # by this rank; all ranks restore it
+        # A parameter that no optimizer has: may be captured from a copy; and which is no frozen one of a model that trains, so that
+        # the script itself may update it (a copy in lower precision, an average).
+        self.stageable = self.aside = False
 
     def piece(self, place: Place, as_named: Optional[str] = None, into_staged: bool = True) -> Optional[_lib.Piece]:
         """What this rank holds of it; None where that is nothing. For a restore replicas only say how little is captured."""
@@ -625,15 +631,38 @@ def ranks_of(listed: Mapping[str, _lib.Listed]) -> Tuple[int, List[str]]:
     return ranks, sorted({name for rank, name in params if rank is not None})
 
 
-def _add_parameter(layout: Layout, name: str, tensor: Any, part: Optional[Part], problems: Problems) -> bool:
+def _add_parameter(
+    layout: Layout, name: str, tensor: Any, part: Optional[Part], problems: Problems, staged: bool = False
+) -> Optional[Entry]:
     from . import _torch
 
     why = _torch.uncovered(tensor if part is None else part.memory())
     if why:
         problems.refuse(_lib.PARAM, name, why, f"parameter {name} cannot be captured: {why}")
-        return False
-    layout.entries.append(Entry(name, _lib.PARAM, tensor, part=part))
-    return True
+        return None
+    entry = Entry(name, _lib.PARAM, tensor, staged=staged, part=part)
+    layout.entries.append(entry)
+    return entry
+
+
+def _add_what_no_optimizer_has(
+    layout: Layout, prefix: str, root: Any, parts: Parts, added: Set[int], problems: Problems, staged_always: Set[str]
+) -> None:
+    """The other parameters of a root: frozen ones, and those that the script updates itself."""
+    from . import _torch
+
+    trains = any(id(parameter) in added for _, parameter in _torch.named_parameters(root))
+    for name, parameter in _torch.named_parameters(root):
+        if id(parameter) in added:
+            continue
+        added.add(id(parameter))
+        for part in parts.get(id(parameter), [None]):
+            full = prefix + name if part is None else part.name
+            staged = part is None and fitting(full) in staged_always
+            entry = _add_parameter(layout, full, parameter, part, problems, staged)
+            if entry is not None and part is None:
+                entry.stageable = bool(_torch.local(parameter).is_contiguous())  # in another order its copy had another shape
+                entry.aside = parameter.requires_grad or not trains
 
 
 def _add_state(
@@ -755,11 +784,7 @@ def collect(
         for hook in _torch.unknown_hooks(root):
             name = f"what DDP's communication hook {hook} keeps for itself"
             problems.note(_lib.OPAQUE, name, UNKNOWN_HOOK, f"{name} is not covered, and {UNKNOWN_HOOK}")
-        for name, parameter in _torch.named_parameters(root):
-            if id(parameter) not in added:
-                added.add(id(parameter))
-                for part in parts.get(id(parameter), [None]):
-                    _add_parameter(layout, prefix + name if part is None else part.name, parameter, part, problems)
+        _add_what_no_optimizer_has(layout, prefix, root, parts, added, problems, staged_always)
         for name, buffer in _torch.named_buffers(root):
             full = prefix + name
             why = _torch.uncovered(buffer)
