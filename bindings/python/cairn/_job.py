@@ -179,6 +179,13 @@ class Job:
             self._say_refusals()
             self.before_forward(module)
 
+    def before_compiled_forward(self, module: Any) -> None:
+        """The forward of a module begins whose own hooks may lie in compiled code."""
+        if self.models.is_watching():
+            self.saw_forward(module)
+        if any(module is root for root in self.models.roots.values()):
+            self.before_forward(module)
+
     def _say_refusals(self) -> None:
         for why in self.models.refusals():
             self.say(f"no snapshots are taken: {why}")

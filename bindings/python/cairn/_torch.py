@@ -741,14 +741,62 @@ def _after_step(job: Job, optimizer: Optimizer, _args: Any, _kwargs: Any) -> Non
     job.after_step(optimizer)
 
 
+_whole_graphs = False  # the script compiles with fullgraph=True, where a hook that leaves the graph is an error
+
+
+def _outside_whole_graphs(hook: Callable[..., Any]) -> Callable[[torch.nn.Module, Any], Any]:
+    """A forward's hook that compiled code leaves itself for, but not where that is an error: there it is not called."""
+
+    def call(module: torch.nn.Module, arguments: Any) -> Any:
+        if _whole_graphs and torch.compiler.is_compiling():
+            return None
+        return hook(module, arguments)
+
+    return call
+
+
+@_outside_whole_graphs
 @_quiet
 def _any_forward(job: Job, module: torch.nn.Module, _args: Any) -> None:
     job.saw_forward(module)
 
 
+@_outside_whole_graphs
 @_quiet
 def _root_forward(job: Job, module: torch.nn.Module, _args: Any) -> None:
     job.before_forward(module)
+
+
+@_quiet
+def _compiled_forward(job: Job, module: torch.nn.Module) -> None:
+    job.before_compiled_forward(module)
+
+
+def _see_whole_graphs() -> None:
+    """Learns whether the script compiles with fullgraph=True, and sees forwards of modules that are compiled in place so: their
+    hooks are inside."""
+    compiles, compiles_in_place = torch.compile, torch.nn.Module.compile
+
+    @functools.wraps(compiles)
+    def compile_(*arguments: Any, **options: Any) -> Any:
+        global _whole_graphs
+        _whole_graphs = _whole_graphs or bool(options.get("fullgraph"))
+        return compiles(*arguments, **options)
+
+    @functools.wraps(compiles_in_place)
+    def compile_in_place(self: torch.nn.Module, *arguments: Any, **options: Any) -> None:
+        compiles_in_place(self, *arguments, **options)
+        compiled = self._compiled_call_impl
+
+        def call(*inputs: Any, **named: Any) -> Any:
+            if not torch.compiler.is_compiling():
+                _compiled_forward(self)
+            return compiled(*inputs, **named)
+
+        self._compiled_call_impl = call
+
+    torch.compile = compile_
+    torch.nn.Module.compile = compile_in_place  # type: ignore[method-assign]
 
 
 def watch_forwards() -> Callable[[], None]:
@@ -780,6 +828,7 @@ def install() -> None:
     register_optimizer_step_pre_hook(_before_step)  # type: ignore[arg-type]
     register_optimizer_step_post_hook(_after_step)  # type: ignore[arg-type]
     os.register_at_fork(after_in_child=_job.forget)
+    _see_whole_graphs()
     _signals.answer_signals()
     _job.start()
     _time_collectives_of_groups()
