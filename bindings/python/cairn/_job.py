@@ -232,8 +232,9 @@ class Job:
         self._in_closure = False
         if self._ended:
             return
+        known = self.models.alive.get(id(optimizer))
         if self._resume.wanted:
-            self._resume.attempt(final=True)
+            self._resume.before_update(known)
         self._resume.await_moments()
         self._resume.give_late()
         if not self._resume.told_start:
@@ -378,6 +379,8 @@ class Job:
         self._pending = False
         if not self.open():
             return
+        if self._resume.wanted:  # nothing that is still to come back is in a snapshot
+            self._resume.attempt(final=True)
         assert self.client is not None
         if self._begun and self._is_being_copied():
             return
@@ -503,6 +506,7 @@ class Job:
             self._resume.all_can(False)
         else:
             try:
+                self._resume.forget()
                 self._resume.attempt(final=True, asks=True)
             except Damaged:
                 raise

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import operator
+import re
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from . import _lib
@@ -19,6 +20,7 @@ UNKNOWN_HOOK = (
     "as nothing says that this hook leaves the same gradients on all ranks, each rank's own parameters and moments are captured: they "
     "come back in the same number of ranks only"
 )
+POSITIONAL = re.compile(r"optimizer\d+\.group\d+\.\d+")
 STAGED_BYTES_MAX = 1 << 20  # a larger buffer is captured in place while nothing writes to it
 
 
@@ -367,6 +369,12 @@ def moments_of(
 def positional(optimizer: int, group: int, index: int) -> str:
     """The name of a parameter that belongs to no module."""
     return f"optimizer{optimizer}.group{group}.{index}"
+
+
+def positional_of(listed: Mapping[str, _lib.Listed], place: Place) -> List[str]:
+    """The parameters of a snapshot that belong to no module, of those that this rank has."""
+    names = (of_rank(name) for name, each in listed.items() if each.kind == _lib.PARAM)
+    return sorted(name for rank, name in names if rank in (None, place.rank) and POSITIONAL.fullmatch(name))
 
 
 class Layout:
