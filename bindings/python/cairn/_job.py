@@ -247,6 +247,8 @@ class Job:
                     "no forward comes between two updates: schedulers and extras are captured as they are right after an update"
                 )
         self._fence_update(optimizer)
+        if known is not None:
+            known.before_update()
 
     def _fence_update(self, optimizer: Any) -> None:
         """Waits for what the optimizer overwrites, as far as that is known; else for everything."""
@@ -338,6 +340,7 @@ class Job:
         known = self.models.alive.get(id(optimizer))
         if known is None:
             return
+        known.after_update()
         grown = self._layout is None or self._layout.has_grown(known)
         if grown:
             known.note_missing()

@@ -209,6 +209,8 @@ class Known:
         self.without_moments: List[Any] = []  # parameters that were updated and have none, though others have
         self._made: List[Tuple[Dict[str, Any], str]] = []
         self._left_out: Dict[str, str] = {}  # keys of the groups that hold no plain data, and why
+        self._marks: List[Dict[str, Any]] = []  # of the groups, before the update under way
+        self._own: Set[str] = set()  # keys of the groups that updates change: they are state, as schedule-free optimizers have it
 
     def holder(self) -> Any:
         """The optimizer that has the state; not always for all parameters of this one."""
@@ -237,7 +239,25 @@ class Known:
     def count(self) -> Tuple[int, int]:
         """Grows with parameters that are added and with state that appears."""
         groups, state = self.optimizer().param_groups, self.holder().state
-        return (sum(len(group["params"]) for group in groups), sum(map(bool, state.values())))
+        held = sum(bool(value) if isinstance(value, dict) else 1 for value in state.values())
+        return (sum(len(group["params"]) for group in groups), held)
+
+    def before_update(self) -> None:
+        from . import _torch
+
+        self._marks = _torch.group_marks(self.optimizer())
+
+    def after_update(self) -> None:
+        from . import _torch
+
+        for before, after in zip(self._marks, _torch.group_marks(self.optimizer())):
+            self._own |= {key for key, mark in after.items() if key not in before or before[key] != mark}
+
+    def beside(self) -> Dict[Any, Any]:
+        """What it keeps in its state under other keys than its parameters."""
+        from . import _torch
+
+        return {key: value for key, value in self.holder().state.items() if not _torch.is_tensor(key)}
 
     def note_missing(self) -> None:
         """Right after the update, while the gradients are there."""
@@ -265,7 +285,7 @@ class Known:
         return found
 
     def plain(self, layout: "Layout") -> Dict[str, Any]:
-        """Hyperparameters of the groups, and the state that is no tensor, by parameter name."""
+        """Hyperparameters of the groups, which of them are state, and the state that is no tensor, by parameter name."""
         optimizer = self.optimizer()
         groups = [
             {key: value for key, value in group.items() if key != "params" and key not in self._left_out}
@@ -275,7 +295,8 @@ class Known:
             name: {key: value for key, value in state.items() if key in keys}
             for name, state, keys in layout.plain_of(self.number)
         }
-        return {"groups": groups, "state": values}
+        own = sorted(self._own - self._left_out.keys())
+        return {"groups": groups, "own": own, "state": values, "beside": self.beside()}
 
     def all_names(self, names: Mapping[int, str]) -> Dict[int, str]:
         """Those of its parameters, by their ids; by position of those that have no other."""
@@ -285,7 +306,8 @@ class Known:
         return {id(each): names.get(id(each)) or positional(self.number, number, index) for number, index, _, each in places}
 
     def load_plain(self, value: Mapping[str, Any], names: Mapping[int, str], groups_from: int) -> None:
-        """What `plain` gave: the state of these parameters, and the hyperparameters of all groups from that one on."""
+        """What `plain` gave: the state of these parameters, and the hyperparameters of all groups from that one on; of those before
+        it what is state."""
         from . import _torch
 
         holder = self.holder()
@@ -293,8 +315,10 @@ class Known:
             found = value["state"].get(fitting(names.get(id(parameter), "")))
             if found:
                 holder.state[parameter].update(found)
-        for group, saved in list(zip(self.optimizer().param_groups, value["groups"]))[groups_from:]:
-            for key, each in saved.items():
+        holder.state.update(value.get("beside", {}))
+        for number, (group, saved) in enumerate(zip(self.optimizer().param_groups, value["groups"])):
+            for key in saved if number >= groups_from else value.get("own", ()):
+                each = saved[key]
                 if hasattr(group.get(key), "copy_") and hasattr(each, "dtype"):
                     group[key].copy_(each)  # a learning rate that is a tensor is shared with compiled code
                 else:

@@ -497,6 +497,20 @@ def make_state(parameter: Tensor, group: Mapping[str, Any], listed: _lib.Listed,
     return torch.empty(listed.shape, dtype=dtype, device=local(parameter).device if on_device else "cpu")
 
 
+def group_marks(optimizer: Optimizer) -> List[Dict[str, Any]]:
+    """What shows that an update has changed hyperparameters of its groups; of none for torch's own optimizers, which do not."""
+    if _is_torchs_own(type(optimizer)):
+        return []
+    return [
+        {
+            key: (id(value), versions([local(value)])) if isinstance(value, Tensor) else value
+            for key, value in group.items()
+            if key != "params" and isinstance(value, (Tensor, bool, int, float, str, type(None)))
+        }
+        for group in optimizer.param_groups
+    ]
+
+
 # ---- random generators and other plain state ----
 
 
