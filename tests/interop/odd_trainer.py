@@ -5,7 +5,8 @@
 KIND: group (an optimizer that counts in its groups, as schedule-free ones do), beside (one that keeps something beside its
 parameters' state), two (two models that take turns, each called first after the other was updated), half (the same, but the second
 is never called as a module: its layers' tensors are used), loose (a parameter of no module), compiled (a model compiled in place
-as one graph), raising (attached, with a scheduler whose state cannot be loaded).
+as one graph), late (attached after a forward, with a scheduler and a parameter of no module), raising (attached, with a scheduler
+whose state cannot be loaded).
 
 Data are the same in every step, so that a resumed run continues the reference. Prints `step N LOSS` (hexadecimal) for each update.
 """
@@ -74,15 +75,18 @@ def main():
     if kind in ("group", "beside"):
         optimizers = [Counting(models[0].parameters(), kind)]
     else:
-        optimizers = [torch.optim.AdamW([*models[0].parameters(), *([loose] if kind == "loose" else [])], lr=3e-3)]
+        optimizers = [torch.optim.AdamW([*models[0].parameters(), *([loose] if kind in ("loose", "late") else [])], lr=3e-3)]
     if len(models) == 2:
         optimizers.append(Counting(models[1].parameters(), "parameter"))
     if kind == "compiled":
         models[0].compile(fullgraph=True, backend="eager")
-    if kind == "raising":
+    scheduler = (Raising if kind == "raising" else torch.optim.lr_scheduler.StepLR)(optimizers[0], 2)
+    if kind in ("late", "raising"):
         import cairn
 
-        cairn.attach(models[0], optimizers[0], scheduler=Raising(optimizers[0], 5))
+        if kind == "late":
+            models[0](tokens)  # to know its shapes, say
+        cairn.attach(models[0], optimizers[0], scheduler=scheduler)
     for step in range(steps):
         if str(step) == os.environ.get("TRAINER_HOLD_AT"):
             time.sleep(3600)  # until the test kills it, however late that looks
@@ -94,11 +98,13 @@ def main():
                 out = F.linear(inner, model[3].weight, model[3].bias)
             else:
                 out = model(tokens)
-            loss = F.cross_entropy(out * loose if kind == "loose" else out, wanted)
+            loss = F.cross_entropy(out * loose, wanted)
             loss.backward()
             time.sleep(PAUSE_S)
             optimizer.step()
             total += loss.item()
+        if kind == "late":
+            scheduler.step()
         print(f"step {step} {total.hex()}", flush=True)
 
 

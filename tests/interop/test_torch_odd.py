@@ -28,10 +28,11 @@ def killed(cluster, tmp_path, kind):  # noqa: F811
     return whole.steps(), run
 
 
-@pytest.mark.parametrize("kind", ["group", "beside", "two", "compiled"])
-def test_unchanged_scripts_come_back(cluster, tmp_path, kind):  # noqa: F811
-    """With counters in an optimizer's groups or beside its parameters; two models, of which one is updated before the other is
-    called; and a model that is compiled in place as one graph, in which no hook may be."""
+@pytest.mark.parametrize("kind", ["group", "beside", "two", "compiled", "late"])
+def test_all_of_it_comes_back(cluster, tmp_path, kind):  # noqa: F811
+    """Unchanged scripts with counters in an optimizer's groups or beside its parameters; two models, of which one is updated before
+    the other is called; a model that is compiled in place as one graph, in which no hook may be; and one that attaches only after
+    a forward, which has brought a part back by then."""
     losses, run = killed(cluster, tmp_path, kind)
     assert "NOT protected" not in run.errors() and "no snapshots are taken" not in run.errors(), run.errors()
     last = Run(tmp_path, [kind, STEPS], 1, under(cluster, "--resume"), script=SCRIPT)

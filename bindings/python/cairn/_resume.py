@@ -77,10 +77,10 @@ class Resume:
         layout = None
         if final:
             self.wanted = False
-        if self._list() and not self._has_what_none_can_name():
-            layout, todo = self._look_for_what_fits(final)
-        else:
+        if not self._list():
             self.wanted = False
+        elif not self._has_what_none_can_name(final):
+            layout, todo = self._look_for_what_fits(final)
         if asks and not self.all_can(todo is not None):
             todo = None
         if todo is None:
@@ -104,11 +104,11 @@ class Resume:
         held = {id(parameter) for parameter in known.parameters()} if known is not None else set()
         self.attempt(final=not held <= self._came or self._job.models.wanted() <= self._came)
 
-    def _has_what_none_can_name(self) -> bool:
-        """An unchanged script cannot find parameters of no module again. It is known before any other has come back."""
+    def _has_what_none_can_name(self, final: bool) -> bool:
+        """An unchanged script cannot find parameters of no module again: nothing comes back, before anything has."""
         assert self._listed is not None and self._job.place is not None
         unnamed = [] if self._job.attached else positional_of(self._listed, self._job.place)
-        if unnamed:
+        if unnamed and final:
             self._job.say(
                 f"nothing was restored: the snapshot of step {self._listed_step} has parameters that belong to no module, {few(unnamed)}, "
                 "and only a script that calls cairn.attach before the first step gets them back: a fresh start"
