@@ -3,7 +3,7 @@
     compiled_trainer.py HOW STEPS [--attach]
 
 HOW: wrapped (torch.compile of the model, which is evaluated first), inplace (model.compile), function (of a function that calls the
-model), parts (two modules without a root, whose blocks are compiled without graph breaks, as stages of a pipeline are), pair (two
+model), graph (the same without graph breaks), parts (two modules without a root, whose blocks are compiled without graph breaks, as stages of a pipeline are), pair (two
 models, each compiled without graph breaks, with an optimizer each), step (the optimizer's step). Prints `step N LOSS` (the loss as a hexadecimal
 float) for each update, and at the end `state SHA256`.
 """
@@ -66,14 +66,14 @@ def main():
     def forward(x):
         return parts[1](parts[0](x))
 
-    if how in ("wrapped", "inplace", "function", "step"):
+    if how in ("wrapped", "inplace", "function", "graph", "step"):
         forward = whole
     if how == "wrapped":
         forward = torch.compile(whole, **COMPILED)
     elif how == "inplace":
         whole.compile(**COMPILED)
-    elif how == "function":
-        forward = torch.compile(lambda x: whole(x), fullgraph=True, **COMPILED)
+    elif how in ("function", "graph"):
+        forward = torch.compile(lambda x: whole(x), fullgraph=how == "graph", **COMPILED)
     elif how == "parts":
         for part in parts:
             for block in part.blocks:
@@ -91,7 +91,7 @@ def main():
         cairn.attach(whole, optimizers)
     if how == "wrapped":
         with torch.no_grad():
-            forward.eval()(x)
+            forward.eval()(x), parts[1](x)
         forward.train()
     for step in range(steps):
         if str(step) == os.environ.get("TRAINER_HOLD_AT"):
@@ -106,6 +106,7 @@ def main():
         print(f"step {step} {loss.item().hex()}", flush=True)
     tensors = [*whole.state_dict().values()]
     tensors += [value for optimizer in optimizers for each in optimizer.state.values() for value in each.values()]
+    torch.export.export(whole, (x,))  # in which the model's hooks see stand-ins
     print("state", hashlib.sha256(b"".join(each.numpy().tobytes() for each in tensors)).hexdigest(), flush=True)
 
 

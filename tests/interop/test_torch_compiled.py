@@ -24,19 +24,19 @@ def resumes(cluster, tmp_path, *words):  # noqa: F811
         assert resumed.steps()[step] == whole.steps()[step + done], step
 
 
-@pytest.mark.parametrize("how", ["wrapped", "inplace", "parts", "pair", "step"])
+@pytest.mark.parametrize("how", ["wrapped", "inplace", "function", "parts", "pair", "step"])
 def test_killed_and_resumed(cluster, tmp_path, how):  # noqa: F811
     resumes(cluster, tmp_path, how)
 
 
-def test_a_model_that_is_called_in_compiled_code_alone(cluster, tmp_path):  # noqa: F811
-    """No hook sees its forward: it trains on and is covered, with names by position; to come back the script has to attach it."""
-    whole = Run(tmp_path, ["function", STEPS], script=SCRIPT)
-    run = Run(tmp_path, ["function", STEPS], 1, under(cluster), script=SCRIPT)
+def test_a_model_that_is_called_in_one_graph_alone(cluster, tmp_path):  # noqa: F811
+    """No hook may see its forward: it trains on and is covered, with names by position; to come back the script has to attach it."""
+    whole = Run(tmp_path, ["graph", STEPS], script=SCRIPT)
+    run = Run(tmp_path, ["graph", STEPS], 1, under(cluster), script=SCRIPT)
     assert finished(run) == finished(whole), run.errors()
     assert "parameters belong to no module that was called" in run.errors(), run.errors()
-    resumed = Run(tmp_path, ["function", STEPS], 1, under(cluster, "--resume"), script=SCRIPT)
+    resumed = Run(tmp_path, ["graph", STEPS], 1, under(cluster, "--resume"), script=SCRIPT)
     assert finished(resumed) == whole.state(), resumed.errors()
-    assert "call cairn.attach before the first step to resume such a script" in resumed.errors()
+    assert "only a script that calls cairn.attach before the first step gets them back" in resumed.errors()
     assert harness.cairn("restore", "--fresh", "--agent", cluster.socket(0))[0] == 0
-    resumes(cluster, tmp_path, "function", "--attach")
+    resumes(cluster, tmp_path, "graph", "--attach")

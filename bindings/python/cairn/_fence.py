@@ -37,6 +37,7 @@ class Fence:
             blocks.setdefault(storage, []).append(position)
         # A write to one view of a block moves the version of all: they are closed together.
         self._together = {position: block for block in blocks.values() if len(block) > 1 for position in block}
+        self._aside = [position for position, entry in enumerate(self._entries) if entry.aside]
         self._by_parameter: Dict[int, List[int]] = {}
         for position in range(len(self._entries)):
             self._by_parameter.setdefault(self._parameter_of(position), []).append(position)
@@ -92,6 +93,10 @@ class Fence:
         for position in positions:
             self._updated.setdefault(position)
         self._close(positions)
+
+    def close_aside(self) -> None:
+        """An update ends: what the script may write to after it, be it by `.data`, which no version counter tells."""
+        self._close(self._aside)
 
     def close_all(self) -> None:
         """Before anything may be overwritten."""

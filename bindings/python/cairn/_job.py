@@ -179,6 +179,13 @@ class Job:
             self._say_refusals()
             self.before_forward(module)
 
+    def before_compiled_forward(self, module: Any) -> None:
+        """The forward of a module begins whose own hooks may lie in compiled code."""
+        if self.models.is_watching():
+            self.saw_forward(module)
+        if any(module is root for root in self.models.roots.values()):
+            self.before_forward(module)
+
     def _say_refusals(self) -> None:
         for why in self.models.refusals():
             self.say(f"no snapshots are taken: {why}")
@@ -226,8 +233,9 @@ class Job:
         if self._ended:
             return
         self.models.unwatch_if_complete()
+        known = self.models.alive.get(id(optimizer))
         if self._resume.wanted:
-            self._resume.attempt(final=True)
+            self._resume.before_update(known)
         self._resume.await_moments()
         self._resume.give_late()
         if not self._resume.told_start:
@@ -240,6 +248,8 @@ class Job:
                     "no forward comes between two updates: schedulers and extras are captured as they are right after an update"
                 )
         self._fence_update(optimizer)
+        if known is not None:
+            known.before_update()
 
     def _fence_update(self, optimizer: Any) -> None:
         """Waits for what the optimizer overwrites, as far as that is known; else for everything."""
@@ -284,11 +294,11 @@ class Job:
         if not changed:
             return
         self.snapshots_refused += 1
-        movable = {entry.called for entry in changed if entry.kind == _lib.BUFFER}
-        if movable:  # a large buffer that forward writes to: captured from a copy from now on
+        movable = {entry.called for entry in changed if entry.kind == _lib.BUFFER or entry.stageable}
+        if movable:  # a large buffer or an average that forward writes to: captured from a copy from now on
             self.staged_always |= movable
             self._layout = None
-        behind = [entry for entry in changed if entry.kind != _lib.BUFFER]
+        behind = [entry for entry in changed if entry.called not in movable]
         others = [entry.name for entry in behind]
         for entry in behind[: _lib.UNCOVERED_MAX]:
             self._coverage.add(entry.kind, entry.name, CHANGED_BEHIND)
@@ -324,11 +334,14 @@ class Job:
         if self._in_closure:  # it was never called
             self._in_closure = False
             self._finish(unknown=True)
-        if self._begun and self._fence is not None and self._fence.has_captured_all():
-            self._finish()
+        if self._begun and self._fence is not None:
+            self._fence.close_aside()
+            if self._fence.has_captured_all():
+                self._finish()
         known = self.models.alive.get(id(optimizer))
         if known is None:
             return
+        known.after_update()
         grown = self._layout is None or self._layout.has_grown(known)
         if grown:
             known.note_missing()
@@ -370,6 +383,8 @@ class Job:
         self._pending = False
         if not self.open():
             return
+        if self._resume.wanted:  # nothing that is still to come back is in a snapshot
+            self._resume.attempt(final=True)
         assert self.client is not None
         if self._begun and self._is_being_copied():
             return
@@ -495,6 +510,7 @@ class Job:
             self._resume.all_can(False)
         else:
             try:
+                self._resume.forget()
                 self._resume.attempt(final=True, asks=True)
             except Damaged:
                 raise

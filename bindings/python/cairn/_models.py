@@ -63,6 +63,9 @@ class Models:
         if self._stop_watching is None and not self._attached:  # what is attached is named already
             self._stop_watching = _torch.watch_forwards()
 
+    def is_watching(self) -> bool:
+        return self._stop_watching is not None
+
     def unwatch(self) -> None:
         if self._stop_watching is not None:
             self._stop_watching()

@@ -1,6 +1,8 @@
 """How a job comes back: what there is to restore, whether it fits and all ranks can, and the restore itself.
 
 It returns when a forward can run. Moments on the CPU come in behind it (_moments.py), and the first update waits for them.
+What an unchanged script's modules hold comes back when they are called first, and an optimizer's update waits for all that it has;
+where a part cannot come back that others have got, the process stops: nobody trains on a mixture.
 Either all ranks of a job resume from a step or none does: in attach they tell each other beforehand whether they can; an unchanged
 script's ranks look before the first update, since the first forward of one may wait for that of another.
 """
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Set, Tupl
 from . import _blob, _lib
 from ._late import Late
 from ._moments import Filling
-from ._state import Entry, Layout, Place, Problems, collect, devices_of, few, named
+from ._state import Entry, Known, Layout, Place, Problems, collect, devices_of, few, named, positional_of
 
 if TYPE_CHECKING:
     from ._job import Job
@@ -35,6 +37,8 @@ class Resume:
         self._listed: Optional[Dict[str, _lib.Listed]] = None
         self._listed_step = 0
         self._restored: Set[str] = set()
+        self._came: Set[int] = set()  # ids of the parameters that have come back, with all their state
+        self._plains: List[Dict[str, Any]] = []  # the plain state of the optimizers in the snapshot
         self._tried: List[int] = []  # the ids of what was known when a restore was tried last
         self._filling: Optional[Filling] = None  # moments, behind the first forward and backward
         self._late: Optional[Late] = None
@@ -67,16 +71,18 @@ class Resume:
         known = [*map(id, self._job.models.roots.values()), *map(id, self._job.models.known)]
         if not final and known == self._tried:
             return
-        self._tried = known
         self.await_moments()
+        if not set(self._tried) <= set(known):
+            self.forget()
+        self._tried = known
         todo: Optional[List[Tuple[Entry, str]]] = None
         layout = None
         if final:
             self.wanted = False
-        if self._list():
-            layout, todo = self._look_for_what_fits(final)
-        else:
+        if not self._list():
             self.wanted = False
+        elif not self._has_what_none_can_name(final):
+            layout, todo = self._look_for_what_fits(final)
         if asks and not self.all_can(todo is not None):
             todo = None
         if todo is None:
@@ -89,6 +95,28 @@ class Resume:
             raise
         if todo is None:
             self._forget_state()
+
+    def forget(self) -> None:
+        """Names are others now: cairn.attach gave them, or a module was called that holds what was taken for a root. What has come
+        back comes again, with all that is named now."""
+        self._restored, self._came, self._plains, self._tried = set(), set(), [], []
+
+    def before_update(self, known: Optional[Known]) -> None:
+        """This optimizer is about to write. Those whose modules were not called yet have until their own first update, or the first
+        snapshot."""
+        held = {id(parameter) for parameter in known.parameters()} if known is not None else set()
+        self.attempt(final=not held <= self._came or self._job.models.wanted() <= self._came)
+
+    def _has_what_none_can_name(self, final: bool) -> bool:
+        """An unchanged script cannot find parameters of no module again: nothing comes back, before anything has."""
+        assert self._listed is not None and self._job.place is not None
+        unnamed = [] if self._job.attached else positional_of(self._listed, self._job.place)
+        if unnamed and final:
+            self._job.say(
+                f"nothing was restored: the snapshot of step {self._listed_step} has parameters that belong to no module, {few(unnamed)}, "
+                "and only a script that calls cairn.attach before the first step gets them back: a fresh start"
+            )
+        return bool(unnamed)
 
     def _forget_state(self) -> None:
         for known in self._job.models.live():
@@ -105,6 +133,11 @@ class Resume:
         todo, differences = layout.match(self._listed, self._restored, self._job.place)
         problems = differences + uncovered.lines
         late = [entry.name for entry, _ in todo if entry.kind == _lib.PARAM] if final and not self._job.attached else []
+        if final and self._restored and (late or problems):
+            raise Damaged(
+                f"cairn: only a part of step {self._listed_step} came back, as modules were called: not {few(late or problems)}. To go on "
+                "would be to train on a mixture: call cairn.attach before the first step, or start without --resume"
+            )
         if late and not problems:
             self._job.say(
                 f"nothing was restored: {few(late)} belong to no module whose forward was seen, or had no shape before it, and "
@@ -222,6 +255,22 @@ class Resume:
         self._job.send(now)
         _torch.set_streams(self._job.client, devices_of(now))  # which may still have to initialise what is filled
         self._restore()
+        try:
+            self._take(layout, todo, later, blob[0] if blob else None)
+        except Exception as error:  # a scheduler's load_state_dict, say: some of its tensors hold nothing yet
+            raise self._damaged(f"{type(error).__name__}: {error}") from error
+        moments = [piece for name, piece in pieces.items() if piece and name in later]
+        if moments:
+            optimizers = [known.holder() for known in self._job.models.live()]
+            self._filling = Filling(lambda: self._fill_moments(moments), optimizers)
+        if first and self._job.place.rank == 0:
+            self._job.say(f"resumed: the state after update {self._job.step}")
+
+    def _take(self, layout: Layout, todo: List[Tuple[Entry, str]], later: Set[str], blob: Any) -> None:
+        """What has come, with the plain state of it and, where this is the blob, that of the job."""
+        from . import _torch
+
+        assert self._job.place is not None
         for entry, name in todo:
             if name not in later:
                 entry.unstage()
@@ -230,25 +279,26 @@ class Resume:
             known.keep_state()
         self._job.forget_layout()
         self._job.step = self._listed_step
-        if blob:
-            data = _torch.read_bytes(blob[0])
-            names = named(self._job.models.roots, self._job.place.world)[0]
+        value = {}
+        if blob is not None:
+            data = _torch.read_bytes(blob)
             value = _blob.decode(data[8 : 8 + int.from_bytes(data[:8], "little")], _torch.unpack)
-            for known, plain in zip(self._job.models.live(), value["optimizers"]):
-                if self._job.attached:
-                    known.load_plain(plain, known.all_names(names), groups_from=0)
-                else:  # what has no name does not come back, nor do hyperparameters
-                    known.load_plain(plain, names, groups_from=len(plain["groups"]))
+            self._plains = value["optimizers"]
+        names = named(self._job.models.roots, self._job.place.world)[0]
+        for known, plain in zip(self._job.models.live(), self._plains):
+            if self._job.attached:
+                known.load_plain(plain, known.all_names(names), groups_from=0)
+                continue
+            held = {id(parameter) for parameter in known.parameters()} - self._came
+            new = {number: name for number, name in names.items() if number in held}
+            if new:  # what has no name does not come back, nor do hyperparameters
+                known.load_plain(plain, new, groups_from=len(plain["groups"]))
+        self._came |= {id(entry.tensor) for entry, _ in todo if entry.kind == _lib.PARAM}
+        if blob is not None:
             if self._late is not None:
-                self._late.keep(value["optimizers"], self._job.models.live())
+                self._late.keep(self._plains, self._job.models.live())
             self._job.extras.load({**value["early"], **value["late"]}, self._job)
             _torch.set_random_state(value["random"])
-        moments = [piece for name, piece in pieces.items() if piece and name in later]
-        if moments:
-            optimizers = [known.holder() for known in self._job.models.live()]
-            self._filling = Filling(lambda: self._fill_moments(moments), optimizers)
-        if first and self._job.place.rank == 0:
-            self._job.say(f"resumed: the state after update {self._job.step}")
 
     def _fill_moments(self, pieces: Sequence[_lib.Piece]) -> None:
         """In a thread of its own, while no other uses the client."""

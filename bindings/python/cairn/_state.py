@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import operator
+import re
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from . import _lib
@@ -19,6 +20,7 @@ UNKNOWN_HOOK = (
     "as nothing says that this hook leaves the same gradients on all ranks, each rank's own parameters and moments are captured: they "
     "come back in the same number of ranks only"
 )
+POSITIONAL = re.compile(r"optimizer\d+\.group\d+\.\d+")
 STAGED_BYTES_MAX = 1 << 20  # a larger buffer is captured in place while nothing writes to it
 
 
@@ -65,7 +67,10 @@ class Entry:
     Where `part` is given, it says what is captured, and where that lies: the tensor is FSDP1's, and may hold several.
     """
 
-    __slots__ = ("name", "called", "kind", "tensor", "owner", "key", "parameter", "staged", "replica", "captured", "part", "alone")
+    __slots__ = (
+        "name", "called", "kind", "tensor", "owner", "key", "parameter", "staged", "replica", "captured", "part", "alone", "aside",
+        "stageable",
+    )
 
     def __init__(
         self,
@@ -94,6 +99,9 @@ class Entry:
         self.staged: Any = _torch.staging_like(tensor) if staged else None
         self.replica = (0, 1)
         self.captured = True  # by this rank; all ranks restore it
+        # A parameter that no optimizer has: may be captured from a copy; and which is no frozen one of a model that trains, so that
+        # the script itself may update it (a copy in lower precision, an average).
+        self.stageable = self.aside = False
 
     def piece(self, place: Place, as_named: Optional[str] = None, into_staged: bool = True) -> Optional[_lib.Piece]:
         """What this rank holds of it; None where that is nothing. For a restore replicas only say how little is captured."""
@@ -201,6 +209,8 @@ class Known:
         self.without_moments: List[Any] = []  # parameters that were updated and have none, though others have
         self._made: List[Tuple[Dict[str, Any], str]] = []
         self._left_out: Dict[str, str] = {}  # keys of the groups that hold no plain data, and why
+        self._marks: List[Dict[str, Any]] = []  # of the groups, before the update under way
+        self._own: Set[str] = set()  # keys of the groups that updates change: they are state, as schedule-free optimizers have it
 
     def holder(self) -> Any:
         """The optimizer that has the state; not always for all parameters of this one."""
@@ -229,7 +239,25 @@ class Known:
     def count(self) -> Tuple[int, int]:
         """Grows with parameters that are added and with state that appears."""
         groups, state = self.optimizer().param_groups, self.holder().state
-        return (sum(len(group["params"]) for group in groups), sum(map(bool, state.values())))
+        held = sum(bool(value) if isinstance(value, dict) else 1 for value in state.values())
+        return (sum(len(group["params"]) for group in groups), held)
+
+    def before_update(self) -> None:
+        from . import _torch
+
+        self._marks = _torch.group_marks(self.optimizer())
+
+    def after_update(self) -> None:
+        from . import _torch
+
+        for before, after in zip(self._marks, _torch.group_marks(self.optimizer())):
+            self._own |= {key for key, mark in after.items() if key not in before or before[key] != mark}
+
+    def beside(self) -> Dict[Any, Any]:
+        """What it keeps in its state under other keys than its parameters."""
+        from . import _torch
+
+        return {key: value for key, value in self.holder().state.items() if not _torch.is_tensor(key)}
 
     def note_missing(self) -> None:
         """Right after the update, while the gradients are there."""
@@ -257,7 +285,7 @@ class Known:
         return found
 
     def plain(self, layout: "Layout") -> Dict[str, Any]:
-        """Hyperparameters of the groups, and the state that is no tensor, by parameter name."""
+        """Hyperparameters of the groups, which of them are state, and the state that is no tensor, by parameter name."""
         optimizer = self.optimizer()
         groups = [
             {key: value for key, value in group.items() if key != "params" and key not in self._left_out}
@@ -267,7 +295,8 @@ class Known:
             name: {key: value for key, value in state.items() if key in keys}
             for name, state, keys in layout.plain_of(self.number)
         }
-        return {"groups": groups, "state": values}
+        own = sorted(self._own - self._left_out.keys())
+        return {"groups": groups, "own": own, "state": values, "beside": self.beside()}
 
     def all_names(self, names: Mapping[int, str]) -> Dict[int, str]:
         """Those of its parameters, by their ids; by position of those that have no other."""
@@ -277,7 +306,8 @@ class Known:
         return {id(each): names.get(id(each)) or positional(self.number, number, index) for number, index, _, each in places}
 
     def load_plain(self, value: Mapping[str, Any], names: Mapping[int, str], groups_from: int) -> None:
-        """What `plain` gave: the state of these parameters, and the hyperparameters of all groups from that one on."""
+        """What `plain` gave: the state of these parameters, and the hyperparameters of all groups from that one on; of those before
+        it what is state."""
         from . import _torch
 
         holder = self.holder()
@@ -285,8 +315,10 @@ class Known:
             found = value["state"].get(fitting(names.get(id(parameter), "")))
             if found:
                 holder.state[parameter].update(found)
-        for group, saved in list(zip(self.optimizer().param_groups, value["groups"]))[groups_from:]:
-            for key, each in saved.items():
+        holder.state.update(value.get("beside", {}))
+        for number, (group, saved) in enumerate(zip(self.optimizer().param_groups, value["groups"])):
+            for key in saved if number >= groups_from else value.get("own", ()):
+                each = saved[key]
                 if hasattr(group.get(key), "copy_") and hasattr(each, "dtype"):
                     group[key].copy_(each)  # a learning rate that is a tensor is shared with compiled code
                 else:
@@ -361,6 +393,12 @@ def moments_of(
 def positional(optimizer: int, group: int, index: int) -> str:
     """The name of a parameter that belongs to no module."""
     return f"optimizer{optimizer}.group{group}.{index}"
+
+
+def positional_of(listed: Mapping[str, _lib.Listed], place: Place) -> List[str]:
+    """The parameters of a snapshot that belong to no module, of those that this rank has."""
+    names = (of_rank(name) for name, each in listed.items() if each.kind == _lib.PARAM)
+    return sorted(name for rank, name in names if rank in (None, place.rank) and POSITIONAL.fullmatch(name))
 
 
 class Layout:
@@ -625,15 +663,38 @@ def ranks_of(listed: Mapping[str, _lib.Listed]) -> Tuple[int, List[str]]:
     return ranks, sorted({name for rank, name in params if rank is not None})
 
 
-def _add_parameter(layout: Layout, name: str, tensor: Any, part: Optional[Part], problems: Problems) -> bool:
+def _add_parameter(
+    layout: Layout, name: str, tensor: Any, part: Optional[Part], problems: Problems, staged: bool = False
+) -> Optional[Entry]:
     from . import _torch
 
     why = _torch.uncovered(tensor if part is None else part.memory())
     if why:
         problems.refuse(_lib.PARAM, name, why, f"parameter {name} cannot be captured: {why}")
-        return False
-    layout.entries.append(Entry(name, _lib.PARAM, tensor, part=part))
-    return True
+        return None
+    entry = Entry(name, _lib.PARAM, tensor, staged=staged, part=part)
+    layout.entries.append(entry)
+    return entry
+
+
+def _add_what_no_optimizer_has(
+    layout: Layout, prefix: str, root: Any, parts: Parts, added: Set[int], problems: Problems, staged_always: Set[str]
+) -> None:
+    """The other parameters of a root: frozen ones, and those that the script updates itself."""
+    from . import _torch
+
+    trains = any(id(parameter) in added for _, parameter in _torch.named_parameters(root))
+    for name, parameter in _torch.named_parameters(root):
+        if id(parameter) in added:
+            continue
+        added.add(id(parameter))
+        for part in parts.get(id(parameter), [None]):
+            full = prefix + name if part is None else part.name
+            staged = part is None and fitting(full) in staged_always
+            entry = _add_parameter(layout, full, parameter, part, problems, staged)
+            if entry is not None and part is None:
+                entry.stageable = bool(_torch.local(parameter).is_contiguous())  # in another order its copy had another shape
+                entry.aside = parameter.requires_grad or not trains
 
 
 def _add_state(
@@ -755,11 +816,7 @@ def collect(
         for hook in _torch.unknown_hooks(root):
             name = f"what DDP's communication hook {hook} keeps for itself"
             problems.note(_lib.OPAQUE, name, UNKNOWN_HOOK, f"{name} is not covered, and {UNKNOWN_HOOK}")
-        for name, parameter in _torch.named_parameters(root):
-            if id(parameter) not in added:
-                added.add(id(parameter))
-                for part in parts.get(id(parameter), [None]):
-                    _add_parameter(layout, prefix + name if part is None else part.name, parameter, part, problems)
+        _add_what_no_optimizer_has(layout, prefix, root, parts, added, problems, staged_always)
         for name, buffer in _torch.named_buffers(root):
             full = prefix + name
             why = _torch.uncovered(buffer)

@@ -13,6 +13,7 @@ import os
 import random
 import sys
 import threading
+import weakref
 import zlib
 from array import array
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
@@ -73,6 +74,7 @@ EXCHANGE_TIMEOUT = datetime.timedelta(seconds=30)
 RESUME_TIMEOUT = datetime.timedelta(minutes=15)  # a rank may wait as long for the restore of its agents
 SAMPLE_ELEMENTS = 4096
 LOCAL_RANKS = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE")
+WRAPPER_KEEPS = "the optimizer in it is captured: name in `extra` what else is to come back, a loss scaler say"
 WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 
 
@@ -207,6 +209,8 @@ def uncovered(tensor: Tensor) -> Optional[str]:
     if torch.nn.parameter.is_lazy(tensor):
         return "it gets its shape in the first forward"
     here = local(tensor)
+    if hasattr(type(here), "__tensor_flatten__"):
+        return f"it is a {type(here).__name__}, whose values lie in other tensors"
     if here.is_meta:
         return "it is on the meta device"
     if here.device.type not in ("cpu", "cuda"):
@@ -452,10 +456,29 @@ def holder(optimizer: Any) -> Any:
     return getattr(optimizer, "optim", optimizer) if _is_zero(optimizer) else optimizer
 
 
+_deepspeeds: "weakref.WeakKeyDictionary[Optimizer, str]" = weakref.WeakKeyDictionary()  # which part of DeepSpeed steps it; "": none
+
+
+def look_who_steps(optimizer: Optimizer) -> None:
+    """In the first step of an optimizer: notes whether one of DeepSpeed's optimizers calls it. Nothing else tells them apart."""
+    if "deepspeed" not in sys.modules or optimizer in _deepspeeds:
+        return
+    frame: Any = sys._getframe(1)
+    while frame is not None and not str(frame.f_globals.get("__name__")).startswith("deepspeed."):
+        frame = frame.f_back
+    caller = "" if frame is None else frame.f_globals["__name__"]
+    _deepspeeds[optimizer] = "" if caller == "deepspeed.runtime.engine" else caller  # which steps what the script has given it
+
+
 def refusal(optimizer: Any, world: int) -> Optional[str]:
     """Why an optimizer cannot be covered; None where it can, as far as that is known before its state is looked at."""
     if isinstance(optimizer, torch.optim.LBFGS):
         return "LBFGS keeps the state of all its parameters as one"
+    if _deepspeeds.get(optimizer):
+        return (
+            f"DeepSpeed ({_deepspeeds[optimizer]}) updates copies of the parameters part by part, with counters and scales of its own: "
+            "its ZeRO and mixed-precision optimizers are not covered, save with its save_checkpoint"
+        )
     if _is_zero(optimizer) and optimizer._overlap_with_ddp:
         return "ZeroRedundancyOptimizer with overlap_with_ddp updates parameters during backward, where no hook sees it"
     if _is_zero(optimizer) and optimizer.world_size != world:
@@ -480,6 +503,20 @@ def make_state(parameter: Tensor, group: Mapping[str, Any], listed: _lib.Listed,
         return torch.empty_like(parameter, dtype=dtype, memory_format=torch.preserve_format, requires_grad=False)
     on_device = bool(group.get("capturable") or group.get("fused")) or bool(listed.shape)
     return torch.empty(listed.shape, dtype=dtype, device=local(parameter).device if on_device else "cpu")
+
+
+def group_marks(optimizer: Optimizer) -> List[Dict[str, Any]]:
+    """What shows that an update has changed hyperparameters of its groups; of none for torch's own optimizers, which do not."""
+    if _is_torchs_own(type(optimizer)):
+        return []
+    return [
+        {
+            key: (id(value), versions([local(value)])) if isinstance(value, Tensor) else value
+            for key, value in group.items()
+            if key != "params" and isinstance(value, (Tensor, bool, int, float, str, type(None)))
+        }
+        for group in optimizer.param_groups
+    ]
 
 
 # ---- random generators and other plain state ----
@@ -752,6 +789,7 @@ def _before_write(_job: Job, watch: _Watch, fence: Fence, function: Any, args: T
 
 @_quiet
 def _before_step(job: Job, optimizer: Optimizer, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
+    look_who_steps(optimizer)
     closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
     if not job.before_step(optimizer, callable(closure)):
         return None
@@ -765,14 +803,67 @@ def _after_step(job: Job, optimizer: Optimizer, _args: Any, _kwargs: Any) -> Non
     job.after_step(optimizer)
 
 
+_whole_graphs = False  # the script compiles with fullgraph=True, where a hook that leaves the graph is an error
+
+
+def _is_exporting() -> bool:
+    """Parameters are stand-ins then."""
+    return bool(getattr(torch.compiler, "is_exporting", lambda: True)())
+
+
+def _outside_whole_graphs(hook: Callable[..., Any]) -> Callable[[torch.nn.Module, Any], Any]:
+    """A forward's hook that compiled code leaves itself for, but not where that is an error: there it is not called."""
+
+    def call(module: torch.nn.Module, arguments: Any) -> Any:
+        if torch.compiler.is_compiling() and (_whole_graphs or _is_exporting()):
+            return None
+        return hook(module, arguments)
+
+    return call
+
+
+@_outside_whole_graphs
 @_quiet
 def _any_forward(job: Job, module: torch.nn.Module, _args: Any) -> None:
     job.saw_forward(module)
 
 
+@_outside_whole_graphs
 @_quiet
 def _root_forward(job: Job, module: torch.nn.Module, _args: Any) -> None:
     job.before_forward(module)
+
+
+@_quiet
+def _compiled_forward(job: Job, module: torch.nn.Module) -> None:
+    job.before_compiled_forward(module)
+
+
+def _see_whole_graphs() -> None:
+    """Learns whether the script compiles with fullgraph=True, and sees forwards of modules that are compiled in place so: their
+    hooks are inside."""
+    compiles, compiles_in_place = torch.compile, torch.nn.Module.compile
+
+    @functools.wraps(compiles)
+    def compile_(*arguments: Any, **options: Any) -> Any:
+        global _whole_graphs
+        _whole_graphs = _whole_graphs or bool(options.get("fullgraph"))
+        return compiles(*arguments, **options)
+
+    @functools.wraps(compiles_in_place)
+    def compile_in_place(self: torch.nn.Module, *arguments: Any, **options: Any) -> None:
+        compiles_in_place(self, *arguments, **options)
+        compiled = self._compiled_call_impl
+
+        def call(*inputs: Any, **named: Any) -> Any:
+            if not torch.compiler.is_compiling():
+                _compiled_forward(self)
+            return compiled(*inputs, **named)
+
+        self._compiled_call_impl = call
+
+    torch.compile = compile_
+    torch.nn.Module.compile = compile_in_place  # type: ignore[method-assign]
 
 
 def watch_forwards() -> Callable[[], None]:
@@ -804,6 +895,7 @@ def install() -> None:
     register_optimizer_step_pre_hook(_before_step)  # type: ignore[arg-type]
     register_optimizer_step_post_hook(_after_step)  # type: ignore[arg-type]
     os.register_at_fork(after_in_child=_job.forget)
+    _see_whole_graphs()
     _signals.answer_signals()
     _job.start()
     _time_collectives_of_groups()
@@ -862,9 +954,18 @@ def _end_with_the_group() -> None:
             sys.modules[name].destroy_process_group = destroy_process_group  # type: ignore[attr-defined]
 
 
-def _inner(optimizer: Any) -> Any:
-    """What a wrapper (of Hugging Face's accelerate, say) wraps: its step is the one whose hooks run."""
+STATELESS_WRAPPERS = ("accelerate", "lightning", "pytorch_lightning")  # by their packages
+
+
+def _inner(optimizer: Any, kept: List[str]) -> Any:
+    """What a wrapper (of Hugging Face's accelerate, say) wraps: its step is the one whose hooks run. kept: the kinds of wrappers
+    that may keep something themselves."""
     while isinstance(getattr(optimizer, "optimizer", None), Optimizer):
+        package = type(optimizer).__module__.partition(".")[0]
+        if package == "deepspeed":
+            _deepspeeds[optimizer.optimizer] = type(optimizer).__module__
+        elif package not in STATELESS_WRAPPERS:
+            kept.append(type(optimizer).__name__)
         optimizer = optimizer.optimizer
     return optimizer
 
@@ -872,7 +973,8 @@ def _inner(optimizer: Any) -> Any:
 def attach(model: Any, optimizer: Any, scheduler: Any, dataloader: Any, extra: Optional[Mapping[str, Any]]) -> Job:
     """See cairn.attach."""
     models = dict(model) if isinstance(model, Mapping) else {"": model}
-    optimizers = [_inner(each) for each in (optimizer if isinstance(optimizer, (list, tuple)) else [optimizer])]
+    kept: List[str] = []
+    optimizers = [_inner(each, kept) for each in (optimizer if isinstance(optimizer, (list, tuple)) else [optimizer])]
     for name, each in models.items():
         if not isinstance(each, torch.nn.Module):
             raise TypeError(f"cairn.attach: the model {name!r} is a {type(each).__name__}, not a torch.nn.Module")
@@ -882,4 +984,6 @@ def attach(model: Any, optimizer: Any, scheduler: Any, dataloader: Any, extra: O
     install()
     job = _job.start()
     job.attach(models, optimizers, Extras(scheduler, dataloader, extra))
+    for name in kept:
+        job.leave_out(_lib.OPAQUE, f"what the {name} around an optimizer keeps itself", WRAPPER_KEEPS)
     return job
