@@ -27,7 +27,6 @@ struct search {
     const struct cairn_stop *stop;
     double bound_ms;
     double work_layers;
-    bool stopped;
     bool raised; /* the bound */
     bool tried; /* a division of many pipelines: before that a plan may be of a handful of devices, and time does not count */
     struct cairn_unit_sets sets;
@@ -106,12 +105,9 @@ done:
 /* ---- divisions ---- */
 
 static bool
-over(struct search *search)
+over(const struct search *search)
 {
-    if (!search->plan || !search->tried)
-        return false;
-    search->stopped = search->stopped || search->stop->over(search->stop->context);
-    return search->stopped;
+    return search->plan && search->tried && search->stop->over(search->stop->context);
 }
 
 /* Keeps a division among the best few; owns it. */
@@ -337,18 +333,15 @@ improve_all(struct search *search)
 static cairn_err
 exhaust(struct search *search)
 {
-    bool complete = true;
-    cairn_err err = cairn_exhaust(search->fleet, search->stop, &search->plan, &search->step_ms,
-                                  &complete);
+    cairn_err err = cairn_exhaust(search->fleet, search->stop, &search->plan, &search->step_ms);
 
-    search->stopped = !complete;
     search->raised = false;
     return err ? err : raise_bound(search);
 }
 
 cairn_err
 cairn_search(const struct cairn_fleet *fleet, double *bound_ms, const struct cairn_stop *stop,
-             struct cairn_plan **out, double *step_ms, bool *complete)
+             struct cairn_plan **out, double *step_ms)
 {
     struct search search = {.fleet = fleet,
                             .problem = fleet->problem,
@@ -368,7 +361,6 @@ cairn_search(const struct cairn_fleet *fleet, double *bound_ms, const struct cai
     err = cairn_divider_create(fleet->problem, &search.divider);
     if (!err)
         err = cairn_unit_sets_find(&search.sets);
-    search.stopped = search.sets.stopped;
     /* With a plan, however long its step, the time limit counts. */
     for (uint32_t i = 0, sets = search.sets.count; !err && !search.plan && i < sets; i++)
         err = try_shortest(&search, &search.sets.sets[i]);
@@ -392,6 +384,5 @@ cairn_search(const struct cairn_fleet *fleet, double *bound_ms, const struct cai
     *out = search.plan;
     *step_ms = search.step_ms;
     *bound_ms = search.bound_ms;
-    *complete = !search.stopped;
     return CAIRN_OK;
 }

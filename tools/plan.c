@@ -135,7 +135,7 @@ print_table(const struct cairn_problem *problem, const struct cairn_answer_plan 
     if (answer->slow_layers > 0)
         printf("%" PRIu32 " layers are reduced over pipelines by links that slow_links names\n", answer->slow_layers);
     printf("planned in %.1f ms%s\n", plan_ms,
-           answer->complete ? "" : ", cut short by --time-limit: a longer one may find a better plan");
+           answer->complete ? "" : ", cut short by --time-limit: a longer one may find a better plan, or a better bound");
 }
 
 struct options {

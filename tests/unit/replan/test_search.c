@@ -13,6 +13,7 @@
 
 #include "replan/answer.h"
 #include "replan/bound.h"
+#include "replan/bound_prices.h"
 #include "replan/bound_raise.h"
 #include "tests/unit/replan/small.h"
 
@@ -308,6 +309,110 @@ test_bound_of_pipelines(void **test_state)
     }
 }
 
+/* Says so from the ask on that it was set to. */
+struct patience {
+    uint64_t asked, until;
+};
+
+static bool
+is_over(void *context)
+{
+    struct patience *patience = context;
+
+    return ++patience->asked > patience->until;
+}
+
+/* Layers so large that groups of four cannot hold the model: the bound takes most of the time. */
+static struct cairn_problem
+large_layers(void)
+{
+    struct cairn_problem problem = {.layers = 80,
+                                    .layer_ms = 10,
+                                    .head_layers = 5.4,
+                                    .microbatches = 64,
+                                    .tp = 8,
+                                    .sizes = {{1, 8}, {2, 4}, {4, 2}, {8, 1}},
+                                    .size_count = 4,
+                                    .layer_bytes = UINT64_C(6) << 30,
+                                    .activation_bytes = UINT64_C(512) << 20,
+                                    .reserved_bytes = UINT64_C(4) << 30,
+                                    .device_count = 64};
+
+    problem.devices = calloc(64, sizeof(*problem.devices));
+    assert_non_null(problem.devices);
+    for (uint32_t i = 0; i < 64; i++)
+        problem.devices[i] = (struct cairn_device){i, i / 8, i % 13 == 5 ? 1.5 + 0.1 * i : 1, UINT64_C(80) << 30};
+    return problem;
+}
+
+/* Whatever is cut short, be it the last thing there was to do, the answer does not call itself complete; and it is a plan, with a bound. */
+static void
+test_cut_short(void **test_state)
+{
+    enum { FEW = 40, CUTS = 12 };
+    uint32_t cut = 0;
+
+    (void)test_state;
+    for (uint64_t seed = 0; seed <= FEW; seed++) {
+        struct cairn_problem problem = seed < FEW ? small_problem(2 * seed) : large_layers();
+        struct patience patience = {0, UINT64_MAX};
+        const struct cairn_stop stop = {is_over, &patience};
+        struct cairn_answer_plan answer = {0};
+        uint64_t asks;
+
+        assert_int_equal(cairn_answer_plan_best(&problem, &stop, &answer), CAIRN_OK);
+        assert_int_equal(answer.complete, answer.plan != NULL);
+        asks = patience.asked;
+        for (uint32_t i = 0; answer.plan && i < CUTS && i < asks; i++) {
+            struct cairn_answer_plan early = {0};
+
+            patience = (struct patience){0, i == 0 ? asks - 1 : asks * i / CUTS};
+            assert_int_equal(cairn_answer_plan_best(&problem, &stop, &early), CAIRN_OK);
+            assert_non_null(early.plan);
+            if (early.complete)
+                fail_msg("seed %u: stopped at ask %u of %u, and complete", (unsigned)seed, (unsigned)patience.until, (unsigned)asks);
+            assert_true(early.step_ms >= early.bound_ms * (1 - 1e-9) && early.bound_ms <= answer.step_ms * (1 + 1e-9));
+            cairn_answer_plan_fini(&early);
+            cut++;
+        }
+        cairn_answer_plan_fini(&answer);
+        cairn_problem_fini(&problem);
+    }
+    assert_true(cut > 100);
+}
+
+/* Looking at all pipelines for one set of prices takes long where many are to be looked at: it ends where it is told to. */
+static void
+test_prices_cut_short(void **test_state)
+{
+    struct patience patience = {0, UINT64_MAX};
+    const struct cairn_stop stop = {is_over, &patience};
+    struct cairn_problem problem = large_layers();
+    struct cairn_priced_pipeline found[CAIRN_PRICES_FOUND_MAX];
+    double price[CAIRN_PRICES_KINDS_MAX] = {0}, times, bound_ms;
+    struct cairn_prices *prices = NULL;
+    struct cairn_fleet *fleet = NULL;
+    uint32_t count;
+
+    (void)test_state;
+    assert_int_equal(cairn_fleet_create(&problem, &fleet), CAIRN_OK);
+    assert_int_equal(cairn_bound_step_ms(fleet, &stop, &bound_ms), CAIRN_OK);
+    assert_int_equal(cairn_prices_create(fleet, &prices), CAIRN_OK);
+    cairn_prices_set_time(prices, bound_ms);
+    for (uint32_t i = 0; i < cairn_prices_kind_count(prices); i++)
+        price[i] = cairn_prices_alone(prices, i) - 0.8;
+    patience.asked = 0;
+    cairn_prices_set(prices, price);
+    assert_true(cairn_prices_find_cheap(prices, &stop, found, &count, &times));
+    assert_true(patience.asked > 3);
+    patience = (struct patience){0, 2};
+    assert_false(cairn_prices_find_cheap(prices, &stop, found, &count, &times));
+    assert_int_equal(patience.asked, 3);
+    cairn_prices_destroy(prices);
+    cairn_fleet_destroy(fleet);
+    cairn_problem_fini(&problem);
+}
+
 /* Where nothing fits, what would is true: with that much more memory there is a plan. */
 static void
 test_infeasible(void **test_state)
@@ -388,6 +493,8 @@ main(void)
         cmocka_unit_test(test_small),
         cmocka_unit_test(test_bound_counts_whole_micro_batches),
         cmocka_unit_test(test_bound_of_pipelines),
+        cmocka_unit_test(test_cut_short),
+        cmocka_unit_test(test_prices_cut_short),
         cmocka_unit_test(test_infeasible),
         cmocka_unit_test(test_memory_decides),
     };
