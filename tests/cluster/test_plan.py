@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import subprocess
 import tempfile
 import unittest
@@ -209,6 +210,12 @@ class Planner(unittest.TestCase):
         self.assertEqual(code, OK, err)
         self.assertIn("not measured: memory", err)
         self.assertEqual(json.loads(out)["layer_bytes"], what["layer_bytes"])
+        self.assertEqual(len(re.findall("not determined: link_gbps.*it is what the problem said", err)), 2)
+        del what["link_gbps"]
+        code, out, err = self.run_verb("profile", "--problem", self.file("problem.json", what), "--trace", os.path.join(self.folder, "bare.jsonl"))
+        self.assertEqual(code, OK, err)
+        self.assertNotIn("link_gbps", json.loads(out))
+        self.assertEqual(len(re.findall("not determined: link_gbps.*the problem does not say it either", err)), 2)
 
     def test_memory_of_a_trace_that_cannot_be(self):
         what = problem(8)
