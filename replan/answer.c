@@ -134,11 +134,8 @@ price_move(const struct cairn_problem *problem, struct cairn_answer_plan *answer
 {
     cairn_err err = cairn_migration_of(problem, problem->current, answer->plan, &answer->migration);
 
-    answer->payback_steps = 0;
-    if (!err && answer->current_ms < INFINITY && answer->current_ms > answer->step_ms &&
-        answer->migration.migrate_ms > 0)
-        answer->payback_steps = (uint64_t)ceil(answer->migration.migrate_ms /
-                                               (answer->current_ms - answer->step_ms));
+    answer->payback_steps =
+        err ? 0 : cairn_migration_payback(answer->migration.migrate_ms, answer->current_ms - answer->step_ms);
     return err;
 }
 
