@@ -77,7 +77,9 @@ cairn_migration_of(const struct cairn_problem *problem, const struct cairn_plan 
             continue;
         more = (double)(now[i].layer_end - now[i].first_layer) / now[i].size -
                shared_layers(&was[i], &now[i]);
-        more = fmax(0, more) * (double)problem->layer_bytes;
+        more *= (double)problem->layer_bytes;
+        if (more < 0.5) /* of a byte: what rounding leaves */
+            continue;
         moved += more;
         most = fmax(most, more);
     }
