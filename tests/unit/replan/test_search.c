@@ -46,7 +46,7 @@ fill_groups(struct table *table)
             if (!(mask >> i & 1))
                 continue;
             size++;
-            good = good && device->rate > 0 && (node == UINT64_MAX || node == device->node);
+            good = good && device->rate > 0 && device->memory_bytes >= problem->reserved_bytes && (node == UINT64_MAX || node == device->node);
             node = device->node;
             rate = fmax(rate, device->rate);
             memory = device->memory_bytes < memory ? device->memory_bytes : memory;
@@ -309,6 +309,47 @@ test_bound_of_pipelines(void **test_state)
     }
 }
 
+/* Layers that take no memory still need the reserve: a device that lacks it is in no plan, and where that is all that lacks, it is said. */
+static void
+test_reserve_alone(void **test_state)
+{
+    struct table *table = calloc(1, sizeof(*table));
+    const struct cairn_stop stop = {never, NULL};
+    uint32_t solved = 0, unsolved = 0;
+
+    (void)test_state;
+    assert_non_null(table);
+    for (uint64_t seed = 1; seed < 400; seed += 2) { /* those with little memory */
+        struct cairn_problem problem = small_problem(seed);
+        struct cairn_answer_plan answer = {0};
+        struct cairn_fault fault = {""};
+        double expected;
+
+        problem.layer_bytes = problem.activation_bytes = 0;
+        problem.reserved_bytes = 90;
+        for (uint32_t i = 0; i < problem.device_count; i += 3)
+            problem.devices[i].memory_bytes = seed % 4 == 1 ? 90 : 0;
+        table->problem = &problem;
+        expected = exhaustive_plan_ms(table);
+        assert_int_equal(cairn_answer_plan_make(&problem, &stop, &stop, &answer), CAIRN_OK);
+        if (isinf(expected) != (answer.plan == NULL))
+            fail_msg("seed %u: the best is %g, a plan was%s found", (unsigned)seed, expected, answer.plan ? "" : " not");
+        if (answer.plan && cairn_plan_check(answer.plan, &problem, &fault))
+            fail_msg("seed %u: %s", (unsigned)seed, fault.text);
+        if (answer.plan && (answer.bound_ms > expected * (1 + 1e-9) || fabs(answer.step_ms - expected) > 1e-9 * expected))
+            fail_msg("seed %u: the plan takes %g, the bound is %g, the best %g", (unsigned)seed, answer.step_ms, answer.bound_ms, expected);
+        solved += answer.plan != NULL;
+        if (!answer.plan && strcmp(answer.infeasible.constraint, "memory") == 0) {
+            assert_in_range(answer.infeasible.short_by_bytes, 1, 90);
+            unsolved++;
+        }
+        cairn_answer_plan_fini(&answer);
+        cairn_problem_fini(&problem);
+    }
+    assert_true(solved > 50 && unsolved > 5);
+    free(table);
+}
+
 /* Says so from the ask on that it was set to. */
 struct patience {
     uint64_t asked, until;
@@ -493,6 +534,7 @@ main(void)
         cmocka_unit_test(test_small),
         cmocka_unit_test(test_bound_counts_whole_micro_batches),
         cmocka_unit_test(test_bound_of_pipelines),
+        cmocka_unit_test(test_reserve_alone),
         cmocka_unit_test(test_cut_short),
         cmocka_unit_test(test_prices_cut_short),
         cmocka_unit_test(test_infeasible),
