@@ -59,7 +59,10 @@ write_infeasible(struct cairn_json_writer *writer, const struct cairn_infeasible
     cairn_json_write_key(writer, "constraint");
     cairn_json_write_string(writer, why->constraint);
     cairn_json_write_key(writer, "short_by_bytes");
-    cairn_json_write_u64(writer, why->short_by_bytes);
+    if (why->short_by_bytes < UINT64_MAX)
+        cairn_json_write_u64(writer, why->short_by_bytes);
+    else
+        cairn_json_write_null(writer);
     cairn_json_write_key(writer, "would_fit");
     cairn_json_write_string(writer, why->would_fit);
     cairn_json_write_object_end(writer);

@@ -239,6 +239,10 @@ class Planner(unittest.TestCase):
             self.assertEqual(infeasible["constraint"], constraint)
             self.assertEqual(infeasible["short_by_bytes"] > 0, constraint == "memory")
             self.assertIn(infeasible["would_fit"], err)
+        code, out, err = self.run_verb("plan", "--problem", self.file("problem.json", {**problem(), "layer_bytes": 1 << 50}), "-o", "json")
+        self.assertEqual(code, LOST, err)
+        self.assertIsNone(json.loads(out)["infeasible"]["short_by_bytes"])
+        self.assertIn("no memory that devices have would do", err)
 
     def test_bad_input(self):
         for text in ("", "{", "[]", json.dumps({**problem(8), "layers": 0}), json.dumps({**problem(8), "colour": 1}),
