@@ -276,6 +276,11 @@ class Planner(unittest.TestCase):
         code, out, err = self.run_verb("assign", "--problem", self.file("sequences.json", what))
         self.assertEqual((code, out), (LOST, ""))
         self.assertIn("300000 tokens", err)
+        what["microbatch_tokens"] = 300000  # more than any pipeline takes: no sequence is at fault
+        code, out, err = self.run_verb("assign", "--problem", self.file("sequences.json", what))
+        self.assertEqual((code, out), (INPUT, ""))
+        self.assertIn("microbatch_tokens is 300000", err)
+        self.assertNotIn("a sequence has no place", err)
 
 
 if __name__ == "__main__":
