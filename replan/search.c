@@ -21,6 +21,7 @@ enum {
     RAISED_AFTER = 12000   /* moves: a plan first, then the bound */
 };
 #define ENOUGH 1.0005 /* how far from the bound a plan is not improved */
+#define FOR_EVER 1e40 /* times the bound, is longer than any plan takes: rates, and costs of sizes, may differ by 10^12 each */
 #define NEAR 1.01 /* how far from the best a division may be to be kept for improvement */
 
 struct search {
@@ -147,7 +148,7 @@ keep(struct search *search, struct cairn_division *division, double step_ms)
 static double
 enough_ms(const struct search *search, struct cairn_division *division)
 {
-    double high_ms = search->bound_ms * 1e12; /* far more than any plan takes: does it fit at all? */
+    double high_ms = search->bound_ms * FOR_EVER; /* does it fit at all? */
 
     if (cairn_division_microbatches(division, high_ms) < search->problem->microbatches) {
         cairn_division_set_target(division, high_ms); /* near the bound no order of stages did anything; another one may fit */

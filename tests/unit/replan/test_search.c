@@ -526,6 +526,9 @@ test_memory_decides(void **test_state)
           .activation_bytes = 10, .device_count = 10}, 1, {1000, 220, 1000, 220}, {1.5, 1, 1.5, 1}},
         {{.layers = 60, .layer_ms = 1, .microbatches = 16, .tp = 2, .sizes = {{2, 1}}, .size_count = 1, .layer_bytes = 10,
           .device_count = 12}, 4, {80, 40, 80, 40}, {1, 1.1, 1.2, 1.3}},
+        /* and where only groups of two hold a layer, which take 10^12 times as long */
+        {{.layers = 7, .layer_ms = 1, .microbatches = 1000, .tp = 1, .sizes = {{1, 1e-6}, {2, 1e6}}, .size_count = 2, .layer_bytes = 80,
+          .activation_bytes = 10, .device_count = 12}, 3, {110, 110, 110, 110}, {1e-6, 2, 1, 1e6}},
     };
     const struct cairn_stop stop = {never, NULL};
 
