@@ -511,6 +511,23 @@ test_infeasible(void **test_state)
     assert_true(short_of_memory > 50 && dead > 10);
 }
 
+/* Whoever asks why something does not fit that does is not told that 0 bytes more would do. */
+static void
+test_nothing_lacks(void **test_state)
+{
+    struct cairn_problem problem = large_layers();
+    struct cairn_infeasible why;
+    struct cairn_fleet *fleet = NULL;
+
+    (void)test_state;
+    assert_int_equal(cairn_fleet_create(&problem, &fleet), CAIRN_OK);
+    assert_int_equal(cairn_infeasible_why(fleet, &why), CAIRN_OK);
+    assert_int_equal(why.short_by_bytes, 0);
+    assert_non_null(strstr(why.would_fit, "the planner's fault"));
+    cairn_fleet_destroy(fleet);
+    cairn_problem_fini(&problem);
+}
+
 /* Too many devices to try everything, and memory that only the right order of stages, or groups of the devices with most
  * memory, have enough of: there is a plan, and it is found. */
 static void
@@ -565,6 +582,7 @@ main(void)
         cmocka_unit_test(test_all_are_sounded),
         cmocka_unit_test(test_prices_cut_short),
         cmocka_unit_test(test_infeasible),
+        cmocka_unit_test(test_nothing_lacks),
         cmocka_unit_test(test_memory_decides),
     };
 
