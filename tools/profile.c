@@ -132,8 +132,8 @@ say_links(const struct cairn_problem *problem, const struct cairn_profiled_links
         (void)fprintf(stderr, "not used: the bandwidth %s, since link_gbps needs both: give link_gbps in the problem\n",
                       places[links->scopes[CAIRN_LINK_INTER].told]);
     if (links->node_pairs)
-        (void)fprintf(stderr, "%" PRIu32 " of %" PRIu32 " pairs of nodes have slow links\n", links->slow_links + links->passed_links + links->unknown_links,
-                      links->node_pairs);
+        (void)fprintf(stderr, "%" PRIu32 " of %" PRIu32 " pairs of nodes have slow links\n",
+                      links->slow_links + links->passed_links + links->unknown_links, links->node_pairs);
     else
         (void)fprintf(stderr, "not determined: slow_links, since less than three pairs of nodes have comparable channels of their own\n");
     if (links->unknown_links)

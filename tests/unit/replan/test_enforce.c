@@ -366,9 +366,18 @@ test_words(void **state)
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_once),   cmocka_unit_test(test_cost),      cmocka_unit_test(test_cost_of_a_rate_that_changes),
-                                       cmocka_unit_test(test_budget), cmocka_unit_test(test_budget_of_many), cmocka_unit_test(test_budget_of_what_was_run),
-                                       cmocka_unit_test(test_deaths), cmocka_unit_test(test_two_lists), cmocka_unit_test(test_bytes),  cmocka_unit_test(test_words)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_once),
+        cmocka_unit_test(test_cost),
+        cmocka_unit_test(test_cost_of_a_rate_that_changes),
+        cmocka_unit_test(test_budget),
+        cmocka_unit_test(test_budget_of_many),
+        cmocka_unit_test(test_budget_of_what_was_run),
+        cmocka_unit_test(test_deaths),
+        cmocka_unit_test(test_two_lists),
+        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_words),
+    };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
