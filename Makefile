@@ -101,6 +101,7 @@ $(BUILD)/tests/unit/$(1)/%: $(BUILD)/tests/unit/$(1)/%.o $(SUPPORT_OBJ) $(call A
 endef
 $(foreach m,$(filter-out gpt,$(MODULES)),$(eval $(call unit_rule,$(m))))
 # Link speeds are measured on jobs of the traces' simulator.
+$(BUILD)/tests/unit/replan/test_search: $(BUILD)/tests/bench/made.o
 $(BUILD)/tests/unit/replan/test_profile_links: $(addprefix $(BUILD)/tests/traces/,simulate.o random.o)
 $(BUILD)/tests/unit/gpt/%: $(BUILD)/tests/unit/gpt/%.o $(filter-out %/main.o,$(GPT_OBJ)) $(BUILD)/libcairn.so
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -L$(BUILD) -lcairn -lcrypto -lcmocka -lm -Wl,-rpath,$(abspath $(BUILD))

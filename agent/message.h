@@ -60,9 +60,9 @@ enum cairn_message_type {
  * Of the messages, with all that their bytes hold, told in every handshake: agents of different versions refuse each other and
  * say so. Raised with every change of what a message or a packed value on the wire looks like. 2: an inventory says who trains.
  * 3: votes name layouts, seals and inventories the sums of their tiling; OPENED. 4: manifests and the sums know of replicas' numbers.
- * 5: verdicts say what became of the operator's command.
+ * 5: verdicts say what became of the operator's command. 6: they say what they have cost, and which exchanges were begun.
  */
-enum { CAIRN_MESSAGE_VERSION = 5 };
+enum { CAIRN_MESSAGE_VERSION = 6 };
 
 /* Beside CAIRN_AREA_DATA and CAIRN_AREA_PARITY of erasure/stripe.h: what a repair has decoded. */
 enum { CAIRN_AREA_SCRATCH = 2 };

@@ -366,7 +366,8 @@ check_verdicts(const struct operator_job *job, struct operator_health *health)
         cairn_ledger_describe(entry, what, sizeof what);
         if (entry->enforcement.state != CAIRN_ENFORCEMENT_NONE)
             cairn_enforce_describe(&entry->enforcement, command, sizeof command);
-        cairn_ledger_advise(job->ledger, entry, job->config->exchanges_per_day, advice, sizeof advice);
+        cairn_ledger_advise(job->ledger, entry, job->config->exchanges_per_day, job->config->verdict_policy == CAIRN_CONFIG_ENFORCE,
+                            advice, sizeof advice);
         add_check(health, hangs ? OPERATOR_CRITICAL : OPERATOR_WARN, codes[entry->kind],
                   job->config->verdict_policy == CAIRN_CONFIG_OBSERVE ? "`cairn status -o json` has the evidence" : advice,
                   "%s%s%s", what, command[0] ? "; " : "", command);

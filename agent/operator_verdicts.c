@@ -132,7 +132,8 @@ operator_verdict_write(struct cairn_json_writer *writer, const struct operator_j
     cairn_ledger_describe(entry, text, sizeof text);
     put_text(writer, "what", text);
     if (is_open && job->config->verdict_policy != CAIRN_CONFIG_OBSERVE) {
-        cairn_ledger_advise(job->ledger, entry, job->config->exchanges_per_day, text, sizeof text);
+        cairn_ledger_advise(job->ledger, entry, job->config->exchanges_per_day, job->config->verdict_policy == CAIRN_CONFIG_ENFORCE,
+                            text, sizeof text);
         put_text(writer, "advice", text);
     }
     put_enforcement(writer, &entry->enforcement);

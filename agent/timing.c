@@ -37,7 +37,8 @@ timing_say_change(const struct cairn_agent *agent, const struct cairn_ledger_ent
         return;
     }
     if (agent->config.verdict_policy != CAIRN_CONFIG_OBSERVE)
-        cairn_ledger_advise(&agent->timing->ledger, entry, agent->config.exchanges_per_day, advice, sizeof advice);
+        cairn_ledger_advise(&agent->timing->ledger, entry, agent->config.exchanges_per_day,
+                            agent->config.verdict_policy == CAIRN_CONFIG_ENFORCE, advice, sizeof advice);
     CAIRN_LOG_AT(WARN, "detect: verdict=%" PRIu64 " %s: %s; confidence=%.2f; %s%s%s", entry->number, changes[change], text,
                  entry->confidence, entry->evidence, advice[0] ? "; do: " : "", advice);
 }

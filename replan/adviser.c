@@ -140,11 +140,9 @@ static struct cairn_advice
 advice_of(const struct cairn_adviser *adviser, enum cairn_replan_action action)
 {
     const struct cairn_offer *offer = &adviser->offers.offers[action];
-    double gain_ms = adviser->offers.current_ms - offer->step_ms;
-    struct cairn_advice advice = {action, adviser->offers.current_ms, offer->step_ms, offer->cost_ms, 0};
+    uint64_t payback_steps = cairn_migration_payback(offer->cost_ms, adviser->offers.current_ms - offer->step_ms);
 
-    advice.payback_steps = gain_ms > 0 && gain_ms < INFINITY ? (uint64_t)ceil(offer->cost_ms / gain_ms) : 0;
-    return advice;
+    return (struct cairn_advice){action, adviser->offers.current_ms, offer->step_ms, offer->cost_ms, payback_steps};
 }
 
 static enum cairn_advice_change

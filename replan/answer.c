@@ -9,6 +9,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Knows whether anybody was told to stop: what was then left out is left out of the answer, be it of the bound or of the plan. */
+struct watched_stop {
+    const struct cairn_stop *stop;
+    bool said;
+};
+
+static bool
+is_over(void *context)
+{
+    struct watched_stop *watched = context;
+
+    watched->said = watched->said || watched->stop->over(watched->stop->context);
+    return watched->said;
+}
+
 /* Groups of the devices of each node with most memory hold a pipeline, and the fastest with each other do not. */
 static cairn_err
 plan_by_memory(const struct cairn_problem *problem, const struct cairn_stop *stop,
@@ -18,7 +33,7 @@ plan_by_memory(const struct cairn_problem *problem, const struct cairn_stop *sto
     cairn_err err = cairn_fleet_create_by_memory(problem, &fleet);
 
     if (!err)
-        err = cairn_search(fleet, &out->bound_ms, stop, &out->plan, &out->step_ms, &out->complete);
+        err = cairn_search(fleet, &out->bound_ms, stop, &out->plan, &out->step_ms);
     cairn_fleet_destroy(fleet);
     return err == CAIRN_NOT_FOUND ? CAIRN_OK : err;
 }
@@ -28,21 +43,24 @@ static cairn_err
 plan_for(const struct cairn_problem *problem, const struct cairn_stop *stop,
          struct cairn_answer_plan *out)
 {
+    struct watched_stop watched = {stop, false};
+    const struct cairn_stop own = {is_over, &watched};
     struct cairn_fleet *fleet = NULL;
     cairn_err err;
 
     err = cairn_fleet_create(problem, &fleet);
     if (!err)
-        err = cairn_bound_step_ms(fleet, stop, &out->bound_ms);
+        err = cairn_bound_step_ms(fleet, &own, &out->bound_ms);
     if (!err && out->bound_ms < INFINITY)
-        err = cairn_search(fleet, &out->bound_ms, stop, &out->plan, &out->step_ms, &out->complete);
+        err = cairn_search(fleet, &out->bound_ms, &own, &out->plan, &out->step_ms);
     if (err == CAIRN_NOT_FOUND)
         err = CAIRN_OK;
     if (!err && !out->plan)
         err = cairn_infeasible_why(fleet, &out->infeasible);
     cairn_fleet_destroy(fleet);
     if (!err && !out->plan && out->bound_ms < INFINITY && out->infeasible.short_by_bytes == 0)
-        err = plan_by_memory(problem, stop, out);
+        err = plan_by_memory(problem, &own, out);
+    out->complete = out->plan && !watched.said;
     return err;
 }
 
@@ -116,11 +134,8 @@ price_move(const struct cairn_problem *problem, struct cairn_answer_plan *answer
 {
     cairn_err err = cairn_migration_of(problem, problem->current, answer->plan, &answer->migration);
 
-    answer->payback_steps = 0;
-    if (!err && answer->current_ms < INFINITY && answer->current_ms > answer->step_ms &&
-        answer->migration.migrate_ms > 0)
-        answer->payback_steps = (uint64_t)ceil(answer->migration.migrate_ms /
-                                               (answer->current_ms - answer->step_ms));
+    answer->payback_steps =
+        err ? 0 : cairn_migration_payback(answer->migration.migrate_ms, answer->current_ms - answer->step_ms);
     return err;
 }
 

@@ -19,7 +19,7 @@ struct cairn_answer_plan {
     struct cairn_migration migration; /* from the current plan; nothing where there is none */
     uint64_t payback_steps;  /* until the move has paid for itself; 0: nothing moves, or there is no choice */
     uint32_t slow_layers;    /* whose reduction over pipelines joins two nodes with a slow link between them */
-    bool complete;           /* the search was not cut short */
+    bool complete;           /* neither the search nor the bound was cut short */
     struct cairn_infeasible infeasible;
 };
 

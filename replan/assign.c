@@ -269,7 +269,7 @@ check_lengths(const struct cairn_assign_problem *problem, struct cairn_fault *fa
         (void)snprintf(fault->text, sizeof(fault->text),
                        "microbatch_tokens is %" PRIu64 ", and no pipeline takes more than %" PRIu64 " tokens",
                        problem->microbatch_tokens, limit);
-        return CAIRN_NOT_FOUND;
+        return CAIRN_INVAL;
     }
     for (uint32_t i = 0; problem->microbatch_tokens == 0 && i < problem->sequence_count; i++)
         if (problem->tokens[i] > limit) {

@@ -44,8 +44,8 @@ struct cairn_assignment {
 };
 
 /* Assigns; a sequence that will be cut goes to a pipeline that takes the longest ones, and counts as one all the same.
- * CAIRN_NOT_FOUND with *fault where a sequence, or a chunk, is too long for every pipeline; CAIRN_NOMEM. The caller
- * frees out->pipelines. */
+ * CAIRN_NOT_FOUND with *fault where a sequence is too long for every pipeline, CAIRN_INVAL with *fault where microbatch_tokens is;
+ * CAIRN_NOMEM. The caller frees out->pipelines. */
 CAIRN_MUST_CHECK cairn_err cairn_assign(const struct cairn_assign_problem *problem,
                                         struct cairn_assignment *out, struct cairn_fault *fault);
 

@@ -21,6 +21,7 @@ enum {
     LOOK = 20,             /* the work of a look at a choice of mains; that of a choice is 1 */
     WORK_MAX = 1200000,    /* of looking for cheap pipelines once */
     WORK_ALL = 12000000,   /* of one fleet's prices */
+    WORK_ASK = 200,        /* after which `stop` is asked: ten looks, each of which may fill a table */
     WORK_BAD = 40000       /* after which prices that are BAD are looked at no more */
 };
 
@@ -238,10 +239,10 @@ keep(struct cairn_prices *prices, struct cairn_priced_pipeline *found, uint32_t 
 }
 
 bool
-cairn_prices_find_cheap(struct cairn_prices *prices, struct cairn_priced_pipeline *found, uint32_t *found_count,
-                        double *times)
+cairn_prices_find_cheap(struct cairn_prices *prices, const struct cairn_stop *stop, struct cairn_priced_pipeline *found,
+                        uint32_t *found_count, double *times)
 {
-    uint32_t at[CAIRN_PRICER_MAINS_MAX], chosen[CAIRN_PRICER_MAINS_MAX], depth = 0, next = 0, work = 0;
+    uint32_t at[CAIRN_PRICER_MAINS_MAX], chosen[CAIRN_PRICER_MAINS_MAX], depth = 0, next = 0, work = 0, asked = 0;
     double excess[CAIRN_PRICER_MAINS_MAX + 1] = {0}, price[CAIRN_PRICER_MAINS_MAX + 1] = {0};
     bool done = false;
 
@@ -262,6 +263,11 @@ cairn_prices_find_cheap(struct cairn_prices *prices, struct cairn_priced_pipelin
         }
         if (++work >= WORK_MAX || work >= prices->work_left)
             break;
+        if (work - asked >= WORK_ASK) {
+            asked = work;
+            if (stop->over(stop->context))
+                break;
+        }
         at[depth] = next;
         chosen[depth] = prices->mains[next];
         excess[depth + 1] = excess[depth] + prices->kinds[chosen[depth]].excess;

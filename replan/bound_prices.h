@@ -9,6 +9,7 @@
 #define CAIRN_REPLAN_BOUND_PRICES_H
 
 #include "replan/group.h"
+#include "replan/stop.h"
 
 #include <stdbool.h>
 
@@ -49,10 +50,10 @@ double cairn_prices_get(const struct cairn_prices *prices, uint32_t kind);
 
 /*
  * Finds pipelines that do more than they cost: the worst of them, and how many times more any pipeline does at most (1 where none does).
- * Prices times that are such that no pipeline does more than it costs. False where there was too much to look at.
+ * Prices times that are such that no pipeline does more than it costs. False where there was too much to look at, or `stop` ended it.
  */
-bool cairn_prices_find_cheap(struct cairn_prices *prices, struct cairn_priced_pipeline *found, uint32_t *found_count,
-                             double *times);
+bool cairn_prices_find_cheap(struct cairn_prices *prices, const struct cairn_stop *stop, struct cairn_priced_pipeline *found,
+                             uint32_t *found_count, double *times);
 
 /* The price of a group, for cairn_group_best with the prices as its context. */
 double cairn_prices_worth(const void *prices, uint32_t size_index, double rate, uint64_t memory_bytes);

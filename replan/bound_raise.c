@@ -185,7 +185,7 @@ look(struct raise *raise, double needed, double nearness, bool *refused, bool *o
         err = add_groupings(raise, place_count);
     if (err)
         return err;
-    if (!cairn_prices_find_cheap(raise->prices, raise->found, &found_count, &times))
+    if (!cairn_prices_find_cheap(raise->prices, raise->stop, raise->found, &found_count, &times))
         times = INFINITY;
     *refused = total * times < needed;
     *on = found_count > 0 || total * times < raise->best;
@@ -216,7 +216,7 @@ out_of_reach(struct raise *raise, double step_ms, bool *out)
         raise->price[i] = floor(cairn_prices_alone(raise->prices, i));
     err = begin(raise);
     for (uint32_t i = 0; !err && on && i < ROUNDS_MAX && !raise->stop->over(raise->stop->context); i++) {
-        if (cairn_lp_solve(raise->lp, STEPS_MAX) >= needed) /* pipelines that are known do as much: no prices refuse that */
+        if (cairn_lp_solve(raise->lp, STEPS_MAX, raise->stop) >= needed) /* pipelines that are known do as much: no prices refuse that */
             break;
         err = look(raise, needed, i == 0 ? 1 : NEARNESS, out, &on);
         if (!err && !on)

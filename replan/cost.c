@@ -14,6 +14,9 @@ uint64_t
 cairn_cost_group_bytes(const struct cairn_problem *problem, uint32_t size,
                        uint64_t memory_bytes_min)
 {
+    /* Layers of no bytes need the reserve alone. */
+    if (problem->layer_bytes == 0 && problem->activation_bytes == 0)
+        return memory_bytes_min >= problem->reserved_bytes;
     /* At most 2^50 bytes and 2^10 devices: no overflow. */
     return memory_bytes_min > problem->reserved_bytes
                ? (memory_bytes_min - problem->reserved_bytes) * size
@@ -37,7 +40,7 @@ cairn_cost_layers_max(const struct cairn_problem *problem, uint64_t group_bytes,
                       uint32_t in_flight)
 {
     uint64_t bytes = layer_bytes(problem, in_flight);
-    uint64_t layers = bytes == 0 ? problem->layers : group_bytes / bytes;
+    uint64_t layers = bytes > 0 ? group_bytes / bytes : group_bytes > 0 ? problem->layers : 0;
 
     return layers < problem->layers ? (uint32_t)layers : problem->layers;
 }

@@ -11,7 +11,7 @@
 double cairn_cost_of_size(const struct cairn_problem *problem, uint32_t size);
 
 /* Bytes that a whole group has for layers and activations: `size` times what its smallest device has
- * beyond the reserve; 0 where it has not even that. */
+ * beyond the reserve; 0 where it has not even that. Where layers take none, 1 if it has the reserve. */
 uint64_t cairn_cost_group_bytes(const struct cairn_problem *problem, uint32_t size,
                                 uint64_t memory_bytes_min);
 

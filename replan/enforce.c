@@ -16,7 +16,7 @@ cairn_enforce_counted_ns(const struct cairn_ledger_entry *entry)
     return begun_ns > entry->opened_wall_ns ? begun_ns : entry->opened_wall_ns;
 }
 
-/* What was run for in the day that ends now. Of entries that are not kept any more what was only proposed counts as well. */
+/* What was run for in the day that ends now. */
 static uint64_t
 spent(const struct cairn_ledger *ledger, uint64_t wall_ns)
 {
@@ -24,7 +24,7 @@ spent(const struct cairn_ledger *ledger, uint64_t wall_ns)
 
     for (uint32_t i = 0; i < ledger->exchanges_count; i++)
         if (ledger->exchanges[i].wall_ns + day_ns > wall_ns)
-            total += ledger->exchanges[i].count;
+            total += ledger->exchanges[i].begun;
     for (uint32_t i = 0; i < ledger->count; i++) {
         const struct cairn_enforcement *enforcement = &ledger->entries[i].enforcement;
 
@@ -34,17 +34,13 @@ spent(const struct cairn_ledger *ledger, uint64_t wall_ns)
     return total;
 }
 
-/* Of each second with a rank that takes `rate` times as long, 1 - 1 / rate is lost since the verdict, and nothing while it was over before
- * it came back. Who hangs or is gone costs all of it. */
+/* Who is only slow has cost what was lost since the verdict; who hangs or is gone costs all there is. */
 static bool
 has_cost_an_exchange(const struct cairn_ledger_entry *entry, uint64_t exchange_ns, uint64_t wall_ns)
 {
-    uint64_t since_ns = wall_ns > entry->opened_wall_ns ? wall_ns - entry->opened_wall_ns : 0;
-    double lasted_ns = since_ns > entry->away_ns ? (double)(since_ns - entry->away_ns) : 0;
-
     if (entry->kind != CAIRN_SLOW_COMPUTE && entry->kind != CAIRN_SLOW_NODE)
         return true;
-    return entry->rate > 1 && lasted_ns * (1 - 1 / entry->rate) >= (double)exchange_ns;
+    return entry->rate > 1 && cairn_ledger_lost_ns(entry, wall_ns) >= (double)exchange_ns;
 }
 
 static bool
@@ -75,7 +71,7 @@ cairn_enforce_next(struct cairn_ledger *ledger, const struct cairn_enforcer *by,
         uint32_t exchanges = cairn_ledger_exchanges_of(entry);
 
         if (entry->closed_wall_ns != 0 || entry->enforcement.state != CAIRN_ENFORCEMENT_NONE || !is_confirmed(entry, by) ||
-            !cairn_ledger_proposes(ledger, entry, exchanges_per_day) || used + exchanges > exchanges_per_day ||
+            !cairn_ledger_proposes(ledger, entry, exchanges_per_day, true) || used + exchanges > exchanges_per_day ||
             !has_cost_an_exchange(entry, by->exchange_ns, wall_ns))
             continue;
         entry->enforcement = (struct cairn_enforcement){.state = CAIRN_ENFORCEMENT_RUNNING,

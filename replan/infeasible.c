@@ -108,6 +108,10 @@ cairn_infeasible_why(const struct cairn_fleet *fleet, struct cairn_infeasible *o
                        "%" PRIu64 " bytes more on every device, or reserved_bytes lower by as much: then one "
                        "pipeline of groups of %u fits",
                        out->short_by_bytes, size);
+        if (out->short_by_bytes == 0)
+            (void)snprintf(out->would_fit, sizeof(out->would_fit),
+                           "one pipeline of groups of %u should fit, and was not found: that is the planner's fault, so report it with "
+                           "the problem's file", size);
         if (out->short_by_bytes == UINT64_MAX)
             (void)snprintf(out->would_fit, sizeof(out->would_fit),
                            "no memory that devices have would do: fewer layers, or smaller ones");

@@ -11,7 +11,7 @@ enum { CAIRN_WOULD_FIT_BYTES = 256 };
 
 struct cairn_infeasible {
     const char *constraint;      /* "devices", "groups", "memory"; static */
-    uint64_t short_by_bytes;     /* per device; 0 where memory is not what lacks */
+    uint64_t short_by_bytes;     /* per device; 0 where memory is not what lacks; UINT64_MAX: no memory would do */
     char would_fit[CAIRN_WOULD_FIT_BYTES]; /* a sentence */
 };
 

@@ -62,9 +62,27 @@ same_cause(const struct cairn_ledger_entry *entry, const struct cairn_verdict *v
            same_list(&verdict->links, 2, CAIRN_LEDGER_LINKS_MAX, entry->links, entry->link_count);
 }
 
+double
+cairn_ledger_lost_ns(const struct cairn_ledger_entry *entry, uint64_t wall_ns)
+{
+    uint64_t since_ns = wall_ns > entry->lost_until_wall_ns && entry->closed_wall_ns == 0 ? wall_ns - entry->lost_until_wall_ns : 0;
+
+    return (double)entry->lost_ns + (entry->rate > 1 ? (double)since_ns * (1 - 1 / entry->rate) : 0);
+}
+
+/* Before the rate changes, or the entry is closed. */
+static void
+settle_loss(struct cairn_ledger_entry *entry, uint64_t wall_ns)
+{
+    double lost_ns = cairn_ledger_lost_ns(entry, wall_ns);
+
+    entry->lost_ns = lost_ns < 0x1p63 ? (uint64_t)lost_ns : UINT64_C(1) << 63;
+    entry->lost_until_wall_ns = wall_ns;
+}
+
 /* Copies what the detector says now. True where that is news. */
 static bool
-update(struct cairn_ledger_entry *entry, const struct cairn_verdict *verdict, uint32_t evidence_kinds, uint64_t run)
+update(struct cairn_ledger_entry *entry, const struct cairn_verdict *verdict, uint32_t evidence_kinds, uint64_t run, uint64_t wall_ns)
 {
     bool news = fabs(entry->rate - verdict->rate) > rate_news * entry->rate || entry->run != run ||
                 entry->evidence_kinds != evidence_kinds ||
@@ -72,6 +90,7 @@ update(struct cairn_ledger_entry *entry, const struct cairn_verdict *verdict, ui
 
     if (!news)
         return false;
+    settle_loss(entry, wall_ns);
     entry->run = run;
     entry->kind = verdict->kind;
     snprintf(entry->pattern, sizeof entry->pattern, "%s", verdict->pattern ? verdict->pattern : "");
@@ -97,13 +116,14 @@ cairn_ledger_remember_exchanges(struct cairn_ledger *ledger, const struct cairn_
         return;
     if (at == CAIRN_LEDGER_EXCHANGES_MAX) {
         list[1].count += list[0].count;
+        list[1].begun += list[0].begun;
         memmove(list, list + 1, --at * sizeof *list);
     }
     while (at > 0 && list[at - 1].wall_ns > wall_ns) {
         list[at] = list[at - 1];
         at--;
     }
-    list[at] = (struct cairn_ledger_exchanges){wall_ns, count};
+    list[at] = (struct cairn_ledger_exchanges){wall_ns, count, entry->enforcement.state != CAIRN_ENFORCEMENT_NONE ? count : 0};
     if (ledger->exchanges_count < CAIRN_LEDGER_EXCHANGES_MAX)
         ledger->exchanges_count++;
 }
@@ -151,6 +171,7 @@ static void
 close_entry(struct cairn_ledger *ledger, struct cairn_ledger_entry *entry, uint32_t until_step, uint64_t wall_ns,
             const char *why, cairn_ledger_change_fn *said, void *context)
 {
+    settle_loss(entry, wall_ns);
     entry->until_step = until_step;
     entry->closed_wall_ns = wall_ns ? wall_ns : 1;
     snprintf(entry->closed_why, sizeof entry->closed_why, "%s", why);
@@ -191,7 +212,7 @@ merge_lasting(struct cairn_ledger *ledger, const struct cairn_verdict *verdict, 
     if (!entry)
         return;
     touched[entry - ledger->entries] = true;
-    news = update(entry, verdict, evidence_kinds, run);
+    news = update(entry, verdict, evidence_kinds, run, wall_ns);
     entry->run_since_step = verdict->since_step;
     if (at != UINT32_MAX && entry->closed_wall_ns == 0) {
         ledger->version += news;
@@ -203,8 +224,7 @@ merge_lasting(struct cairn_ledger *ledger, const struct cairn_verdict *verdict, 
         entry->opened_wall_ns = wall_ns;
     }
     entry->returns += change == CAIRN_LEDGER_RETURNED;
-    if (change == CAIRN_LEDGER_RETURNED && wall_ns > entry->closed_wall_ns)
-        entry->away_ns += wall_ns - entry->closed_wall_ns;
+    entry->lost_until_wall_ns = wall_ns;
     entry->until_step = CAIRN_STEP_NONE;
     entry->closed_wall_ns = 0;
     entry->closed_why[0] = '\0';
@@ -395,7 +415,8 @@ pack_entry(const struct cairn_ledger_entry *entry, struct cairn_writer *writer)
     cairn_write_u32(writer, entry->evidence_kinds);
     cairn_write_u64(writer, entry->opened_wall_ns);
     cairn_write_u64(writer, entry->closed_wall_ns);
-    cairn_write_u64(writer, entry->away_ns);
+    cairn_write_u64(writer, entry->lost_ns);
+    cairn_write_u64(writer, entry->lost_until_wall_ns);
     cairn_write_string(writer, entry->evidence);
     cairn_write_string(writer, entry->closed_why);
     pack_enforcement(&entry->enforcement, writer);
@@ -427,7 +448,8 @@ unpack_entry(struct cairn_reader *reader, struct cairn_ledger_entry *entry)
     entry->evidence_kinds = cairn_read_u32(reader);
     entry->opened_wall_ns = cairn_read_u64(reader);
     entry->closed_wall_ns = cairn_read_u64(reader);
-    entry->away_ns = cairn_read_u64(reader);
+    entry->lost_ns = cairn_read_u64(reader);
+    entry->lost_until_wall_ns = cairn_read_u64(reader);
     read_text(reader, entry->evidence, sizeof entry->evidence);
     read_text(reader, entry->closed_why, sizeof entry->closed_why);
     unpack_enforcement(reader, &entry->enforcement);
@@ -447,6 +469,7 @@ cairn_ledger_pack(const struct cairn_ledger *ledger, struct cairn_writer *writer
     for (uint32_t i = 0; i < ledger->exchanges_count; i++) {
         cairn_write_u64(writer, ledger->exchanges[i].wall_ns);
         cairn_write_u32(writer, ledger->exchanges[i].count);
+        cairn_write_u32(writer, ledger->exchanges[i].begun);
     }
     for (uint32_t i = 0; i < CAIRN_ENFORCED_RESULTS; i++)
         cairn_write_u64(writer, ledger->enforced_before[i]);
@@ -480,6 +503,9 @@ cairn_ledger_unpack(const void *bytes, size_t bytes_len, struct cairn_ledger *ou
     for (uint32_t i = 0; !reader.failed && i < ledger->exchanges_count; i++) {
         ledger->exchanges[i].wall_ns = cairn_read_u64(&reader);
         ledger->exchanges[i].count = cairn_read_u32(&reader);
+        ledger->exchanges[i].begun = cairn_read_u32(&reader);
+        if (ledger->exchanges[i].begun > ledger->exchanges[i].count)
+            reader.failed = true;
     }
     for (uint32_t i = 0; i < CAIRN_ENFORCED_RESULTS; i++)
         ledger->enforced_before[i] = cairn_read_u64(&reader);

@@ -86,7 +86,8 @@ struct cairn_ledger_entry {
     uint32_t evidence_kinds;
     uint64_t opened_wall_ns;
     uint64_t closed_wall_ns; /* 0: it lasts */
-    uint64_t away_ns;        /* since it was opened, before it came back */
+    uint64_t lost_ns;        /* to a rate above 1 while it was open, until lost_until_wall_ns: since then the present rate holds */
+    uint64_t lost_until_wall_ns;
     char evidence[CAIRN_EVIDENCE_BYTES];
     char closed_why[CAIRN_LEDGER_WHY_BYTES];
     struct cairn_enforcement enforcement;
@@ -96,6 +97,7 @@ struct cairn_ledger_entry {
 struct cairn_ledger_exchanges {
     uint64_t wall_ns;
     uint32_t count;
+    uint32_t begun; /* of these, for which the command was run */
 };
 
 struct cairn_ledger {
@@ -137,8 +139,15 @@ bool cairn_ledger_suspects(const struct cairn_ledger *ledger);
  * command was run for it, what that was for. */
 uint32_t cairn_ledger_exchanges_of(const struct cairn_ledger_entry *entry);
 
-/* True where an entry's exchange is proposed: it would have one, and it is within the day's. */
-bool cairn_ledger_proposes(const struct cairn_ledger *ledger, const struct cairn_ledger_entry *entry, uint32_t exchanges_per_day);
+/*
+ * True where an entry's exchange is proposed: it would have one, and it is within the day's. Those that were proposed before and got well again
+ * count, since nobody knows what was done about them; with `enforced` that is known, and they do not where the command was not run.
+ */
+bool cairn_ledger_proposes(const struct cairn_ledger *ledger, const struct cairn_ledger_entry *entry, uint32_t exchanges_per_day,
+                           bool enforced);
+
+/* What an entry has cost until now: of each second that it was open with a rank that takes `rate` times as long, 1 - 1 / rate. */
+double cairn_ledger_lost_ns(const struct cairn_ledger_entry *entry, uint64_t wall_ns);
 
 /* Counts what an entry had exchanged, that is about to be forgotten. */
 void cairn_ledger_remember_exchanges(struct cairn_ledger *ledger, const struct cairn_ledger_entry *entry);
@@ -147,9 +156,9 @@ void cairn_ledger_remember_exchanges(struct cairn_ledger *ledger, const struct c
 void cairn_ledger_describe(const struct cairn_ledger_entry *entry, char *out, size_t out_bytes);
 
 /* What to do about an entry of the ledger: ranks and nodes are proposed for exchange only on two kinds of evidence, and only
- * exchanges_per_day of them within 24 hours, counting those that were proposed and got well again, and those of entries that are not kept any more. */
+ * exchanges_per_day of them within 24 hours, as cairn_ledger_proposes counts. Those that the command was run for are proposed. */
 void cairn_ledger_advise(const struct cairn_ledger *ledger, const struct cairn_ledger_entry *entry, uint32_t exchanges_per_day,
-                         char *out, size_t out_bytes);
+                         bool enforced, char *out, size_t out_bytes);
 
 /* Packs; what does not fit is the writer's failure. */
 void cairn_ledger_pack(const struct cairn_ledger *ledger, struct cairn_writer *writer);

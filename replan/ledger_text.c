@@ -135,18 +135,21 @@ cairn_ledger_exchanges_of(const struct cairn_ledger_entry *entry)
     return 0;
 }
 
-/* The exchanges proposed in the day that ends with this entry, its own included. */
+/* The exchanges proposed in the day that ends with this entry, its own included; with `enforced` without those that ended before anything
+ * was run for them. */
 static uint64_t
-exchanges_until(const struct cairn_ledger *ledger, const struct cairn_ledger_entry *entry)
+exchanges_until(const struct cairn_ledger *ledger, const struct cairn_ledger_entry *entry, bool enforced)
 {
     uint64_t total = 0;
 
     for (uint32_t i = 0; i < ledger->exchanges_count; i++)
         if (ledger->exchanges[i].wall_ns <= entry->opened_wall_ns && ledger->exchanges[i].wall_ns + day_ns > entry->opened_wall_ns)
-            total += ledger->exchanges[i].count;
+            total += enforced ? ledger->exchanges[i].begun : ledger->exchanges[i].count;
     for (uint32_t i = 0; i < ledger->count; i++) {
         const struct cairn_ledger_entry *earlier = &ledger->entries[i];
 
+        if (enforced && earlier->closed_wall_ns != 0 && earlier->enforcement.state == CAIRN_ENFORCEMENT_NONE)
+            continue;
         if (earlier->number <= entry->number && earlier->opened_wall_ns + day_ns > entry->opened_wall_ns)
             total += cairn_ledger_exchanges_of(earlier);
     }
@@ -154,18 +157,19 @@ exchanges_until(const struct cairn_ledger *ledger, const struct cairn_ledger_ent
 }
 
 bool
-cairn_ledger_proposes(const struct cairn_ledger *ledger, const struct cairn_ledger_entry *entry, uint32_t exchanges_per_day)
+cairn_ledger_proposes(const struct cairn_ledger *ledger, const struct cairn_ledger_entry *entry, uint32_t exchanges_per_day, bool enforced)
 {
-    return cairn_ledger_exchanges_of(entry) > 0 && exchanges_until(ledger, entry) <= exchanges_per_day;
+    return cairn_ledger_exchanges_of(entry) > 0 && exchanges_until(ledger, entry, enforced) <= exchanges_per_day;
 }
 
 void
 cairn_ledger_advise(const struct cairn_ledger *ledger, const struct cairn_ledger_entry *entry, uint32_t exchanges_per_day,
-                    char *out, size_t out_bytes)
+                    bool enforced, char *out, size_t out_bytes)
 {
     struct text text = {out, out_bytes, 0};
     bool sure = cairn_ledger_exchanges_of(entry) > 0;
-    bool proposed = cairn_ledger_proposes(ledger, entry, exchanges_per_day);
+    bool proposed = entry->enforcement.state != CAIRN_ENFORCEMENT_NONE ||
+                    cairn_ledger_proposes(ledger, entry, exchanges_per_day, enforced);
 
     switch (entry->kind) {
     case CAIRN_SLOW_COMPUTE:

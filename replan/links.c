@@ -44,7 +44,6 @@ slow_node_of(const struct cairn_problem *problem, uint64_t node)
     return NO_SLOW_LINK;
 }
 
-/* Of a link that is named twice the first counts. */
 static double *
 prices_of(const struct cairn_problem *problem)
 {
@@ -55,8 +54,7 @@ prices_of(const struct cairn_problem *problem)
         const struct cairn_slow_link *link = &problem->slow_links[i];
         uint32_t left = slow_node_of(problem, link->nodes[0]), right = slow_node_of(problem, link->nodes[1]);
 
-        if (!(prices[(size_t)left * ends + right] > 0))
-            prices[(size_t)left * ends + right] = prices[(size_t)right * ends + left] = 1 / link->gbps;
+        prices[(size_t)left * ends + right] = prices[(size_t)right * ends + left] = 1 / link->gbps;
     }
     return prices;
 }

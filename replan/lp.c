@@ -192,12 +192,12 @@ exchange(struct cairn_lp *lp, uint32_t chosen, uint32_t leaving)
 }
 
 double
-cairn_lp_solve(struct cairn_lp *lp, uint32_t steps_max)
+cairn_lp_solve(struct cairn_lp *lp, uint32_t steps_max, const struct cairn_stop *stop)
 {
     double gained = 0;
 
     set_prices(lp);
-    for (uint32_t step = 0; step < steps_max; step++) {
+    for (uint32_t step = 0; step < steps_max && !stop->over(stop->context); step++) {
         uint32_t chosen = choose(lp), leaving;
 
         if (chosen == lp->activity_count)

@@ -9,6 +9,7 @@
 #define CAIRN_REPLAN_LP_H
 
 #include "cairn/err.h"
+#include "replan/stop.h"
 
 #include <stdint.h>
 
@@ -27,8 +28,9 @@ void cairn_lp_destroy(struct cairn_lp *lp); /* NULL is allowed */
 CAIRN_MUST_CHECK cairn_err cairn_lp_add(struct cairn_lp *lp, double gain, const struct cairn_lp_entry *entries,
                                         uint32_t entry_count);
 
-/* Goes on from where the last solution was; at most so many steps. What all activities gain then. */
-double cairn_lp_solve(struct cairn_lp *lp, uint32_t steps_max);
+/* Goes on from where the last solution was; at most so many steps, and `stop`, which is asked before each, ends it early. What all activities
+ * gain then: no less than before. */
+double cairn_lp_solve(struct cairn_lp *lp, uint32_t steps_max, const struct cairn_stop *stop);
 
 /* What one more of a limited thing would be worth. */
 double cairn_lp_price(const struct cairn_lp *lp, uint32_t limit);

@@ -50,6 +50,19 @@ shared_layers(const struct holding *left, const struct holding *right)
     return high > low ? (high - low) * (end - first) : 0;
 }
 
+/* A problem's file may say sizes and times whose sums are more than the type holds. */
+static uint64_t
+whole(double value)
+{
+    return value < 0x1p64 ? (uint64_t)value : UINT64_MAX;
+}
+
+uint64_t
+cairn_migration_payback(double cost_ms, double gain_ms)
+{
+    return cost_ms > 0 && gain_ms > 0 && gain_ms < INFINITY ? whole(ceil(cost_ms / gain_ms)) : 0;
+}
+
 cairn_err
 cairn_migration_of(const struct cairn_problem *problem, const struct cairn_plan *from,
                    const struct cairn_plan *plan, struct cairn_migration *out)
@@ -64,7 +77,9 @@ cairn_migration_of(const struct cairn_problem *problem, const struct cairn_plan 
             continue;
         more = (double)(now[i].layer_end - now[i].first_layer) / now[i].size -
                shared_layers(&was[i], &now[i]);
-        more = fmax(0, more) * (double)problem->layer_bytes;
+        more *= (double)problem->layer_bytes;
+        if (more < 0.5) /* of a byte: what rounding leaves */
+            continue;
         moved += more;
         most = fmax(most, more);
     }
@@ -72,7 +87,7 @@ cairn_migration_of(const struct cairn_problem *problem, const struct cairn_plan 
     free(now);
     if (!was || !now)
         return CAIRN_NOMEM;
-    out->moved_bytes = (uint64_t)(moved + 0.5);
+    out->moved_bytes = whole(moved + 0.5);
     out->migrate_ms = problem->inter_gbps > 0 ? most * 8 / (problem->inter_gbps * 1e6)
                       : moved > 0             ? NAN
                                               : 0;

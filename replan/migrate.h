@@ -29,6 +29,9 @@ CAIRN_MUST_CHECK cairn_err cairn_migration_of(const struct cairn_problem *proble
                                               const struct cairn_plan *plan,
                                               struct cairn_migration *out);
 
+/* After how many steps, each shorter by gain_ms, what stood still for cost_ms is paid for; 0 where nothing is gained, or it costs nothing. */
+uint64_t cairn_migration_payback(double cost_ms, double gain_ms);
+
 /*
  * Exchanges groups of the plan that are the same as far as time and memory go, each stage taking the
  * one that holds most of its layers already, and orders the devices of each so that they keep their

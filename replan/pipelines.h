@@ -10,6 +10,7 @@
 #define CAIRN_REPLAN_PIPELINES_H
 
 #include "replan/divide.h"
+#include "replan/stop.h"
 
 /* A group that may become a stage. Units of one kind are the same as far as time and memory go. */
 struct cairn_unit {
@@ -75,12 +76,6 @@ double cairn_division_step_ms(struct cairn_division *division, double low_ms, do
 
 /* Judges all pipelines at another target. */
 void cairn_division_set_target(struct cairn_division *division, double target_ms);
-
-/* Asked between steps of a search; true ends it. */
-struct cairn_stop {
-    bool (*over)(void *context);
-    void *context;
-};
 
 /*
  * Moves and swaps units between pipelines until the target is reached (true), no move helps, `moves_max`

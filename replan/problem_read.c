@@ -370,6 +370,35 @@ has_node(const struct cairn_problem *problem, uint64_t node)
     return false;
 }
 
+static bool
+join_the_same(const struct cairn_slow_link *left, const struct cairn_slow_link *right)
+{
+    return (left->nodes[0] == right->nodes[0] && left->nodes[1] == right->nodes[1]) ||
+           (left->nodes[0] == right->nodes[1] && left->nodes[1] == right->nodes[0]);
+}
+
+/* Each of nodes that there are, and once. */
+static cairn_err
+check_slow_links(const struct cairn_problem *problem, struct cairn_fault *fault)
+{
+    for (uint32_t i = 0; i < 2 * problem->slow_link_count; i++)
+        if (!has_node(problem, problem->slow_links[i / 2].nodes[i % 2])) {
+            (void)snprintf(fault->text, sizeof(fault->text),
+                           "slow_links names node %" PRIu64 ", which no device is of",
+                           problem->slow_links[i / 2].nodes[i % 2]);
+            return CAIRN_CORRUPT;
+        }
+    for (uint32_t i = 0; i < problem->slow_link_count; i++)
+        for (uint32_t j = 0; j < i; j++)
+            if (join_the_same(&problem->slow_links[i], &problem->slow_links[j])) {
+                (void)snprintf(fault->text, sizeof(fault->text),
+                               "slow_links names the link of nodes %" PRIu64 " and %" PRIu64 " twice",
+                               problem->slow_links[i].nodes[0], problem->slow_links[i].nodes[1]);
+                return CAIRN_CORRUPT;
+            }
+    return CAIRN_OK;
+}
+
 /* What no single field can tell. */
 static cairn_err
 check(struct cairn_problem *problem, uint32_t seen, struct cairn_fault *fault)
@@ -388,14 +417,7 @@ check(struct cairn_problem *problem, uint32_t seen, struct cairn_fault *fault)
                            problem->devices[i].id);
             return CAIRN_CORRUPT;
         }
-    for (uint32_t i = 0; i < 2 * problem->slow_link_count; i++)
-        if (!has_node(problem, problem->slow_links[i / 2].nodes[i % 2])) {
-            (void)snprintf(fault->text, sizeof(fault->text),
-                           "slow_links names node %" PRIu64 ", which no device is of",
-                           problem->slow_links[i / 2].nodes[i % 2]);
-            return CAIRN_CORRUPT;
-        }
-    return CAIRN_OK;
+    return check_slow_links(problem, fault);
 }
 
 cairn_err

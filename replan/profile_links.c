@@ -233,7 +233,8 @@ add_link(struct cairn_slow_link *links, uint32_t *count, const struct cairn_slow
     ++*counted;
 }
 
-/* What was compared is as it was found; what the problem says of other pairs stays. */
+/* What was compared is as it was found; what the problem says of other pairs stays. How slow a slow pair is is known by factor alone: without
+ * a bandwidth between nodes it is not put into numbers, which would be made up. */
 static void
 list_slow(const struct work *work, double inter_gbps, struct cairn_slow_link *links, uint32_t *count,
           struct cairn_profiled_links *out)
@@ -246,7 +247,9 @@ list_slow(const struct work *work, double inter_gbps, struct cairn_slow_link *li
         struct cairn_slow_link link = {{ids[pair->nodes[0]], ids[pair->nodes[1]]},
                                        fmax(GBPS_MIN, inter_gbps * exp(-pair->over))};
 
-        if (pair->slow)
+        if (pair->slow && !(inter_gbps > 0))
+            out->unknown_links++;
+        else if (pair->slow)
             add_link(links, count, &link, &out->slow_links, &out->passed_links);
     }
     for (uint32_t i = 0; i < problem->slow_link_count; i++) {
@@ -256,6 +259,8 @@ list_slow(const struct work *work, double inter_gbps, struct cairn_slow_link *li
         for (uint32_t k = 0; k < work->pair_count && !compared; k++) {
             uint64_t low = ids[work->pairs[k].nodes[0]], high = ids[work->pairs[k].nodes[1]];
 
+            if (work->pairs[k].slow && !(inter_gbps > 0))
+                continue;
             compared = (link->nodes[0] == low && link->nodes[1] == high) || (link->nodes[0] == high && link->nodes[1] == low);
         }
         if (!compared)

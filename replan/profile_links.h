@@ -23,7 +23,8 @@ struct cairn_profiled_links {
     bool unpaired;         /* one of the two is not told, and the problem does not say it: no link_gbps is set */
     uint32_t node_pairs;   /* that could be compared */
     uint32_t slow_links;   /* of these, now in slow_links */
-    uint32_t kept_links;   /* of slow_links as the problem said: their pairs were not compared */
+    uint32_t kept_links;   /* of slow_links as the problem said: their pairs were not compared, or their bandwidth is not known */
+    uint32_t unknown_links; /* slow as well, but no bandwidth between nodes is known: slow_links has what the problem said of them, if anything */
     uint32_t passed_links; /* slow as well, but slow_links has no room */
 };
 
@@ -35,7 +36,8 @@ struct cairn_profiled_links {
  * bytes are not what cairn/timing.h says. Rings are assumed; one over nodes shares its nodes' links between its ranks there. A pair of nodes is slow
  * where its own channels (pairs, and communicators over these two nodes) take 1.3 times, and five standard errors, longer than the
  * channels of the same kind of most others; with less than three pairs of nodes of a kind nothing is compared.
- * What is not told stays as it is, and so does what slow_links says of pairs that were not compared. CAIRN_NOMEM, with the problem as it was.
+ * What is not told stays as it is, and so does what slow_links says of pairs that were not compared; where neither the transfers nor the
+ * problem say inter, slow pairs have no bandwidth either, and are only counted. CAIRN_NOMEM, with the problem as it was.
  */
 CAIRN_MUST_CHECK cairn_err cairn_profile_links(struct cairn_problem *problem, const struct cairn_topology *topology,
                                                const struct cairn_transfers *transfers,

@@ -15,9 +15,13 @@ enum {
     NEAR_PIPELINES = 40,   /* numbers of pipelines tried one by one, before the steps grow */
     MOVES_MAX = 1000000,   /* of one search */
     MOVES_AT_ONCE = 12000, /* towards one target */
+    MOVES_BRIEFLY = 1000,  /* the same, where a division is only sounded */
+    PARTS = 4,
+    PARTS_BRIEFLY = 2,
     RAISED_AFTER = 12000   /* moves: a plan first, then the bound */
 };
 #define ENOUGH 1.0005 /* how far from the bound a plan is not improved */
+#define FOR_EVER 1e40 /* times the bound, is longer than any plan takes: rates, and costs of sizes, may differ by 10^12 each */
 #define NEAR 1.01 /* how far from the best a division may be to be kept for improvement */
 
 struct search {
@@ -27,7 +31,6 @@ struct search {
     const struct cairn_stop *stop;
     double bound_ms;
     double work_layers;
-    bool stopped;
     bool raised; /* the bound */
     bool tried; /* a division of many pipelines: before that a plan may be of a handful of devices, and time does not count */
     struct cairn_unit_sets sets;
@@ -106,12 +109,9 @@ done:
 /* ---- divisions ---- */
 
 static bool
-over(struct search *search)
+over(const struct search *search)
 {
-    if (!search->plan || !search->tried)
-        return false;
-    search->stopped = search->stopped || search->stop->over(search->stop->context);
-    return search->stopped;
+    return search->plan && search->tried && search->stop->over(search->stop->context);
 }
 
 /* Keeps a division among the best few; owns it. */
@@ -148,7 +148,7 @@ keep(struct search *search, struct cairn_division *division, double step_ms)
 static double
 enough_ms(const struct search *search, struct cairn_division *division)
 {
-    double high_ms = search->bound_ms * 1e12; /* far more than any plan takes: does it fit at all? */
+    double high_ms = search->bound_ms * FOR_EVER; /* does it fit at all? */
 
     if (cairn_division_microbatches(division, high_ms) < search->problem->microbatches) {
         cairn_division_set_target(division, high_ms); /* near the bound no order of stages did anything; another one may fit */
@@ -287,20 +287,20 @@ raise_bound(struct search *search)
     return cairn_bound_raise(search->fleet, search->step_ms, search->stop, &search->bound_ms);
 }
 
-/* Aims nearer to the bound, and less so each time it fails; on one of those kept. */
+/* Aims nearer to the bound, and less so each of the part_count times that it may fail, with so many moves at once; on one of those kept. */
 static cairn_err
-improve(struct search *search, uint32_t at, uint32_t *moves)
+improve(struct search *search, uint32_t at, uint32_t part_count, uint32_t at_once, uint32_t *moves)
 {
-    static const double parts[] = {0.4, 0.15, 0.04, 0.01};
+    static const double parts[PARTS] = {0.4, 0.15, 0.04, 0.01};
     struct cairn_division *division = search->kept[at];
     double step_ms = search->kept_ms[at];
     uint32_t part = 0;
     cairn_err err = CAIRN_OK;
 
-    while (!err && part < sizeof(parts) / sizeof(*parts) && *moves > 0 && search->step_ms > search->bound_ms * ENOUGH &&
+    while (!err && part < part_count && *moves > 0 && search->step_ms > search->bound_ms * ENOUGH &&
            !over(search)) {
         double target_ms;
-        uint32_t now = *moves < MOVES_AT_ONCE ? *moves : MOVES_AT_ONCE;
+        uint32_t now = *moves < at_once ? *moves : at_once;
 
         if (!search->raised && *moves <= MOVES_MAX - RAISED_AFTER) {
             err = raise_bound(search);
@@ -321,15 +321,39 @@ improve(struct search *search, uint32_t at, uint32_t *moves)
     return err;
 }
 
-/* All that were kept, until the bound says that nothing better is to be found. */
+/* The best first again; of equals the first stays so. */
+static void
+sort_kept(struct search *search)
+{
+    for (uint32_t i = 1; i < search->kept_count; i++) {
+        struct cairn_division *division = search->kept[i];
+        double step_ms = search->kept_ms[i];
+        uint32_t at = i;
+
+        for (; at > 0 && search->kept_ms[at - 1] > step_ms; at--) {
+            search->kept[at] = search->kept[at - 1];
+            search->kept_ms[at] = search->kept_ms[at - 1];
+        }
+        search->kept[at] = division;
+        search->kept_ms[at] = step_ms;
+    }
+}
+
+/* All that were kept, until the bound says that nothing better is to be found: the best, then a little of each, since one that leads on does so
+ * within few moves, and nobody sees before which one that is. */
 static cairn_err
 improve_all(struct search *search)
 {
     uint32_t moves = MOVES_MAX;
     cairn_err err = CAIRN_OK;
 
+    if (search->kept_count > 0)
+        err = improve(search, 0, 1, MOVES_AT_ONCE, &moves);
     for (uint32_t i = 0; !err && i < search->kept_count; i++)
-        err = improve(search, i, &moves);
+        err = improve(search, i, PARTS_BRIEFLY, MOVES_BRIEFLY, &moves);
+    sort_kept(search);
+    for (uint32_t i = 0; !err && i < search->kept_count; i++)
+        err = improve(search, i, PARTS, MOVES_AT_ONCE, &moves);
     return err ? err : raise_bound(search);
 }
 
@@ -337,18 +361,15 @@ improve_all(struct search *search)
 static cairn_err
 exhaust(struct search *search)
 {
-    bool complete = true;
-    cairn_err err = cairn_exhaust(search->fleet, search->stop, &search->plan, &search->step_ms,
-                                  &complete);
+    cairn_err err = cairn_exhaust(search->fleet, search->stop, &search->plan, &search->step_ms);
 
-    search->stopped = !complete;
     search->raised = false;
     return err ? err : raise_bound(search);
 }
 
 cairn_err
 cairn_search(const struct cairn_fleet *fleet, double *bound_ms, const struct cairn_stop *stop,
-             struct cairn_plan **out, double *step_ms, bool *complete)
+             struct cairn_plan **out, double *step_ms)
 {
     struct search search = {.fleet = fleet,
                             .problem = fleet->problem,
@@ -368,7 +389,6 @@ cairn_search(const struct cairn_fleet *fleet, double *bound_ms, const struct cai
     err = cairn_divider_create(fleet->problem, &search.divider);
     if (!err)
         err = cairn_unit_sets_find(&search.sets);
-    search.stopped = search.sets.stopped;
     /* With a plan, however long its step, the time limit counts. */
     for (uint32_t i = 0, sets = search.sets.count; !err && !search.plan && i < sets; i++)
         err = try_shortest(&search, &search.sets.sets[i]);
@@ -392,6 +412,5 @@ cairn_search(const struct cairn_fleet *fleet, double *bound_ms, const struct cai
     *out = search.plan;
     *step_ms = search.step_ms;
     *bound_ms = search.bound_ms;
-    *complete = !search.stopped;
     return CAIRN_OK;
 }

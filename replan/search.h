@@ -15,10 +15,9 @@
 #include "replan/plan.h"
 
 /* Searches the best plan, given a lower bound on its time, which is raised on the way (bound_raise.h). CAIRN_NOT_FOUND where nothing that
- * was tried fits; CAIRN_NOMEM. *complete: `stop` did not cut it short. The caller owns *out. Before there is a plan `stop`
- * is not heeded. */
+ * was tried fits; CAIRN_NOMEM. The caller owns *out. Before there is a plan `stop` is not heeded. */
 CAIRN_MUST_CHECK cairn_err cairn_search(const struct cairn_fleet *fleet, double *bound_ms,
                                         const struct cairn_stop *stop, struct cairn_plan **out,
-                                        double *step_ms, bool *complete);
+                                        double *step_ms);
 
 #endif

@@ -158,11 +158,9 @@ add_priced_sets(struct cairn_unit_sets *sets)
 
 /* With a set to go on with, the time limit counts. */
 static bool
-out_of_time(struct cairn_unit_sets *sets)
+out_of_time(const struct cairn_unit_sets *sets)
 {
-    sets->stopped =
-        sets->stopped || (sets->count > 0 && sets->stop->over(sets->stop->context));
-    return sets->stopped;
+    return sets->count > 0 && sets->stop->over(sets->stop->context);
 }
 
 cairn_err

@@ -24,7 +24,6 @@ struct cairn_unit_sets {
     double work_layers;
     struct cairn_unit_set sets[CAIRN_UNIT_SETS_MAX]; /* those to try first are first */
     uint32_t count;
-    bool stopped; /* before all were found */
 };
 
 /* Finds sets. With one to go on with, the time limit counts. CAIRN_NOMEM. */

@@ -165,6 +165,9 @@ run(const char *path, bool json)
         cairn_tool_error("assign", "a sequence has no place", fault.text,
                          "give microbatch_tokens, under which it is cut into chunks, or a pipeline that takes it");
         exit_code = CAIRN_EXIT_LOST;
+    } else if (err == CAIRN_INVAL) {
+        cairn_tool_error("assign", path, fault.text, "give microbatch_tokens that some pipeline takes");
+        exit_code = CAIRN_EXIT_INPUT;
     } else if (err) {
         cairn_tool_error("assign", "nothing was assigned", cairn_err_text(err), NULL);
         exit_code = cairn_exit_code(err);

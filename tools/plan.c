@@ -59,7 +59,10 @@ write_infeasible(struct cairn_json_writer *writer, const struct cairn_infeasible
     cairn_json_write_key(writer, "constraint");
     cairn_json_write_string(writer, why->constraint);
     cairn_json_write_key(writer, "short_by_bytes");
-    cairn_json_write_u64(writer, why->short_by_bytes);
+    if (why->short_by_bytes < UINT64_MAX)
+        cairn_json_write_u64(writer, why->short_by_bytes);
+    else
+        cairn_json_write_null(writer);
     cairn_json_write_key(writer, "would_fit");
     cairn_json_write_string(writer, why->would_fit);
     cairn_json_write_object_end(writer);
@@ -135,7 +138,7 @@ print_table(const struct cairn_problem *problem, const struct cairn_answer_plan 
     if (answer->slow_layers > 0)
         printf("%" PRIu32 " layers are reduced over pipelines by links that slow_links names\n", answer->slow_layers);
     printf("planned in %.1f ms%s\n", plan_ms,
-           answer->complete ? "" : ", cut short by --time-limit: a longer one may find a better plan");
+           answer->complete ? "" : ", cut short by --time-limit: a longer one may find a better plan, or a better bound");
 }
 
 struct options {

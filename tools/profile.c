@@ -103,7 +103,7 @@ say_times(const struct cairn_problem *problem, const struct cairn_profiled *prof
 }
 
 static void
-say_links(const struct cairn_profiled_links *links)
+say_links(const struct cairn_problem *problem, const struct cairn_profiled_links *links)
 {
     static const char *const ops[CAIRN_OPS] = {
 #define OP_NAME(symbol, value, text) [value] = text,
@@ -115,27 +115,32 @@ say_links(const struct cairn_profiled_links *links)
 
     for (int i = 0; i < CAIRN_LINK_SCOPES; i++) {
         const struct cairn_profiled_link *link = &links->scopes[i];
+        bool is_said = (i == CAIRN_LINK_INTRA ? problem->intra_gbps : problem->inter_gbps) > 0;
 
         if (link->told)
             (void)fprintf(stderr, "%s a device gets %.1f Gb/s, by %" PRIu32 " transfers of %s\n", places[i], link->gbps,
                           link->transfers, ops[link->op]);
         else
-            (void)fprintf(stderr, "not determined: link_gbps.%s, since too few transfers %s were seen from begin to end: it is what the "
-                                  "problem said\n", keys[i], places[i]);
+            (void)fprintf(stderr, "not determined: link_gbps.%s, since too few transfers %s %s: %s\n", keys[i], places[i],
+                          link->at_odds ? "can be used" : "were seen from begin to end",
+                          is_said ? "it is what the problem said" : "the problem does not say it either");
         if (link->at_odds)
             (void)fprintf(stderr, "not used: all_gather and reduce_scatter %s, which contradict each other: is \"bytes\" what each rank gives?\n",
                           places[i]);
     }
     if (links->unpaired)
-        (void)fprintf(stderr, "not used: link_gbps, which needs both: give the other one in the problem\n");
+        (void)fprintf(stderr, "not used: the bandwidth %s, since link_gbps needs both: give link_gbps in the problem\n",
+                      places[links->scopes[CAIRN_LINK_INTER].told]);
     if (links->node_pairs)
-        (void)fprintf(stderr, "%" PRIu32 " of %" PRIu32 " pairs of nodes have slow links\n", links->slow_links + links->passed_links,
-                      links->node_pairs);
+        (void)fprintf(stderr, "%" PRIu32 " of %" PRIu32 " pairs of nodes have slow links\n",
+                      links->slow_links + links->passed_links + links->unknown_links, links->node_pairs);
     else
         (void)fprintf(stderr, "not determined: slow_links, since less than three pairs of nodes have comparable channels of their own\n");
+    if (links->unknown_links)
+        (void)fprintf(stderr, "not used: the slow links of %" PRIu32 " pairs of nodes, since the bandwidth between nodes is not known: give link_gbps "
+                              "in the problem\n", links->unknown_links);
     if (links->kept_links)
-        (void)fprintf(stderr, "not determined: %" PRIu32 " slow links that the problem names, whose nodes were not compared: they are as it said\n",
-                      links->kept_links);
+        (void)fprintf(stderr, "not determined: %" PRIu32 " slow links that the problem names: they are as it said\n", links->kept_links);
     if (links->passed_links)
         (void)fprintf(stderr, "left out: %" PRIu32 " slow links beyond the %d that a problem may have\n", links->passed_links,
                       CAIRN_PROBLEM_SLOW_LINKS_MAX);
@@ -190,7 +195,7 @@ take(struct cairn_problem *problem, const struct measured *measured)
         return cairn_exit_code(err);
     }
     say_times(problem, &profiled);
-    say_links(&links);
+    say_links(problem, &links);
     say_memory(problem, &memory);
     return CAIRN_EXIT_OK;
 }

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import subprocess
 import tempfile
 import unittest
@@ -209,6 +210,13 @@ class Planner(unittest.TestCase):
         self.assertEqual(code, OK, err)
         self.assertIn("not measured: memory", err)
         self.assertEqual(json.loads(out)["layer_bytes"], what["layer_bytes"])
+        with open(os.path.join(self.folder, "bare.jsonl"), encoding="utf-8") as bare:
+            trace = self.file("unsized.jsonl", bare.read().replace('"bytes": 1048576, ', ""))
+        for who in ("it is what the problem said", "the problem does not say it either"):
+            code, out, err = self.run_verb("profile", "--problem", self.file("problem.json", what), "--trace", trace)
+            self.assertEqual(code, OK, err)
+            self.assertEqual(json.loads(out).get("link_gbps"), what.pop("link_gbps", None))
+            self.assertEqual(len(re.findall(f"not determined: link_gbps.*: {who}", err)), 2, err)
 
     def test_memory_of_a_trace_that_cannot_be(self):
         what = problem(8)
@@ -232,6 +240,10 @@ class Planner(unittest.TestCase):
             self.assertEqual(infeasible["constraint"], constraint)
             self.assertEqual(infeasible["short_by_bytes"] > 0, constraint == "memory")
             self.assertIn(infeasible["would_fit"], err)
+        code, out, err = self.run_verb("plan", "--problem", self.file("problem.json", {**problem(), "layer_bytes": 1 << 50}), "-o", "json")
+        self.assertEqual(code, LOST, err)
+        self.assertIsNone(json.loads(out)["infeasible"]["short_by_bytes"])
+        self.assertIn("no memory that devices have would do", err)
 
     def test_bad_input(self):
         for text in ("", "{", "[]", json.dumps({**problem(8), "layers": 0}), json.dumps({**problem(8), "colour": 1}),
@@ -265,6 +277,11 @@ class Planner(unittest.TestCase):
         code, out, err = self.run_verb("assign", "--problem", self.file("sequences.json", what))
         self.assertEqual((code, out), (LOST, ""))
         self.assertIn("300000 tokens", err)
+        what["microbatch_tokens"] = 300000  # more than any pipeline takes: no sequence is at fault
+        code, out, err = self.run_verb("assign", "--problem", self.file("sequences.json", what))
+        self.assertEqual((code, out), (INPUT, ""))
+        self.assertIn("microbatch_tokens is 300000", err)
+        self.assertNotIn("a sequence has no place", err)
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ try_ledger(const uint8_t *data, size_t size)
     CAIRN_ASSERT(writer.used_bytes == size && memcmp(packed, data, size) == 0);
     for (uint32_t i = 0; i < ledger.count; i++) {
         cairn_ledger_describe(&ledger.entries[i], text, sizeof text);
-        cairn_ledger_advise(&ledger, &ledger.entries[i], 2, text, sizeof text);
+        cairn_ledger_advise(&ledger, &ledger.entries[i], 2, i % 2, text, sizeof text);
         CAIRN_ASSERT(memchr(text, '\0', sizeof text) != NULL);
         cairn_enforce_describe(&ledger.entries[i].enforcement, text, CAIRN_ENFORCE_TEXT_BYTES);
         CAIRN_ASSERT(memchr(text, '\0', CAIRN_ENFORCE_TEXT_BYTES) != NULL);

@@ -237,7 +237,7 @@ test_cut(void **test_state)
     assert_true(assignment.bound_ms <= assignment.step_ms * (1 + 1e-9));
     free(assignment.pipelines);
     problem.microbatch_tokens = 500;
-    assert_int_equal(cairn_assign(&problem, &assignment, &fault), CAIRN_NOT_FOUND);
+    assert_int_equal(cairn_assign(&problem, &assignment, &fault), CAIRN_INVAL);
     assert_non_null(strstr(fault.text, "microbatch_tokens is 500"));
 }
 

@@ -27,7 +27,8 @@ add(struct cairn_ledger *ledger, uint32_t rank_count, uint32_t evidence_kinds, u
                                                                  .rank_count = rank_count,
                                                                  .evidence_kinds = evidence_kinds,
                                                                  .until_step = CAIRN_STEP_NONE,
-                                                                 .opened_wall_ns = opened_wall_ns};
+                                                                 .opened_wall_ns = opened_wall_ns,
+                                                                 .lost_until_wall_ns = opened_wall_ns};
     return &ledger->entries[ledger->count++];
 }
 
@@ -90,11 +91,6 @@ test_cost(void **state)
     slow->rate = 1.25;
     assert_int_equal(cairn_enforce_next(&ledger, &by, 2, 99 * S), 0); /* a clock that went back */
     assert_int_equal(cairn_enforce_next(&ledger, &by, 2, 149 * S), 0); /* a fifth of 49 s */
-    slow->away_ns = 2 * S;
-    assert_int_equal(cairn_enforce_next(&ledger, &by, 2, 151 * S), 0); /* for two of them it was well */
-    slow->away_ns = UINT64_MAX;
-    assert_int_equal(cairn_enforce_next(&ledger, &by, 2, 151 * S), 0);
-    slow->away_ns = 0;
     assert_int_equal(cairn_enforce_next(&ledger, &by, 2, 151 * S), 1);
     assert_true(cairn_enforce_end(&ledger, &by, 1, CAIRN_ENFORCEMENT_EXITED, 0, 152 * S));
     slow = add(&ledger, 1, CAIRN_EVIDENCE_COMPUTE | CAIRN_EVIDENCE_WAITING, 100 * S);
@@ -105,6 +101,81 @@ test_cost(void **state)
     assert_int_equal(cairn_enforce_next(&ledger, &by, 3, 200 * S), 0); /* it ended before */
     add(&ledger, 1, TWO_KINDS, 200 * S);
     assert_int_equal(cairn_enforce_next(&ledger, &by, 3, 200 * S), 3); /* who hangs costs all there is */
+}
+
+/* What the detector of run 100 says of rank 3: how slow it is; 0: it is well. */
+static void
+say_rate(struct cairn_ledger *ledger, double rate, uint64_t wall_ns)
+{
+    const uint32_t kinds = CAIRN_EVIDENCE_COMPUTE | CAIRN_EVIDENCE_WAITING;
+    uint32_t rank = 3;
+    struct cairn_verdict verdict = {.kind = CAIRN_SLOW_COMPUTE, .ranks = {.items = &rank, .count = 1}, .until_step = CAIRN_STEP_NONE,
+                                    .rate = rate};
+    struct cairn_verdicts verdicts = {.items = &verdict, .count = rate > 0};
+
+    cairn_ledger_merge(ledger, &verdicts, &kinds, 100, wall_ns, NULL, NULL);
+}
+
+/* Each second costs what the rate of then took, not that of now; and nothing while it was over before it came back. */
+static void
+test_cost_of_a_rate_that_changes(void **state)
+{
+    const struct cairn_enforcer by = {.node = 1, .incarnation = 7, .first_run = 100, .exchange_ns = 20 * S};
+    static struct cairn_ledger ledger, read_again;
+    static uint8_t bytes[CAIRN_LEDGER_BYTES_MAX];
+    struct cairn_writer writer;
+
+    (void)state;
+    cairn_ledger_init(&ledger);
+    say_rate(&ledger, 1.25, 100 * S);
+    say_rate(&ledger, 1.25, 120 * S);
+    say_rate(&ledger, 5, 150 * S); /* a fifth of 50 s is lost */
+    assert_int_equal(cairn_enforce_next(&ledger, &by, 2, 151 * S), 0);
+    say_rate(&ledger, 2, 155 * S); /* four fifths of 5 s */
+    assert_int_equal(cairn_enforce_next(&ledger, &by, 2, 166 * S), 0);
+    say_rate(&ledger, 0, 157 * S); /* 15 s until then */
+    say_rate(&ledger, 2, 200 * S);
+    assert_int_equal(ledger.count, 1);
+    assert_int_equal(cairn_enforce_next(&ledger, &by, 2, 209 * S), 0);
+    cairn_writer_init(&writer, bytes, sizeof bytes);
+    cairn_ledger_pack(&ledger, &writer);
+    assert_int_equal(cairn_writer_done(&writer), CAIRN_OK);
+    assert_int_equal(cairn_ledger_unpack(bytes, writer.used_bytes, &read_again), CAIRN_OK);
+    assert_int_equal(cairn_enforce_next(&read_again, &by, 2, 209 * S), 0);
+    assert_int_equal(cairn_enforce_next(&read_again, &by, 2, 211 * S), 1);
+    ledger.entries[0].rate = 1; /* nothing is lost any more, whatever was */
+    assert_int_equal(cairn_enforce_next(&ledger, &by, 2, 300 * S), 0);
+}
+
+/* What was proposed, and ended before anything was run for it, has taken nothing of the budget: in an entry, or when that has made room. */
+static void
+test_budget_of_what_was_run(void **state)
+{
+    static struct cairn_ledger ledger;
+    struct cairn_ledger_entry *entry;
+    char advice[256];
+
+    (void)state;
+    cairn_ledger_init(&ledger);
+    for (uint64_t i = 1; i <= 3; i++) {
+        entry = add(&ledger, 1, TWO_KINDS, (10 + i) * S);
+        entry->closed_wall_ns = (20 + i) * S;
+        if (i < 3)
+            cairn_ledger_remember_exchanges(&ledger, entry);
+    }
+    ledger.entries[0] = ledger.entries[2];
+    ledger.count = 1;
+    entry = add(&ledger, 1, TWO_KINDS, 30 * S);
+    cairn_ledger_advise(&ledger, entry, 1, false, advice, sizeof advice);
+    assert_non_null(strstr(advice, "(exchanges_per_day)")); /* nobody knows what was done about the others */
+    cairn_ledger_advise(&ledger, entry, 1, true, advice, sizeof advice);
+    assert_non_null(strstr(advice, "exchange the rank"));
+    assert_int_equal(cairn_enforce_next(&ledger, &here, 1, 31 * S), entry->number);
+    assert_true(cairn_enforce_end(&ledger, &here, entry->number, CAIRN_ENFORCEMENT_EXITED, 0, 32 * S));
+    entry = add(&ledger, 1, TWO_KINDS, 40 * S);
+    assert_int_equal(cairn_enforce_next(&ledger, &here, 1, 41 * S), 0); /* that one counts */
+    cairn_ledger_advise(&ledger, entry, 1, true, advice, sizeof advice);
+    assert_non_null(strstr(advice, "(exchanges_per_day)"));
 }
 
 /* A verdict that is proposed late must not be more than the day allows, though it would have been proposed before those that were run. */
@@ -123,7 +194,7 @@ test_budget(void **state)
         assert_true(cairn_enforce_end(&ledger, &here, i, CAIRN_ENFORCEMENT_TIMEOUT, 0, 80 * S));
     }
     late->evidence_kinds = TWO_KINDS;
-    assert_true(cairn_ledger_proposes(&ledger, late, 2)); /* it is the first of its day */
+    assert_true(cairn_ledger_proposes(&ledger, late, 2, true)); /* it is the first of its day */
     assert_int_equal(cairn_enforce_next(&ledger, &here, 2, 90 * S), 0);
     assert_int_equal(cairn_enforce_next(&ledger, &here, 2, 20 * S + DAY - 1), 0);
     assert_int_equal(cairn_enforce_next(&ledger, &here, 2, 20 * S + DAY), 1); /* they were run a day ago */
@@ -295,8 +366,18 @@ test_words(void **state)
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_once),   cmocka_unit_test(test_cost),      cmocka_unit_test(test_budget), cmocka_unit_test(test_budget_of_many),
-                                       cmocka_unit_test(test_deaths), cmocka_unit_test(test_two_lists), cmocka_unit_test(test_bytes),  cmocka_unit_test(test_words)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_once),
+        cmocka_unit_test(test_cost),
+        cmocka_unit_test(test_cost_of_a_rate_that_changes),
+        cmocka_unit_test(test_budget),
+        cmocka_unit_test(test_budget_of_many),
+        cmocka_unit_test(test_budget_of_what_was_run),
+        cmocka_unit_test(test_deaths),
+        cmocka_unit_test(test_two_lists),
+        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_words),
+    };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -244,7 +244,7 @@ test_slow_and_back(void **state)
 {
     const double slow[WORLD] = {1, 1, 1.8, 1};
     const struct cairn_ledger_entry *entry;
-    uint64_t closed_wall_ns;
+    uint64_t closed_wall_ns, lost_ns;
     char advice[256];
     struct job job;
 
@@ -263,20 +263,22 @@ test_slow_and_back(void **state)
     assert_int_equal(entry->victim_count, 3);
     assert_int_equal(entry->evidence_kinds, CAIRN_EVIDENCE_COMPUTE | CAIRN_EVIDENCE_WAITING);
     assert_non_null(strstr(job.last, "rank 2 computes 1."));
-    cairn_ledger_advise(&job.ledger, entry, 1, advice, sizeof advice);
+    cairn_ledger_advise(&job.ledger, entry, 1, false, advice, sizeof advice);
     assert_non_null(strstr(advice, "exchange the rank"));
     steps(&job, 20, NULL);
     assert_int_equal(job.closed, 1);
     assert_int_equal(cairn_ledger_open_count(&job.ledger), 0);
-    assert_true(entry->away_ns == 0);
     closed_wall_ns = entry->closed_wall_ns;
+    lost_ns = entry->lost_ns;
+    assert_true(lost_ns > 0 && lost_ns < (closed_wall_ns - entry->opened_wall_ns) / 2);
     /* within a minute the same cause is the same verdict */
     steps(&job, 12, slow);
     assert_int_equal(job.opened, 1);
     assert_int_equal(job.returned, 1);
     assert_int_equal(job.ledger.count, 1);
     assert_int_equal(entry->returns, 1);
-    assert_true(entry->away_ns > 0 && entry->opened_wall_ns + entry->away_ns < job.now_ns && entry->away_ns < job.now_ns - closed_wall_ns);
+    assert_true(entry->lost_until_wall_ns > closed_wall_ns && entry->lost_until_wall_ns <= job.now_ns);
+    assert_true(entry->lost_ns == lost_ns); /* nothing while it was well */
     assert_int_equal(cairn_ledger_open_count(&job.ledger), 1);
     end(&job);
 }
@@ -298,14 +300,14 @@ test_budget(void **state)
             .number = i + 1, .kind = CAIRN_SLOW_COMPUTE, .rank_count = 1, .ranks = {i},
             .evidence_kinds = CAIRN_EVIDENCE_COMPUTE | CAIRN_EVIDENCE_WAITING, .opened_wall_ns = hours[i] * 3600 * 1000000000};
     for (uint32_t i = 0; i < ledger.count; i++) {
-        cairn_ledger_advise(&ledger, &ledger.entries[i], 2, advice, sizeof advice);
+        cairn_ledger_advise(&ledger, &ledger.entries[i], 2, false, advice, sizeof advice);
         assert_int_equal(strstr(advice, "exchange the rank's device") != NULL, proposed[i]);
         assert_int_equal(strstr(advice, "(exchanges_per_day)") != NULL, !proposed[i]);
     }
     ledger.entries[0].evidence_kinds = CAIRN_EVIDENCE_COMPUTE; /* it was not proposed either */
-    cairn_ledger_advise(&ledger, &ledger.entries[0], 2, advice, sizeof advice);
+    cairn_ledger_advise(&ledger, &ledger.entries[0], 2, false, advice, sizeof advice);
     assert_non_null(strstr(advice, "one kind of evidence alone"));
-    cairn_ledger_advise(&ledger, &ledger.entries[2], 2, advice, sizeof advice);
+    cairn_ledger_advise(&ledger, &ledger.entries[2], 2, false, advice, sizeof advice);
     assert_non_null(strstr(advice, "exchange the rank's device"));
 }
 
@@ -333,9 +335,9 @@ test_budget_of_many(void **state)
     assert_int_equal(ledger.count, CAIRN_LEDGER_MAX);
     assert_int_equal(ledger.exchanges_count, CAIRN_LEDGER_EXCHANGES_MAX);
     for (int again = 0; again < 2; again++) { /* 96 in 16 hours */
-        cairn_ledger_advise(&ledger, &ledger.entries[ledger.count - 1], 95, advice, sizeof advice);
+        cairn_ledger_advise(&ledger, &ledger.entries[ledger.count - 1], 95, false, advice, sizeof advice);
         assert_non_null(strstr(advice, "(exchanges_per_day)"));
-        cairn_ledger_advise(&ledger, &ledger.entries[ledger.count - 1], 96, advice, sizeof advice);
+        cairn_ledger_advise(&ledger, &ledger.entries[ledger.count - 1], 96, false, advice, sizeof advice);
         assert_non_null(strstr(advice, "exchange the rank's device"));
         cairn_writer_init(&writer, bytes, sizeof bytes);
         cairn_ledger_pack(&ledger, &writer);
@@ -344,7 +346,7 @@ test_budget_of_many(void **state)
         ledger = read_again;
     }
     ledger.entries[ledger.count - 1].opened_wall_ns += 24 * 3600 * S; /* a day later only its own counts */
-    cairn_ledger_advise(&ledger, &ledger.entries[ledger.count - 1], 1, advice, sizeof advice);
+    cairn_ledger_advise(&ledger, &ledger.entries[ledger.count - 1], 1, false, advice, sizeof advice);
     assert_non_null(strstr(advice, "exchange the rank's device"));
 }
 

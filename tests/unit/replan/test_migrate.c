@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -122,6 +123,71 @@ test_a_move_has_its_price(void **state)
     cairn_problem_fini(&problem);
 }
 
+/* Thirds and sevenths of layers that stay where they are move nothing at all, not even what rounding leaves of a byte. */
+static void
+test_what_stays_moves_nothing(void **state)
+{
+    enum { SIZE_MAX_TRIED = 16 };
+    struct cairn_problem problem = {.layer_bytes = UINT64_C(6) << 30, .device_count = SIZE_MAX_TRIED, .inter_gbps = 400};
+    struct cairn_plan *plan = NULL;
+    struct cairn_migration migration;
+
+    (void)state;
+    problem.devices = calloc(SIZE_MAX_TRIED, sizeof(*problem.devices));
+    assert_non_null(problem.devices);
+    assert_int_equal(cairn_plan_create(1, 1, SIZE_MAX_TRIED, &plan), CAIRN_OK);
+    for (uint32_t i = 0; i < SIZE_MAX_TRIED; i++) {
+        problem.devices[i] = (struct cairn_device){i, 0, 1, UINT64_C(80) << 30};
+        plan->devices[i] = i;
+    }
+    plan->pipeline_count = plan->stage_count = 1;
+    plan->pipelines[0] = (struct cairn_plan_pipeline){1, 0, 1};
+    for (uint32_t size = 1; size <= SIZE_MAX_TRIED; size++)
+        for (uint32_t layers = 1; layers <= 80; layers++) {
+            problem.layers = layers;
+            plan->device_count = size;
+            plan->stages[0] = (struct cairn_plan_stage){0, size, 0, layers};
+            assert_int_equal(cairn_migration_of(&problem, plan, plan, &migration), CAIRN_OK);
+            assert_int_equal(migration.moved_bytes, 0);
+            assert_true(migration.migrate_ms <= 0);
+        }
+    cairn_plan_destroy(plan);
+    cairn_problem_fini(&problem);
+}
+
+/* More bytes than the type holds, and steps: as many as it does. */
+static void
+test_sums_beyond_the_type(void **state)
+{
+    enum { MANY = 20000 };
+    struct cairn_problem problem = {.layers = 1, .layer_bytes = CAIRN_PROBLEM_BYTES_MAX, .device_count = MANY};
+    struct cairn_plan *from = NULL, *plan = NULL;
+    struct cairn_migration migration;
+
+    (void)state;
+    problem.devices = calloc(MANY, sizeof(*problem.devices));
+    assert_non_null(problem.devices);
+    assert_int_equal(cairn_plan_create(MANY, MANY, MANY, &plan), CAIRN_OK);
+    assert_int_equal(cairn_plan_create(0, 0, 0, &from), CAIRN_OK);
+    for (uint32_t i = 0; i < MANY; i++) {
+        problem.devices[i] = (struct cairn_device){i, i, 1, CAIRN_PROBLEM_BYTES_MAX};
+        plan->devices[plan->device_count++] = i;
+        plan->stages[plan->stage_count++] = (struct cairn_plan_stage){i, 1, 0, 1};
+        plan->pipelines[plan->pipeline_count++] = (struct cairn_plan_pipeline){1, i, 1};
+    }
+    assert_int_equal(cairn_migration_of(&problem, from, plan, &migration), CAIRN_OK);
+    assert_true(migration.moved_bytes == UINT64_MAX);
+    assert_true(cairn_migration_payback(9e15, 1e-9) == UINT64_MAX);
+    assert_int_equal(cairn_migration_payback(10, 4), 3);
+    assert_int_equal(cairn_migration_payback(10, -4), 0);
+    assert_int_equal(cairn_migration_payback(0, 4), 0);
+    assert_int_equal(cairn_migration_payback(10, INFINITY), 0);
+    assert_int_equal(cairn_migration_payback(NAN, 4), 0);
+    cairn_plan_destroy(from);
+    cairn_plan_destroy(plan);
+    cairn_problem_fini(&problem);
+}
+
 int
 main(void)
 {
@@ -129,6 +195,8 @@ main(void)
         cmocka_unit_test(test_what_runs_goes_on),
         cmocka_unit_test(test_micro_batches_alone),
         cmocka_unit_test(test_a_move_has_its_price),
+        cmocka_unit_test(test_what_stays_moves_nothing),
+        cmocka_unit_test(test_sums_beyond_the_type),
     };
 
     return cmocka_run_group_tests_name("replan/migrate", tests, NULL, NULL);

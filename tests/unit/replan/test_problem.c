@@ -98,6 +98,9 @@ static const struct {
     {PROBLEM("3", ", \"slow_links\": [{\"nodes\": [0, 9]}]"), "must have nodes and gbps"},
     {PROBLEM("3", ", \"slow_links\": [{\"nodes\": [0, 9], \"gbps\": 0}]"), "gbps must be"},
     {PROBLEM("3", ", \"slow_links\": [{\"nodes\": [0, 9], \"gbps\": 1}]"), "names node 9"},
+    {"{\"layers\": 3, \"layer_ms\": 10.0, \"microbatches\": 4, " COSTS ", \"devices\": [{\"id\": 4, \"node\": 0, \"rate\": 1, \"memory_bytes\": 9},"
+     " {\"id\": 1, \"node\": 2, \"rate\": 1, \"memory_bytes\": 9}], \"slow_links\": [{\"nodes\": [0, 2], \"gbps\": 1}, {\"nodes\": [2, 0], \"gbps\": 2}]}",
+     "the link of nodes 2 and 0 twice"},
     {PROBLEM("-1", ""), "whole number"},
     {PROBLEM("10001", ""), "layers must be"},
     {PROBLEM("1e99", ""), "whole number"},

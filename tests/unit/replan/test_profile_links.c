@@ -349,6 +349,56 @@ test_not_told(void **state)
     }
 }
 
+/* One send of 1 MiB from a rank to the next. */
+static void
+add_pair(struct made *made, uint32_t rank, double ms)
+{
+    struct cairn_record send = {.start_ns = 1, .end_ns = 1 + (uint64_t)(ms * 1e6), .bytes = 1 << 20, .comm = CAIRN_COMM_NONE, .rank = rank,
+                                .peer = rank + 1, .op = CAIRN_SEND};
+    struct cairn_record receive = send;
+
+    receive.rank = rank + 1;
+    receive.peer = rank;
+    receive.op = CAIRN_RECV;
+    assert_int_equal(cairn_transfers_feed(made->transfers, &send), CAIRN_OK);
+    assert_int_equal(cairn_transfers_feed(made->transfers, &receive), CAIRN_OK);
+}
+
+/* Two of three pairs of nodes are slow, and what is left is too little to know what a link should carry: no bandwidth is made up for the
+ * slow ones, and what the problem says of them stays. With a bandwidth in the problem they are told by it. */
+static void
+test_slow_by_an_unknown_factor(void **state)
+{
+    static const double ms[] = {1, 3, 3};
+    const uint32_t ring[] = {0, 1};
+
+    (void)state;
+    for (uint32_t known = 0; known < 2; known++) {
+        struct made made = make(4, ring, 2);
+        struct cairn_problem problem = problem_of(4, 1);
+        struct cairn_profiled_links links;
+
+        problem.intra_gbps = problem.inter_gbps = known ? 30 : 0;
+        problem.slow_link_count = 1;
+        problem.slow_links = calloc(1, sizeof *problem.slow_links);
+        problem.slow_links[0] = (struct cairn_slow_link){{102, 101}, 7};
+        for (uint32_t i = 0; i < 4; i++)
+            for (uint32_t rank = 0; rank < 3; rank++)
+                add_pair(&made, rank, ms[rank]);
+        assert_int_equal(cairn_profile_links(&problem, made.topology, made.transfers, &links), CAIRN_OK);
+        assert_false(links.scopes[CAIRN_LINK_INTER].told);
+        assert_int_equal(links.node_pairs, 3);
+        assert_int_equal(links.slow_links, known ? 2 : 0);
+        assert_int_equal(links.unknown_links, known ? 0 : 2);
+        assert_int_equal(links.kept_links, known ? 0 : 1);
+        assert_int_equal(problem.slow_link_count, known ? 2 : 1);
+        for (uint32_t i = 0; i < problem.slow_link_count; i++)
+            assert_true(near(problem.slow_links[i].gbps, known ? 10 : 7, 1e-6));
+        unmake(&made);
+        cairn_problem_fini(&problem);
+    }
+}
+
 /* Bytes that nothing can have carried: no link is taken from them, and what other operations say counts. */
 static void
 test_too_many_bytes(void **state)
@@ -382,7 +432,8 @@ main(void)
         cmocka_unit_test(test_generated),      cmocka_unit_test(test_generated_pairs),
         cmocka_unit_test(test_generated_slow), cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_one_rank_after_the_other), cmocka_unit_test(test_contradiction),
-        cmocka_unit_test(test_not_told), cmocka_unit_test(test_too_many_bytes),
+        cmocka_unit_test(test_not_told), cmocka_unit_test(test_slow_by_an_unknown_factor),
+        cmocka_unit_test(test_too_many_bytes),
     };
 
     return cmocka_run_group_tests_name("replan/profile_links", tests, NULL, NULL);

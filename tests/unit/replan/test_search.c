@@ -13,7 +13,9 @@
 
 #include "replan/answer.h"
 #include "replan/bound.h"
+#include "replan/bound_prices.h"
 #include "replan/bound_raise.h"
+#include "tests/bench/made.h"
 #include "tests/unit/replan/small.h"
 
 enum { PROBLEMS = 2400, DEVICES_MAX = 8, MASKS = 1 << DEVICES_MAX, MICROBATCHES_MAX = 6 };
@@ -45,7 +47,7 @@ fill_groups(struct table *table)
             if (!(mask >> i & 1))
                 continue;
             size++;
-            good = good && device->rate > 0 && (node == UINT64_MAX || node == device->node);
+            good = good && device->rate > 0 && device->memory_bytes >= problem->reserved_bytes && (node == UINT64_MAX || node == device->node);
             node = device->node;
             rate = fmax(rate, device->rate);
             memory = device->memory_bytes < memory ? device->memory_bytes : memory;
@@ -308,6 +310,173 @@ test_bound_of_pipelines(void **test_state)
     }
 }
 
+/* Layers that take no memory still need the reserve: a device that lacks it is in no plan, and where that is all that lacks, it is said. */
+static void
+test_reserve_alone(void **test_state)
+{
+    struct table *table = calloc(1, sizeof(*table));
+    const struct cairn_stop stop = {never, NULL};
+    uint32_t solved = 0, unsolved = 0;
+
+    (void)test_state;
+    assert_non_null(table);
+    for (uint64_t seed = 1; seed < 400; seed += 2) { /* those with little memory */
+        struct cairn_problem problem = small_problem(seed);
+        struct cairn_answer_plan answer = {0};
+        struct cairn_fault fault = {""};
+        double expected;
+
+        problem.layer_bytes = problem.activation_bytes = 0;
+        problem.reserved_bytes = 90;
+        for (uint32_t i = 0; i < problem.device_count; i += 3)
+            problem.devices[i].memory_bytes = seed % 4 == 1 ? 90 : 0;
+        table->problem = &problem;
+        expected = exhaustive_plan_ms(table);
+        assert_int_equal(cairn_answer_plan_make(&problem, &stop, &stop, &answer), CAIRN_OK);
+        if (isinf(expected) != (answer.plan == NULL))
+            fail_msg("seed %u: the best is %g, a plan was%s found", (unsigned)seed, expected, answer.plan ? "" : " not");
+        if (answer.plan && cairn_plan_check(answer.plan, &problem, &fault))
+            fail_msg("seed %u: %s", (unsigned)seed, fault.text);
+        if (answer.plan && (answer.bound_ms > expected * (1 + 1e-9) || fabs(answer.step_ms - expected) > 1e-9 * expected))
+            fail_msg("seed %u: the plan takes %g, the bound is %g, the best %g", (unsigned)seed, answer.step_ms, answer.bound_ms, expected);
+        solved += answer.plan != NULL;
+        if (!answer.plan && strcmp(answer.infeasible.constraint, "memory") == 0) {
+            assert_in_range(answer.infeasible.short_by_bytes, 1, 90);
+            unsolved++;
+        }
+        cairn_answer_plan_fini(&answer);
+        cairn_problem_fini(&problem);
+    }
+    assert_true(solved > 50 && unsolved > 5);
+    free(table);
+}
+
+/* Says so from the ask on that it was set to. */
+struct patience {
+    uint64_t asked, until;
+};
+
+static bool
+is_over(void *context)
+{
+    struct patience *patience = context;
+
+    return ++patience->asked > patience->until;
+}
+
+/* Layers so large that groups of four cannot hold the model: the bound takes most of the time. */
+static struct cairn_problem
+large_layers(void)
+{
+    struct cairn_problem problem = {.layers = 80,
+                                    .layer_ms = 10,
+                                    .head_layers = 5.4,
+                                    .microbatches = 64,
+                                    .tp = 8,
+                                    .sizes = {{1, 8}, {2, 4}, {4, 2}, {8, 1}},
+                                    .size_count = 4,
+                                    .layer_bytes = UINT64_C(6) << 30,
+                                    .activation_bytes = UINT64_C(512) << 20,
+                                    .reserved_bytes = UINT64_C(4) << 30,
+                                    .device_count = 64};
+
+    problem.devices = calloc(64, sizeof(*problem.devices));
+    assert_non_null(problem.devices);
+    for (uint32_t i = 0; i < 64; i++)
+        problem.devices[i] = (struct cairn_device){i, i / 8, i % 13 == 5 ? 1.5 + 0.1 * i : 1, UINT64_C(80) << 30};
+    return problem;
+}
+
+/* Whatever is cut short, be it the last thing there was to do, the answer does not call itself complete; and it is a plan, with a bound. */
+static void
+test_cut_short(void **test_state)
+{
+    enum { FEW = 40, CUTS = 12 };
+    uint32_t cut = 0;
+
+    (void)test_state;
+    for (uint64_t seed = 0; seed <= FEW; seed++) {
+        struct cairn_problem problem = seed < FEW ? small_problem(2 * seed) : large_layers();
+        struct patience patience = {0, UINT64_MAX};
+        const struct cairn_stop stop = {is_over, &patience};
+        struct cairn_answer_plan answer = {0};
+        uint64_t asks;
+
+        assert_int_equal(cairn_answer_plan_best(&problem, &stop, &answer), CAIRN_OK);
+        assert_int_equal(answer.complete, answer.plan != NULL);
+        asks = patience.asked;
+        for (uint32_t i = 0; answer.plan && i < CUTS && i < asks; i++) {
+            struct cairn_answer_plan early = {0};
+
+            patience = (struct patience){0, i == 0 ? asks - 1 : asks * i / CUTS};
+            assert_int_equal(cairn_answer_plan_best(&problem, &stop, &early), CAIRN_OK);
+            assert_non_null(early.plan);
+            if (early.complete)
+                fail_msg("seed %u: stopped at ask %u of %u, and complete", (unsigned)seed, (unsigned)patience.until, (unsigned)asks);
+            assert_true(early.step_ms >= early.bound_ms * (1 - 1e-9) && early.bound_ms <= answer.step_ms * (1 + 1e-9));
+            cairn_answer_plan_fini(&early);
+            cut++;
+        }
+        cairn_answer_plan_fini(&answer);
+        cairn_problem_fini(&problem);
+    }
+    assert_true(cut > 100);
+}
+
+/*
+ * 1,024 devices, layers of 6 GiB: the divisions that look best at first lead nowhere, and one further down leads to within 0.1 % of the bound.
+ * It is found in a third of the work that it takes to go through them one by one, counted in how often the search asks whether to stop.
+ */
+static void
+test_all_are_sounded(void **test_state)
+{
+    const struct cairn_made_cluster cluster = {1024, 1024, UINT64_C(6) << 30, UINT64_C(512) << 20, 0.05, 0.01};
+    struct patience patience = {0, 30000};
+    const struct cairn_stop stop = {is_over, &patience};
+    struct cairn_answer_plan answer = {0};
+    struct cairn_problem problem;
+
+    (void)test_state;
+    assert_int_equal(cairn_made_problem(&cluster, 2, &problem), CAIRN_OK);
+    assert_int_equal(cairn_answer_plan_best(&problem, &stop, &answer), CAIRN_OK);
+    print_message("%u asks, %.2f %% above the bound\n", (unsigned)patience.asked, 100 * (answer.step_ms / answer.bound_ms - 1));
+    assert_true(answer.step_ms <= answer.bound_ms * 1.001);
+    cairn_answer_plan_fini(&answer);
+    cairn_problem_fini(&problem);
+}
+
+/* Looking at all pipelines for one set of prices takes long where many are to be looked at: it ends where it is told to. */
+static void
+test_prices_cut_short(void **test_state)
+{
+    struct patience patience = {0, UINT64_MAX};
+    const struct cairn_stop stop = {is_over, &patience};
+    struct cairn_problem problem = large_layers();
+    struct cairn_priced_pipeline found[CAIRN_PRICES_FOUND_MAX];
+    double price[CAIRN_PRICES_KINDS_MAX] = {0}, times, bound_ms;
+    struct cairn_prices *prices = NULL;
+    struct cairn_fleet *fleet = NULL;
+    uint32_t count;
+
+    (void)test_state;
+    assert_int_equal(cairn_fleet_create(&problem, &fleet), CAIRN_OK);
+    assert_int_equal(cairn_bound_step_ms(fleet, &stop, &bound_ms), CAIRN_OK);
+    assert_int_equal(cairn_prices_create(fleet, &prices), CAIRN_OK);
+    cairn_prices_set_time(prices, bound_ms);
+    for (uint32_t i = 0; i < cairn_prices_kind_count(prices); i++)
+        price[i] = cairn_prices_alone(prices, i) - 0.8;
+    patience.asked = 0;
+    cairn_prices_set(prices, price);
+    assert_true(cairn_prices_find_cheap(prices, &stop, found, &count, &times));
+    assert_true(patience.asked > 3);
+    patience = (struct patience){0, 2};
+    assert_false(cairn_prices_find_cheap(prices, &stop, found, &count, &times));
+    assert_int_equal(patience.asked, 3);
+    cairn_prices_destroy(prices);
+    cairn_fleet_destroy(fleet);
+    cairn_problem_fini(&problem);
+}
+
 /* Where nothing fits, what would is true: with that much more memory there is a plan. */
 static void
 test_infeasible(void **test_state)
@@ -342,6 +511,23 @@ test_infeasible(void **test_state)
     assert_true(short_of_memory > 50 && dead > 10);
 }
 
+/* Whoever asks why something does not fit that does is not told that 0 bytes more would do. */
+static void
+test_nothing_lacks(void **test_state)
+{
+    struct cairn_problem problem = large_layers();
+    struct cairn_infeasible why;
+    struct cairn_fleet *fleet = NULL;
+
+    (void)test_state;
+    assert_int_equal(cairn_fleet_create(&problem, &fleet), CAIRN_OK);
+    assert_int_equal(cairn_infeasible_why(fleet, &why), CAIRN_OK);
+    assert_int_equal(why.short_by_bytes, 0);
+    assert_non_null(strstr(why.would_fit, "the planner's fault"));
+    cairn_fleet_destroy(fleet);
+    cairn_problem_fini(&problem);
+}
+
 /* Too many devices to try everything, and memory that only the right order of stages, or groups of the devices with most
  * memory, have enough of: there is a plan, and it is found. */
 static void
@@ -357,6 +543,9 @@ test_memory_decides(void **test_state)
           .activation_bytes = 10, .device_count = 10}, 1, {1000, 220, 1000, 220}, {1.5, 1, 1.5, 1}},
         {{.layers = 60, .layer_ms = 1, .microbatches = 16, .tp = 2, .sizes = {{2, 1}}, .size_count = 1, .layer_bytes = 10,
           .device_count = 12}, 4, {80, 40, 80, 40}, {1, 1.1, 1.2, 1.3}},
+        /* and where only groups of two hold a layer, which take 10^12 times as long */
+        {{.layers = 7, .layer_ms = 1, .microbatches = 1000, .tp = 1, .sizes = {{1, 1e-6}, {2, 1e6}}, .size_count = 2, .layer_bytes = 80,
+          .activation_bytes = 10, .device_count = 12}, 3, {110, 110, 110, 110}, {1e-6, 2, 1, 1e6}},
     };
     const struct cairn_stop stop = {never, NULL};
 
@@ -388,7 +577,12 @@ main(void)
         cmocka_unit_test(test_small),
         cmocka_unit_test(test_bound_counts_whole_micro_batches),
         cmocka_unit_test(test_bound_of_pipelines),
+        cmocka_unit_test(test_reserve_alone),
+        cmocka_unit_test(test_cut_short),
+        cmocka_unit_test(test_all_are_sounded),
+        cmocka_unit_test(test_prices_cut_short),
         cmocka_unit_test(test_infeasible),
+        cmocka_unit_test(test_nothing_lacks),
         cmocka_unit_test(test_memory_decides),
     };
 
