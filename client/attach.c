@@ -47,15 +47,23 @@ client_slots_unmap(struct cairn_client *client)
         slot_unmap(client, &old[i]);
 }
 
-/*
- * Maps region [offset, offset + bytes) of a slot. Offset and length are widened to the file's page
- * size, which st_blksize tells for huge pages too.
- */
+uint64_t
+client_page_bytes(int fd)
+{
+    uint64_t page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
+    struct stat status;
+
+    if (fstat(fd, &status) == 0 && status.st_blksize > 0 &&
+        (uint64_t)status.st_blksize % page_bytes == 0)
+        page_bytes = (uint64_t)status.st_blksize;
+    return page_bytes;
+}
+
+/* Maps region [offset, offset + bytes) of a slot, widened to whole pages. */
 static cairn_err
 slot_map(struct cairn_client *client, struct client_slot *slot, uint64_t offset, uint64_t bytes)
 {
     uint64_t file_bytes, page_bytes, begin, end;
-    struct stat status;
     cairn_err err = cairn_session_fd_check(slot->fd, offset + bytes, &file_bytes);
 
     if (err) {
@@ -66,11 +74,7 @@ slot_map(struct cairn_client *client, struct client_slot *slot, uint64_t offset,
     }
     if (bytes == 0)
         return CAIRN_OK;
-    if (fstat(slot->fd, &status) != 0)
-        return CAIRN_IO;
-    page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
-    if (status.st_blksize > 0 && (uint64_t)status.st_blksize % page_bytes == 0)
-        page_bytes = (uint64_t)status.st_blksize;
+    page_bytes = client_page_bytes(slot->fd);
     begin = offset - offset % page_bytes;
     end = offset + bytes;
     end += end % page_bytes ? page_bytes - end % page_bytes : 0;

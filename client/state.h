@@ -222,6 +222,11 @@ cairn_err client_slots_map(struct cairn_client *client,
                            const struct cairn_session_registered *value,
                            struct cairn_session_frame *frame);
 void client_slots_unmap(struct cairn_client *client);
+/*
+ * The page size of a file, which st_blksize tells for huge pages too. A mapping of these is undone, and kept from a fork,
+ * in whole pages alone: its length is to be a multiple. Thread: any.
+ */
+uint64_t client_page_bytes(int fd);
 
 /* device.c */
 /* The stream of a device, NULL: its default one. The trainer's thread. */
