@@ -397,10 +397,11 @@ test_silent_device(void **state)
 }
 
 static const char hanging[] = "close-while-a-device-hangs";
+static const char failing[] = "close-while-a-device-hangs-and-fails";
 
-/* What the process below does. */
+/* What the processes below do. */
 static int
-close_while_a_device_hangs(void)
+close_while_a_device_hangs(bool fails)
 {
     struct trainer trainer;
 
@@ -411,6 +412,8 @@ close_while_a_device_hangs(void)
     fake_hold(1);
     begin_copying(&trainer, 1);
     await_copies();
+    if (fails)
+        fake_fail("cuEventQuery", 1, 1);
     cairn_client_close(trainer.client);
     fake_agent_stop(trainer.agent);
     fake_agent_destroy(trainer.agent);
@@ -420,16 +423,30 @@ close_while_a_device_hangs(void)
 /* A process whose device hangs for ever can end: the client is closed all the same. A fork would not do: threads of the driver that
  * earlier tests left may hold a lock at that moment. */
 static void
-test_closed_while_a_device_hangs(void **state)
+closes(const char *how)
 {
-    char *const command[] = {"/proc/self/exe", (char *)hanging, NULL};
+    char *const command[] = {"/proc/self/exe", (char *)(uintptr_t)how, NULL};
     int status;
     pid_t child;
 
-    (void)state;
     assert_int_equal(posix_spawn(&child, command[0], NULL, NULL, command, environ), 0);
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);
+}
+
+static void
+test_closed_while_a_device_hangs(void **state)
+{
+    (void)state;
+    closes(hanging);
+}
+
+/* So it can where the driver reports an error while the copies hang, as of a tensor that was freed behind a collective that waits. */
+static void
+test_closed_while_a_failed_device_hangs(void **state)
+{
+    (void)state;
+    closes(failing);
 }
 
 /* While the trainer captures a CUDA graph no snapshot begins, and no thread of ours disturbs it: not when
@@ -689,6 +706,7 @@ main(int argc, char **argv)
         cmocka_unit_test(test_ordered_after_the_streams),
         cmocka_unit_test(test_silent_device),
         cmocka_unit_test(test_closed_while_a_device_hangs),
+        cmocka_unit_test(test_closed_while_a_failed_device_hangs),
         cmocka_unit_test(test_graph_capture),
         cmocka_unit_test(test_every_driver_error),
         cmocka_unit_test(test_failed_device_comes_back),
@@ -696,7 +714,7 @@ main(int argc, char **argv)
         cmocka_unit_test(test_restored_into_other_ranks),
     };
 
-    if (argc == 2 && strcmp(argv[1], hanging) == 0)
-        return load_fake(NULL) == 0 ? close_while_a_device_hangs() : 1;
+    if (argc == 2 && (strcmp(argv[1], hanging) == 0 || strcmp(argv[1], failing) == 0))
+        return load_fake(NULL) == 0 ? close_while_a_device_hangs(strcmp(argv[1], failing) == 0) : 1;
     return cmocka_run_group_tests(tests, load_fake, NULL);
 }
