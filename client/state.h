@@ -39,7 +39,7 @@ struct client_tensors {
     struct cairn_slice *slices; /* [count], names in `names` */
     struct cairn_manifest_entry *entries;
     struct cairn_capture_run *runs; /* of the entries that are not empty */
-    uint64_t *ends; /* [count] end of each slice's share in the region, 0 for an empty one */
+    uint64_t *ends; /* [count] region byte up to which each slice's memory is read, also for slices that share it; 0: it is not */
     uint64_t *reaches; /* [count] the largest end of the slices up to this one */
     uint64_t *crcs; /* [block_count] of the running capture */
     char *names;

@@ -185,7 +185,8 @@ cairn_err cairn_snapshot_confirm(struct cairn_client *client, bool good);
  * snapshot is being taken. A snapshot that the agent had no free memory for by now is given up
  * instead of waited for. Blocks at most fence_timeout_ms, then gives the snapshot up. CAIRN_OK:
  * captured, or nothing to wait for; CAIRN_AGAIN: given up, skipped; CAIRN_TIMEOUT, CAIRN_DEVICE:
- * given up, failed. Training may go on after every one of them.
+ * given up, failed. Training may go on after every one of them. Of slices that share memory each is captured when
+ * the last of them is.
  */
 cairn_err cairn_snapshot_fence(struct cairn_client *client, uint32_t slice_index);
 
