@@ -32,6 +32,7 @@ struct restore {
     size_t window_map_bytes;
     uint8_t *own;
     size_t own_map_bytes;
+    bool hangs; /* a device still reads both */
 };
 
 /* ---- what the service thread hands over ---- */
@@ -361,6 +362,7 @@ run(struct restore *restore, struct cairn_restored *out)
     fill.window = restore->window;
     fill.window_bytes = restore->info.window_bytes;
     err = client_fill_run(&fill);
+    restore->hangs = fill.hangs;
     if (err)
         return err;
     out->generation = restore->info.generation;
@@ -374,9 +376,9 @@ run(struct restore *restore, struct cairn_restored *out)
 static void
 restore_fini(struct restore *restore)
 {
-    if (restore->window)
+    if (restore->window && !restore->hangs)
         munmap(restore->window, restore->window_map_bytes);
-    if (restore->own)
+    if (restore->own && !restore->hangs)
         munmap(restore->own, restore->own_map_bytes);
     for (uint32_t i = 0; restore->manifests && i < restore->info.count; i++)
         cairn_manifest_fini(&restore->manifests[i]);

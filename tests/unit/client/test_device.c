@@ -179,6 +179,8 @@ start(struct trainer *trainer)
     trainer->agent = fake_agent_create(4 * CAIRN_BLOCK_BYTES);
 }
 
+static uint32_t restore_timeout_ms; /* 0: the client's own */
+
 static cairn_err
 attach(struct trainer *trainer, uint32_t fence_timeout_ms)
 {
@@ -186,6 +188,7 @@ attach(struct trainer *trainer, uint32_t fence_timeout_ms)
                                            .world = 1,
                                            .fence_timeout_ms = fence_timeout_ms,
                                            .connect_timeout_ms = 5000,
+                                           .restore_timeout_ms = restore_timeout_ms,
                                            .log = note_line};
 
     fake_agent_start(trainer->agent);
@@ -398,6 +401,8 @@ test_silent_device(void **state)
 
 static const char hanging[] = "close-while-a-device-hangs";
 static const char failing[] = "close-while-a-device-hangs-and-fails";
+
+static const char restoring[] = "restore-while-a-device-hangs";
 
 /* What the processes below do. */
 static int
@@ -698,6 +703,48 @@ test_restored_into_other_ranks(void **state)
     free(matrix);
 }
 
+/* What the process below does. */
+static int
+restore_while_a_device_hangs(void)
+{
+    struct cairn_restored restored;
+    uint8_t *matrix = malloc(ROWS * COLUMNS);
+    struct trainer trainer;
+
+    alarm(60); /* rather than to hang */
+    if (!matrix)
+        return 2;
+    memset(matrix, 7, ROWS * COLUMNS);
+    start(&trainer);
+    trainer.count = 0;
+    trainer.slices[trainer.count++] = rows(0, ROWS, (void *)(uintptr_t)trainer.large[0], 0);
+    store(trainer.agent, 0, matrix, 0, 310);
+    store(trainer.agent, 1, matrix, 310, ROWS - 310);
+    trainer.agent->generation = (struct cairn_generation){2, 40};
+    trainer.agent->container_count = SOURCES;
+    restore_timeout_ms = 500;
+    if (attach(&trainer, 400) != CAIRN_OK)
+        return 3;
+    fake_hold(1);
+    if (cairn_client_restore(trainer.client, &restored) != CAIRN_TIMEOUT)
+        return 4;
+    fake_hold(0); /* what it may still read is there */
+    while (*(volatile uint8_t *)fake_view(trainer.large[0]) != 7)
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+    cairn_client_close(trainer.client);
+    fake_agent_stop(trainer.agent);
+    fake_agent_destroy(trainer.agent);
+    _exit(0);
+}
+
+/* A restore returns when its time is over, although a device hangs. */
+static void
+test_restored_while_a_device_hangs(void **state)
+{
+    (void)state;
+    closes(restoring);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -712,9 +759,12 @@ main(int argc, char **argv)
         cmocka_unit_test(test_failed_device_comes_back),
         cmocka_unit_test(test_registered_while_a_device_fails),
         cmocka_unit_test(test_restored_into_other_ranks),
+        cmocka_unit_test(test_restored_while_a_device_hangs),
     };
 
     if (argc == 2 && (strcmp(argv[1], hanging) == 0 || strcmp(argv[1], failing) == 0))
         return load_fake(NULL) == 0 ? close_while_a_device_hangs(strcmp(argv[1], failing) == 0) : 1;
+    if (argc == 2 && strcmp(argv[1], restoring) == 0)
+        return load_fake(NULL) == 0 ? restore_while_a_device_hangs() : 1;
     return cmocka_run_group_tests(tests, load_fake, NULL);
 }
