@@ -47,15 +47,23 @@ client_slots_unmap(struct cairn_client *client)
         slot_unmap(client, &old[i]);
 }
 
-/*
- * Maps region [offset, offset + bytes) of a slot. Offset and length are widened to the file's page
- * size, which st_blksize tells for huge pages too.
- */
+uint64_t
+client_page_bytes(int fd)
+{
+    uint64_t page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
+    struct stat status;
+
+    if (fstat(fd, &status) == 0 && status.st_blksize > 0 &&
+        (uint64_t)status.st_blksize % page_bytes == 0)
+        page_bytes = (uint64_t)status.st_blksize;
+    return page_bytes;
+}
+
+/* Maps region [offset, offset + bytes) of a slot, widened to whole pages. */
 static cairn_err
 slot_map(struct cairn_client *client, struct client_slot *slot, uint64_t offset, uint64_t bytes)
 {
     uint64_t file_bytes, page_bytes, begin, end;
-    struct stat status;
     cairn_err err = cairn_session_fd_check(slot->fd, offset + bytes, &file_bytes);
 
     if (err) {
@@ -66,11 +74,7 @@ slot_map(struct cairn_client *client, struct client_slot *slot, uint64_t offset,
     }
     if (bytes == 0)
         return CAIRN_OK;
-    if (fstat(slot->fd, &status) != 0)
-        return CAIRN_IO;
-    page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
-    if (status.st_blksize > 0 && (uint64_t)status.st_blksize % page_bytes == 0)
-        page_bytes = (uint64_t)status.st_blksize;
+    page_bytes = client_page_bytes(slot->fd);
     begin = offset - offset % page_bytes;
     end = offset + bytes;
     end += end % page_bytes ? page_bytes - end % page_bytes : 0;
@@ -231,19 +235,70 @@ plan_runs(struct client_tensors *tensors)
         struct cairn_capture_run *run = &tensors->runs[tensors->run_count];
         uint64_t bytes = cairn_capture_bytes(entry);
 
-        tensors->reaches[i] = i > 0 ? tensors->reaches[i - 1] : 0;
         if (bytes == 0)
             continue;
         run->source = entry->slice.address;
         run->bytes = bytes;
         run->offset = entry->offset_bytes;
         run->device = entry->slice.device;
-        tensors->ends[i] = tensors->reaches[i] = entry->offset_bytes + bytes;
+        tensors->ends[i] = entry->offset_bytes + bytes;
         tensors->share_bytes += bytes;
         tensors->run_count++;
         if (note_device(tensors, run->device))
             return CAIRN_INVAL;
     }
+    return CAIRN_OK;
+}
+
+/* The memory of a slice, all of it, not only this rank's share. */
+struct span {
+    uintptr_t begin, end;
+    uint32_t slice;
+};
+
+static int
+compare_spans(const void *a, const void *b)
+{
+    const struct span *left = a, *right = b;
+
+    return left->begin < right->begin ? -1 : left->begin > right->begin;
+}
+
+/*
+ * Memory that several slices share is read for each of them, so all of them end with the last. Of slices that are joined
+ * by others between them the same is said, which is later than need be, and never too early.
+ */
+static cairn_err
+join_ends(struct client_tensors *tensors)
+{
+    struct span *spans = calloc(tensors->count ? tensors->count : 1, sizeof *spans);
+    uint32_t count = 0;
+
+    if (!spans)
+        return CAIRN_NOMEM;
+    for (uint32_t i = 0; i < tensors->count; i++) {
+        const struct cairn_slice *slice = &tensors->slices[i];
+        uint64_t bytes = cairn_slice_elements(slice) * cairn_dtype_bytes(slice->dtype);
+
+        if (bytes)
+            spans[count++] = (struct span){(uintptr_t)slice->address, (uintptr_t)slice->address + bytes, i};
+    }
+    qsort(spans, count, sizeof *spans, compare_spans);
+    for (uint32_t first = 0, next; first < count; first = next) {
+        uintptr_t furthest = spans[first].end;
+        uint64_t last = tensors->ends[spans[first].slice];
+
+        for (next = first + 1; next < count && spans[next].begin < furthest; next++) {
+            furthest = spans[next].end > furthest ? spans[next].end : furthest;
+            last = tensors->ends[spans[next].slice] > last ? tensors->ends[spans[next].slice] : last;
+        }
+        for (uint32_t i = first; i < next; i++)
+            tensors->ends[spans[i].slice] = last;
+    }
+    free(spans);
+    for (uint32_t i = 0; i < tensors->count; i++)
+        tensors->reaches[i] =
+            i > 0 && tensors->reaches[i - 1] > tensors->ends[i] ? tensors->reaches[i - 1] : tensors->ends[i];
     return CAIRN_OK;
 }
 
@@ -283,6 +338,9 @@ tensors_create(const struct cairn_client *client, const struct cairn_slice *slic
         client_say(client, CAIRN_LOG_ERROR, "client: the tensors are refused: %s", why);
         goto done;
     }
+    err = join_ends(tensors);
+    if (err)
+        goto done;
     tensors->block_count = tensors->region_bytes / CAIRN_BLOCK_BYTES;
     tensors->crcs = calloc(tensors->block_count ? tensors->block_count : 1, sizeof *tensors->crcs);
     if (!tensors->crcs) {

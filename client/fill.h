@@ -29,6 +29,7 @@ struct client_fill {
     uint8_t *window;
     uint64_t window_bytes;
     uint64_t deadline_ns;
+    bool hangs; /* out: a device still copies from own and window, which must stay mapped */
     uint64_t own_bytes; /* out: put into tensors from the own container */
     uint64_t fetched_bytes;
 };
@@ -37,7 +38,7 @@ struct client_fill {
  * Fills the slices. CAIRN_INVAL, CAIRN_CORRUPT: a move, or a block, is not what the manifests say;
  * CAIRN_PEER, CAIRN_TIMEOUT, CAIRN_DEVICE, CAIRN_NOMEM, or what the agent answered to a FETCH.
  * After an error the slices may be half filled. When it returns nothing is being copied into them
- * any more.
+ * any more, unless a device hangs.
  */
 CAIRN_MUST_CHECK cairn_err client_fill_run(struct client_fill *fill);
 

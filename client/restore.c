@@ -14,6 +14,7 @@
 #include "base/limits.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -28,9 +29,10 @@ struct restore {
     struct cairn_manifest *manifests; /* [info.count], by container */
     struct cairn_moves moves;
     uint8_t *window;
-    size_t window_bytes;
+    size_t window_map_bytes;
     uint8_t *own;
-    size_t own_bytes;
+    size_t own_map_bytes;
+    bool hangs; /* a device still reads both */
 };
 
 /* ---- what the service thread hands over ---- */
@@ -60,7 +62,7 @@ client_take_restore_info(struct cairn_client *client, struct cairn_session_frame
         }
         if (!info.err && info.own_container != CAIRN_CONTAINER_NONE &&
             info.own_slot < client->slot_count)
-            mail->own_slot_fd = dup(client->slots[info.own_slot].fd);
+            mail->own_slot_fd = fcntl(client->slots[info.own_slot].fd, F_DUPFD_CLOEXEC, 0);
         payload = NULL;
         pthread_cond_broadcast(&client->changed);
     }
@@ -279,10 +281,12 @@ done:
 
 /* ---- reading ---- */
 
+/* Maps bytes [0, bytes) of the agent's memory, and so much more as its last page has. */
 static cairn_err
-map_memory(const struct cairn_client *client, int fd, uint64_t bytes, int protection, uint8_t **out)
+map_memory(const struct cairn_client *client, int fd, uint64_t bytes, int protection, uint8_t **out,
+           size_t *map_bytes)
 {
-    uint64_t file_bytes;
+    uint64_t file_bytes, page_bytes;
     void *map;
     cairn_err err = cairn_session_fd_check(fd, bytes, &file_bytes);
 
@@ -291,6 +295,10 @@ map_memory(const struct cairn_client *client, int fd, uint64_t bytes, int protec
                    err == CAIRN_DENIED ? "not sealed against shrinking" : "shorter than it says");
         return CAIRN_CORRUPT;
     }
+    page_bytes = client_page_bytes(fd);
+    bytes += bytes % page_bytes ? page_bytes - bytes % page_bytes : 0;
+    if (bytes > file_bytes)
+        bytes = file_bytes;
     map = mmap(NULL, bytes, protection, MAP_SHARED, fd, 0);
     if (map == MAP_FAILED) {
         client_say(client, CAIRN_LOG_ERROR,
@@ -300,6 +308,7 @@ map_memory(const struct cairn_client *client, int fd, uint64_t bytes, int protec
     }
     (void)madvise(map, bytes, MADV_DONTFORK);
     *out = map;
+    *map_bytes = bytes;
     return CAIRN_OK;
 }
 
@@ -309,11 +318,10 @@ map_sources(struct restore *restore)
     const struct client_mail *mail = &restore->client->mail;
     uint32_t own = restore->info.own_container;
     cairn_err err = map_memory(restore->client, mail->window_fd, restore->info.window_bytes,
-                               PROT_READ | PROT_WRITE, &restore->window);
+                               PROT_READ | PROT_WRITE, &restore->window, &restore->window_map_bytes);
 
     if (err)
         return err;
-    restore->window_bytes = restore->info.window_bytes;
     if (own == CAIRN_CONTAINER_NONE)
         return CAIRN_OK;
     if (own >= restore->info.count)
@@ -323,11 +331,8 @@ map_sources(struct restore *restore)
         restore->info.own_container = CAIRN_CONTAINER_NONE;
         return CAIRN_OK;
     }
-    err = map_memory(restore->client, mail->own_slot_fd, restore->manifests[own].container_bytes,
-                     PROT_READ, &restore->own);
-    if (!err)
-        restore->own_bytes = restore->manifests[own].container_bytes;
-    return err;
+    return map_memory(restore->client, mail->own_slot_fd, restore->manifests[own].container_bytes,
+                      PROT_READ, &restore->own, &restore->own_map_bytes);
 }
 
 static cairn_err
@@ -355,8 +360,9 @@ run(struct restore *restore, struct cairn_restored *out)
     fill.own_container = restore->info.own_container;
     fill.own = restore->own;
     fill.window = restore->window;
-    fill.window_bytes = restore->window_bytes;
+    fill.window_bytes = restore->info.window_bytes;
     err = client_fill_run(&fill);
+    restore->hangs = fill.hangs;
     if (err)
         return err;
     out->generation = restore->info.generation;
@@ -370,10 +376,10 @@ run(struct restore *restore, struct cairn_restored *out)
 static void
 restore_fini(struct restore *restore)
 {
-    if (restore->window)
-        munmap(restore->window, restore->window_bytes);
-    if (restore->own)
-        munmap(restore->own, restore->own_bytes);
+    if (restore->window && !restore->hangs)
+        munmap(restore->window, restore->window_map_bytes);
+    if (restore->own && !restore->hangs)
+        munmap(restore->own, restore->own_map_bytes);
     for (uint32_t i = 0; restore->manifests && i < restore->info.count; i++)
         cairn_manifest_fini(&restore->manifests[i]);
     free(restore->manifests);

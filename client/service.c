@@ -61,8 +61,6 @@ detach(struct cairn_client *client, const char *why)
     pthread_mutex_unlock(&client->lock);
     cairn_session_reader_fini(&client->reader);
     cairn_session_reader_init(&client->reader, CAIRN_SESSION_AGENT);
-    if (was_attached)
-        client->retry_ns = 0;
     retry_later(client, client_now_ns());
     if (was_attached && why) {
         client->said_detached = true;
@@ -163,7 +161,6 @@ take_welcome(struct cairn_client *client, const struct cairn_session_frame *fram
     client->said_silent = false;
     pthread_cond_broadcast(&client->changed);
     pthread_mutex_unlock(&client->lock);
-    client->retry_ns = 0;
     client->stats_at_ns = client_now_ns() + STATS_NS;
     client_say(client, CAIRN_LOG_INFO, "client: %s node=%u epoch=%llu rank=%u",
                client->said_detached ? "attached again" : "attached", welcome.node,
@@ -309,6 +306,16 @@ take_frame(struct cairn_client *client, struct cairn_session_frame *frame)
     }
 }
 
+static const char *
+why_it_ends(cairn_err err)
+{
+    if (err == CAIRN_CORRUPT)
+        return "the agent sends damaged frames";
+    if (err == CAIRN_NOMEM)
+        return "this process is out of memory, or of descriptors (ulimit -n)";
+    return "the agent refuses this trainer";
+}
+
 /* Reads what came. Any error is the end of the connection. */
 static void
 receive(struct cairn_client *client)
@@ -334,10 +341,9 @@ receive(struct cairn_client *client)
         pthread_mutex_unlock(&client->lock);
     }
     if (err && err != CAIRN_AGAIN)
-        detach(client, err == CAIRN_CORRUPT ? "the agent sends damaged frames"
-                                            : "the agent refuses this trainer");
+        detach(client, why_it_ends(err));
     else if (got)
-        detach(client, got == CAIRN_NOMEM ? "out of memory" : "the agent is gone");
+        detach(client, got == CAIRN_NOMEM ? why_it_ends(got) : "the agent is gone");
 }
 
 /* ---- the loop ---- */
@@ -457,6 +463,7 @@ turn(struct cairn_client *client, uint64_t *stop_until_ns)
         greet(client, now_ns);
     client_devices_retry(client);
     if (stats_due) {
+        client->retry_ns = 0; /* a connection that lasted: the next one is not put off for those before it */
         client_stats_copy(client, &stats);
         client->stats_at_ns = now_ns + STATS_NS;
     }

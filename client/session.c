@@ -135,12 +135,13 @@ cairn_session_reader_feed(struct cairn_session_reader *reader, const void *bytes
     return CAIRN_OK;
 }
 
-/* Takes over the descriptors of a received message. Those that did not fit were closed by the
- * kernel. */
+/* Takes over the descriptors of a received message. Those that did not fit, or would have been one too
+ * many for this process, were closed by the kernel. */
 static cairn_err
 take_control(struct cairn_session_reader *reader, struct msghdr *message)
 {
     int fds[CAIRN_SESSION_FDS_MAX];
+    size_t room_bytes = sizeof fds;
     cairn_err err;
 
     for (struct cmsghdr *at = CMSG_FIRSTHDR(message); at; at = CMSG_NXTHDR(message, at)) {
@@ -148,16 +149,16 @@ take_control(struct cairn_session_reader *reader, struct msghdr *message)
 
         if (at->cmsg_level != SOL_SOCKET || at->cmsg_type != SCM_RIGHTS || fds_bytes > sizeof fds)
             continue;
+        room_bytes -= fds_bytes;
         memcpy(fds, CMSG_DATA(at), fds_bytes);
         err = take_over_fds(reader, fds, (uint32_t)(fds_bytes / sizeof *fds));
         if (err)
             return err;
     }
-    if (message->msg_flags & MSG_CTRUNC) {
-        reader->failed = CAIRN_CORRUPT;
-        return CAIRN_CORRUPT;
-    }
-    return CAIRN_OK;
+    /* Cut off though there was room: this process may open no more. */
+    if (message->msg_flags & MSG_CTRUNC)
+        reader->failed = room_bytes ? CAIRN_NOMEM : CAIRN_CORRUPT;
+    return reader->failed;
 }
 
 cairn_err

@@ -316,7 +316,8 @@ void cairn_session_reader_fini(struct cairn_session_reader *reader);
 /*
  * Receives once from a non-blocking socket. CAIRN_OK: got something, ask for frames; CAIRN_AGAIN:
  * nothing there; CAIRN_PEER: the other side is gone (frames received before are still there);
- * CAIRN_CORRUPT: too many descriptors; CAIRN_NOMEM. Memory grows with what arrives, never with what
+ * CAIRN_CORRUPT: too many descriptors; CAIRN_NOMEM: of memory, or of descriptors that this process may
+ * have, and then the stream has lost some, and stays failed. Memory grows with what arrives, never with what
  * a header promises.
  */
 CAIRN_MUST_CHECK cairn_err cairn_session_reader_receive(struct cairn_session_reader *reader,

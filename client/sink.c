@@ -1,6 +1,7 @@
 /* client/sink.c - see sink.h. */
 #include "client/sink.h"
 
+#include "base/clock.h"
 #include "client/state.h"
 #include "snapshot/mem.h"
 
@@ -12,6 +13,8 @@
 #ifndef MADV_POPULATE_WRITE /* headers older than Linux 5.14 */
 #define MADV_POPULATE_WRITE 23
 #endif
+
+#define REST_NS CAIRN_NS_PER_S /* longest wait of close for a device, past the deadline */
 
 enum { MAKE_PAGES_MIN = 4 }; /* fewer are left to the copy */
 
@@ -82,7 +85,7 @@ client_sink_open(const struct cairn_client *client, const struct cairn_slice *sl
         if (slices[i].device >= 0 && !find_device(sink, slices[i].device))
             err = open_device(sink, client, slices[i].device);
         if (err) {
-            client_sink_close(sink);
+            (void)client_sink_close(sink); /* nothing was put yet */
             return err;
         }
     }
@@ -188,20 +191,24 @@ client_sink_flush(struct client_sink *sink)
     return CAIRN_OK;
 }
 
-void
+bool
 client_sink_close(struct client_sink *sink)
 {
-    if (!sink)
-        return;
-    /* All before the first is closed: what it has pinned the copies of the others go through too. */
-    for (uint32_t i = 0; i < sink->device_count; i++) {
-        cairn_err err = cairn_mem_wait(sink->devices[i]->mem, sink->devices[i]->ticket, UINT64_MAX);
+    uint64_t until_ns = client_now_ns() + REST_NS;
 
-        (void)err; /* one that failed is at rest all the same */
-    }
+    if (!sink)
+        return true;
+    if (until_ns < sink->deadline_ns)
+        until_ns = sink->deadline_ns;
+    /* All before the first is closed: what it has pinned the copies of the others go through too. One that failed is at rest
+     * all the same. */
+    for (uint32_t i = 0; i < sink->device_count; i++)
+        if (cairn_mem_wait(sink->devices[i]->mem, sink->devices[i]->ticket, until_ns) == CAIRN_TIMEOUT)
+            return false;
     for (uint32_t i = 0; i < sink->device_count; i++) {
         cairn_mem_close(sink->devices[i]->mem);
         free(sink->devices[i]);
     }
     free(sink);
+    return true;
 }

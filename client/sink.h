@@ -31,7 +31,10 @@ CAIRN_MUST_CHECK cairn_err client_sink_put(struct client_sink *sink, uint32_t sl
 /* Waits until everything put so far has arrived. CAIRN_DEVICE, CAIRN_TIMEOUT. */
 CAIRN_MUST_CHECK cairn_err client_sink_flush(struct client_sink *sink);
 
-/* Waits until no device writes any more, frees. NULL is allowed. */
-void client_sink_close(struct client_sink *sink);
+/*
+ * Waits until no device writes any more, frees. NULL is allowed. False: a device hangs, until the deadline and for a second at
+ * least. What it has is left to it then, and the memory that bytes were put from must stay mapped.
+ */
+bool client_sink_close(struct client_sink *sink);
 
 #endif

@@ -39,7 +39,7 @@ struct client_tensors {
     struct cairn_slice *slices; /* [count], names in `names` */
     struct cairn_manifest_entry *entries;
     struct cairn_capture_run *runs; /* of the entries that are not empty */
-    uint64_t *ends; /* [count] end of each slice's share in the region, 0 for an empty one */
+    uint64_t *ends; /* [count] region byte up to which each slice's memory is read, also for slices that share it; 0: it is not */
     uint64_t *reaches; /* [count] the largest end of the slices up to this one */
     uint64_t *crcs; /* [block_count] of the running capture */
     char *names;
@@ -222,6 +222,11 @@ cairn_err client_slots_map(struct cairn_client *client,
                            const struct cairn_session_registered *value,
                            struct cairn_session_frame *frame);
 void client_slots_unmap(struct cairn_client *client);
+/*
+ * The page size of a file, which st_blksize tells for huge pages too. A mapping of these is undone, and kept from a fork,
+ * in whole pages alone: its length is to be a multiple. Thread: any.
+ */
+uint64_t client_page_bytes(int fd);
 
 /* device.c */
 /* The stream of a device, NULL: its default one. The trainer's thread. */

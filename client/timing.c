@@ -8,6 +8,7 @@
 
 #include "base/ring.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -29,6 +30,7 @@ cairn_timing_open(uint32_t record_count, struct cairn_timing **out)
     struct cairn_timing *timing;
     size_t memory_bytes = cairn_ring_bytes(record_count);
     cairn_err err = CAIRN_IO;
+    int failed;
 
     if (memory_bytes == 0 || !out)
         return CAIRN_INVAL;
@@ -40,8 +42,11 @@ cairn_timing_open(uint32_t record_count, struct cairn_timing **out)
     timing->fd = memfd_create("cairn-timing", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (timing->fd < 0)
         goto fail;
-    /* Allocated now: a write must not be what finds that there is no memory. */
-    if (posix_fallocate(timing->fd, 0, (off_t)memory_bytes) != 0) {
+    /* Allocated now: a write must not be what finds that there is no memory. A signal ends the call, and undoes it. */
+    do
+        failed = posix_fallocate(timing->fd, 0, (off_t)memory_bytes);
+    while (failed == EINTR);
+    if (failed) {
         err = CAIRN_NOMEM;
         goto fail;
     }

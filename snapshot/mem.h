@@ -116,8 +116,8 @@ CAIRN_MUST_CHECK cairn_err cairn_mem_copy_in(struct cairn_mem *mem,
                                              uint64_t *ticket);
 
 /*
- * CAIRN_OK: this batch and all before it are done; CAIRN_AGAIN: not yet; CAIRN_DEVICE: failed, and
- * nothing is in flight any more (which the first such answer waits for, as close would).
+ * CAIRN_OK: this batch and all before it are done; CAIRN_AGAIN: not yet, or failed and something is still
+ * in flight; CAIRN_DEVICE: failed, and nothing is in flight any more. Never blocks.
  */
 CAIRN_MUST_CHECK cairn_err cairn_mem_poll(struct cairn_mem *mem, uint64_t ticket);
 

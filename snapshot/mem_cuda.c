@@ -13,7 +13,7 @@
  *      Inside, the thread's capture mode is relaxed: a trainer that captures a CUDA graph at this moment
  *      would otherwise see its capture broken by our queries and pins.
  *   3. The first driver error makes the object broken; every later call fails with CAIRN_DEVICE
- *      without touching the driver, but for poll, which waits for the stream once, and for unpin and
+ *      without touching the driver, but for poll, which looks until the stream is idle, and for unpin and
  *      close, which also give back.
  *
  * A flight whose event is not seen although the stream is idle has landed: a lost event must not
@@ -300,20 +300,25 @@ land_finished(struct cuda_mem *cuda)
     return CAIRN_OK;
 }
 
-/* What a broken object has issued may still run, and go through memory that another device has pinned. */
-static void
+/*
+ * What a broken object has issued may still run, and go through memory that another device has pinned. False while it
+ * does: a device that hangs besides is for the caller to give up.
+ */
+static bool
 rest(struct cuda_mem *cuda)
 {
     struct caller caller;
     bool pushed;
 
     if (cuda->rested)
-        return;
+        return true;
     pushed = push_to_release(cuda, &caller);
-    (void)cuda->driver.stream_finish(cuda->stream);
+    cuda->rested = cuda->driver.stream_query(cuda->stream) != CU_NOT_READY;
+    if (cuda->rested) /* idle, or an error, which alone may be of something else */
+        (void)cuda->driver.stream_finish(cuda->stream);
     if (pushed)
         (void)pop_context(cuda, &caller);
-    cuda->rested = true;
+    return cuda->rested;
 }
 
 static cairn_err
@@ -330,10 +335,8 @@ cuda_poll(struct cairn_mem *mem, uint64_t ticket)
         (void)land_finished(cuda);
         leave(cuda, &caller);
     }
-    if (cuda->broken) {
-        rest(cuda);
-        return CAIRN_DEVICE;
-    }
+    if (cuda->broken)
+        return rest(cuda) ? CAIRN_DEVICE : CAIRN_AGAIN;
     return ticket <= cuda->landed ? CAIRN_OK : CAIRN_AGAIN;
 }
 

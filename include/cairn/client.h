@@ -133,7 +133,8 @@ CAIRN_MUST_CHECK cairn_err cairn_client_register(struct cairn_client *client,
  * CAIRN_INVAL: the generation lacks a tensor that is registered, or its dtype or shape differ; the
  * log names it; tensors untouched. CAIRN_AGAIN: a device's stream is captured into a CUDA graph, or a
  * restore of the job is under way; tensors untouched. CAIRN_CORRUPT, CAIRN_PEER, CAIRN_TIMEOUT,
- * CAIRN_DEVICE: tensors may be half filled and must not be used; calling again is allowed.
+ * CAIRN_DEVICE: tensors may be half filled and must not be used; calling again is allowed. Where a device hangs this returns a second
+ * later at most, and what the device may still read stays mapped and pinned until the process ends.
  */
 CAIRN_MUST_CHECK cairn_err cairn_client_restore(struct cairn_client *client,
                                                 struct cairn_restored *out);
@@ -185,7 +186,8 @@ cairn_err cairn_snapshot_confirm(struct cairn_client *client, bool good);
  * snapshot is being taken. A snapshot that the agent had no free memory for by now is given up
  * instead of waited for. Blocks at most fence_timeout_ms, then gives the snapshot up. CAIRN_OK:
  * captured, or nothing to wait for; CAIRN_AGAIN: given up, skipped; CAIRN_TIMEOUT, CAIRN_DEVICE:
- * given up, failed. Training may go on after every one of them.
+ * given up, failed. Training may go on after every one of them. Of slices that share memory each is captured when
+ * the last of them is.
  */
 cairn_err cairn_snapshot_fence(struct cairn_client *client, uint32_t slice_index);
 

@@ -25,6 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -558,6 +559,7 @@ fake_agent_fork(struct fake_agent *agent)
     if (process < 0)
         abort();
     if (process == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* with a test that fails */
         fake_agent_serve(agent);
         _exit(0);
     }

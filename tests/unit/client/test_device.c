@@ -179,6 +179,8 @@ start(struct trainer *trainer)
     trainer->agent = fake_agent_create(4 * CAIRN_BLOCK_BYTES);
 }
 
+static uint32_t restore_timeout_ms; /* 0: the client's own */
+
 static cairn_err
 attach(struct trainer *trainer, uint32_t fence_timeout_ms)
 {
@@ -186,6 +188,7 @@ attach(struct trainer *trainer, uint32_t fence_timeout_ms)
                                            .world = 1,
                                            .fence_timeout_ms = fence_timeout_ms,
                                            .connect_timeout_ms = 5000,
+                                           .restore_timeout_ms = restore_timeout_ms,
                                            .log = note_line};
 
     fake_agent_start(trainer->agent);
@@ -397,10 +400,13 @@ test_silent_device(void **state)
 }
 
 static const char hanging[] = "close-while-a-device-hangs";
+static const char failing[] = "close-while-a-device-hangs-and-fails";
 
-/* What the process below does. */
+static const char restoring[] = "restore-while-a-device-hangs";
+
+/* What the processes below do. */
 static int
-close_while_a_device_hangs(void)
+close_while_a_device_hangs(bool fails)
 {
     struct trainer trainer;
 
@@ -411,6 +417,8 @@ close_while_a_device_hangs(void)
     fake_hold(1);
     begin_copying(&trainer, 1);
     await_copies();
+    if (fails)
+        fake_fail("cuEventQuery", 1, 1);
     cairn_client_close(trainer.client);
     fake_agent_stop(trainer.agent);
     fake_agent_destroy(trainer.agent);
@@ -420,16 +428,30 @@ close_while_a_device_hangs(void)
 /* A process whose device hangs for ever can end: the client is closed all the same. A fork would not do: threads of the driver that
  * earlier tests left may hold a lock at that moment. */
 static void
-test_closed_while_a_device_hangs(void **state)
+closes(const char *how)
 {
-    char *const command[] = {"/proc/self/exe", (char *)hanging, NULL};
+    char *const command[] = {"/proc/self/exe", (char *)(uintptr_t)how, NULL};
     int status;
     pid_t child;
 
-    (void)state;
     assert_int_equal(posix_spawn(&child, command[0], NULL, NULL, command, environ), 0);
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);
+}
+
+static void
+test_closed_while_a_device_hangs(void **state)
+{
+    (void)state;
+    closes(hanging);
+}
+
+/* So it can where the driver reports an error while the copies hang, as of a tensor that was freed behind a collective that waits. */
+static void
+test_closed_while_a_failed_device_hangs(void **state)
+{
+    (void)state;
+    closes(failing);
 }
 
 /* While the trainer captures a CUDA graph no snapshot begins, and no thread of ours disturbs it: not when
@@ -681,6 +703,48 @@ test_restored_into_other_ranks(void **state)
     free(matrix);
 }
 
+/* What the process below does. */
+static int
+restore_while_a_device_hangs(void)
+{
+    struct cairn_restored restored;
+    uint8_t *matrix = malloc(ROWS * COLUMNS);
+    struct trainer trainer;
+
+    alarm(60); /* rather than to hang */
+    if (!matrix)
+        return 2;
+    memset(matrix, 7, ROWS * COLUMNS);
+    start(&trainer);
+    trainer.count = 0;
+    trainer.slices[trainer.count++] = rows(0, ROWS, (void *)(uintptr_t)trainer.large[0], 0);
+    store(trainer.agent, 0, matrix, 0, 310);
+    store(trainer.agent, 1, matrix, 310, ROWS - 310);
+    trainer.agent->generation = (struct cairn_generation){2, 40};
+    trainer.agent->container_count = SOURCES;
+    restore_timeout_ms = 500;
+    if (attach(&trainer, 400) != CAIRN_OK)
+        return 3;
+    fake_hold(1);
+    if (cairn_client_restore(trainer.client, &restored) != CAIRN_TIMEOUT)
+        return 4;
+    fake_hold(0); /* what it may still read is there */
+    while (*(volatile uint8_t *)fake_view(trainer.large[0]) != 7)
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+    cairn_client_close(trainer.client);
+    fake_agent_stop(trainer.agent);
+    fake_agent_destroy(trainer.agent);
+    _exit(0);
+}
+
+/* A restore returns when its time is over, although a device hangs. */
+static void
+test_restored_while_a_device_hangs(void **state)
+{
+    (void)state;
+    closes(restoring);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -689,14 +753,18 @@ main(int argc, char **argv)
         cmocka_unit_test(test_ordered_after_the_streams),
         cmocka_unit_test(test_silent_device),
         cmocka_unit_test(test_closed_while_a_device_hangs),
+        cmocka_unit_test(test_closed_while_a_failed_device_hangs),
         cmocka_unit_test(test_graph_capture),
         cmocka_unit_test(test_every_driver_error),
         cmocka_unit_test(test_failed_device_comes_back),
         cmocka_unit_test(test_registered_while_a_device_fails),
         cmocka_unit_test(test_restored_into_other_ranks),
+        cmocka_unit_test(test_restored_while_a_device_hangs),
     };
 
-    if (argc == 2 && strcmp(argv[1], hanging) == 0)
-        return load_fake(NULL) == 0 ? close_while_a_device_hangs() : 1;
+    if (argc == 2 && (strcmp(argv[1], hanging) == 0 || strcmp(argv[1], failing) == 0))
+        return load_fake(NULL) == 0 ? close_while_a_device_hangs(strcmp(argv[1], failing) == 0) : 1;
+    if (argc == 2 && strcmp(argv[1], restoring) == 0)
+        return load_fake(NULL) == 0 ? restore_while_a_device_hangs() : 1;
     return cmocka_run_group_tests(tests, load_fake, NULL);
 }

@@ -554,10 +554,46 @@ test_held(void **state)
     teardown(&trainer);
 }
 
+/* Two slices of one memory: it is read twice, and may be overwritten after the second time alone, whichever of them is asked for. */
+static void
+test_slices_that_share_memory(void **state)
+{
+    struct cairn_slice slices[SLICES];
+    struct fencing fencing;
+    struct trainer trainer;
+
+    (void)state;
+    setup(&trainer, 10000);
+    for (int i = 0; i < SLICES; i++)
+        slices[i] = (struct cairn_slice){.name = i == 0 ? "whole" : i == 1 ? "apart" : "its second half",
+                                         .dtype = CAIRN_U8,
+                                         .kind = CAIRN_BUFFER,
+                                         .dims = 1,
+                                         .shape = {SLICE_BYTES},
+                                         .extent = {SLICE_BYTES},
+                                         .address = trainer.bytes + (i == 1 ? 2 * SLICE_BYTES : i * SLICE_BYTES / 4),
+                                         .device = -1};
+    assert_int_equal(cairn_client_register(trainer.client, slices, SLICES), CAIRN_OK);
+    begin_running(&trainer, 1);
+    engine_copies(2 * SLICE_BYTES);
+    assert_int_equal(cairn_snapshot_fence(trainer.client, 1), CAIRN_OK); /* read for the last time */
+    assert_int_equal(cairn_snapshot_captured(trainer.client), 0);
+    fence_start(&fencing, &trainer, 0);
+    engine_until(NULL, &engine.waiting);
+    assert_int_equal(fencing.returned, 0);
+    engine_copies(3 * SLICE_BYTES);
+    assert_int_equal(fence_end(&fencing), CAIRN_OK);
+    assert_int_equal(cairn_snapshot_captured(trainer.client), CAIRN_FENCE_ALL);
+    engine_end(CAIRN_OK);
+    assert_int_equal(cairn_snapshot_fence(trainer.client, CAIRN_FENCE_ALL), CAIRN_OK);
+    teardown(&trainer);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_slices_that_share_memory),
         cmocka_unit_test(test_slice_by_slice),
         cmocka_unit_test(test_old_watermark),
         cmocka_unit_test(test_timeout),

@@ -643,6 +643,119 @@ test_without_slots(void **state)
     stored_fini(&stored);
 }
 
+/* Lines of /proc/self/maps that name this memory. */
+static int
+count_mappings(const char *name)
+{
+    FILE *maps = fopen("/proc/self/maps", "r");
+    char line[4096];
+    int count = 0;
+
+    assert_non_null(maps);
+    while (fgets(line, sizeof line, maps))
+        count += strstr(line, name) != NULL;
+    fclose(maps);
+    return count;
+}
+
+/* Memory of huge pages in the place of slot 1; false where this machine has none left. */
+static bool
+make_slot_huge(struct fake_agent *agent)
+{
+    int fd = memfd_create("fake-huge", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
+    void *map = MAP_FAILED;
+
+    if (fd >= 0 && !ftruncate(fd, FAKE_SLOT_BYTES) &&
+        !fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
+        map = mmap(NULL, FAKE_SLOT_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (map == MAP_FAILED) {
+        if (fd >= 0)
+            close(fd);
+        return false;
+    }
+    memcpy(map, agent->slots[1], FAKE_SLOT_BYTES);
+    munmap(agent->slots[1], FAKE_SLOT_BYTES);
+    close(agent->slot_fds[1]);
+    agent->slots[1] = map;
+    agent->slot_fds[1] = fd;
+    return true;
+}
+
+/* An agent's arena of huge pages is let go of after a restore, which mapped a part of it. */
+static void
+test_huge_pages_are_let_go_of(void **state)
+{
+    struct stored stored = store_all(16 * CAIRN_BLOCK_BYTES, true);
+    struct rank rank = {.count = 0};
+    struct cairn_restored restored;
+    bool huge = make_slot_huge(stored.agent);
+
+    (void)state;
+    source_rank(&rank, 1);
+    if (huge) {
+        restore_into(&stored, &rank, &restored);
+        assert_true(restored.local_bytes > 0);
+        assert_int_equal(count_mappings("fake-huge"), 1); /* the test's own */
+    }
+    rank_fini(&rank);
+    stored_fini(&stored);
+    if (!huge) {
+        print_message("no huge pages to be had: sysctl vm.nr_overcommit_hugepages=16 would do\n");
+        skip();
+    }
+}
+
+/* While a restore is under way: every descriptor of this process that a program it starts would get. */
+static void *
+count_inherited(void *argument)
+{
+    struct fake_agent *agent = argument;
+    bool in_time = fake_reaches(&agent->fetches, 1);
+    int *count = calloc(1, sizeof *count);
+
+    if (!in_time || !count)
+        abort();
+    for (int fd = 3; fd < 1024; fd++) {
+        int flags = fcntl(fd, F_GETFD);
+
+        *count += flags >= 0 && !(flags & FD_CLOEXEC);
+    }
+    agent->hold_fetches = 0;
+    return count;
+}
+
+/* What the trainer starts meanwhile gets nothing of it: not the agent's memory, which it would keep alive. */
+static void
+test_nothing_is_inherited(void **state)
+{
+    struct stored stored = store_all(8 * CAIRN_BLOCK_BYTES, true);
+    struct rank rank = {.count = 0};
+    struct cairn_restored restored;
+    struct cairn_client *client;
+    pthread_t thread;
+    void *count;
+    int before = 0;
+
+    (void)state;
+    for (int fd = 3; fd < 1024; fd++) { /* those that this program was started with */
+        int flags = fcntl(fd, F_GETFD);
+
+        before += flags >= 0 && !(flags & FD_CLOEXEC);
+    }
+    add(&rank, matrix(0, ROWS, 0, COLUMNS), false);
+    client = open_client(stored.agent, &rank);
+    stored.agent->hold_fetches = 1;
+    assert_int_equal(pthread_create(&thread, NULL, count_inherited, stored.agent), 0);
+    assert_int_equal(cairn_client_restore(client, &restored), CAIRN_OK);
+    pthread_join(thread, &count);
+    assert_true(restored.local_bytes > 0);
+    assert_int_equal(*(int *)count, before);
+    free(count);
+    cairn_client_close(client);
+    rank_fini(&rank);
+    stored_fini(&stored);
+}
+
 struct listing {
     uint32_t matrices, vectors, blobs, others;
 };
@@ -702,7 +815,8 @@ main(void)
         cmocka_unit_test(test_pipelined),         cmocka_unit_test(test_damage_repaired),
         cmocka_unit_test(test_damage_everywhere), cmocka_unit_test(test_does_not_fit),
         cmocka_unit_test(test_answers),           cmocka_unit_test(test_hostile_manifests),
-        cmocka_unit_test(test_without_slots),      cmocka_unit_test(test_list),
+        cmocka_unit_test(test_without_slots),     cmocka_unit_test(test_list),
+        cmocka_unit_test(test_nothing_is_inherited), cmocka_unit_test(test_huge_pages_are_let_go_of),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,6 +4,7 @@
 #include "base/ring.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,6 +18,19 @@
 #include <cmocka.h>
 
 enum { RECORDS = 8 };
+
+static int interruptions;
+
+/* In the place of the C library's, which returns when a signal comes, as a profiler's or a job manager's do all the time. */
+int
+posix_fallocate(int fd, off_t offset, off_t bytes)
+{
+    if (interruptions > 0) {
+        interruptions--;
+        return EINTR;
+    }
+    return fallocate(fd, 0, offset, bytes) == 0 ? 0 : errno;
+}
 
 /* A descriptor of the ring, found as a detector finds it; -1 where there is none. */
 static int
@@ -92,6 +106,21 @@ test_reader_finds_the_records(void **state)
     assert_int_equal(find_ring(), -1);
 }
 
+/* A signal while the ring is made is no want of memory. */
+static void
+test_opens_while_signals_come(void **state)
+{
+    struct cairn_timing *timing = NULL;
+    struct cairn_timing_record record = make_record(1);
+
+    (void)state;
+    interruptions = 3;
+    assert_int_equal(cairn_timing_open(RECORDS, &timing), CAIRN_OK);
+    assert_int_equal(interruptions, 0);
+    assert_true(cairn_timing_write(timing, &record));
+    cairn_timing_close(timing);
+}
+
 static void
 test_wrong_count(void **state)
 {
@@ -110,6 +139,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reader_finds_the_records),
+        cmocka_unit_test(test_opens_while_signals_come),
         cmocka_unit_test(test_wrong_count),
     };
 

@@ -1,6 +1,8 @@
 /* tests/unit/client/test_trouble.c - agents that die, hang, lie, and processes that fork. */
 #include "tests/support/client_model.h"
 
+#include <sys/resource.h>
+
 enum { FENCE_TIMEOUT_MS = 20000 };
 
 static void
@@ -175,6 +177,69 @@ test_hostile_agent(void **state)
     }
 }
 
+/* An agent that is at odds with us for good is asked ever more rarely, and so is not said ever again at once. */
+static void
+test_damage_is_asked_again_rarely(void **state)
+{
+    static const uint8_t nonsense[] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+    struct fake_agent *agent = fake_agent_create(CAIRN_BLOCK_BYTES);
+    struct cairn_client *client;
+    uint64_t start_ms;
+
+    (void)state;
+    fake_agent_start(agent);
+    client = open_client(agent);
+    start_ms = fake_now_ms();
+    agent->raw = nonsense;
+    agent->raw_bytes = sizeof nonsense;
+    agent->stop = 1; /* the connection ends, and all later ones are damaged at once */
+    pthread_join(agent->thread, NULL);
+    agent->connections = 0;
+    fake_agent_start(agent);
+    assert_true(fake_reaches(&agent->connections, 6));
+    assert_true(fake_now_ms() - start_ms >= 50 + 100 + 200 + 400 + 800);
+    cairn_client_close(client);
+    fake_agent_stop(agent);
+    fake_agent_destroy(agent);
+}
+
+/* A trainer that has as many descriptors as it may is told so, not that the agent is damaged; and is protected when it has fewer. */
+static void
+test_no_descriptors_left(void **state)
+{
+    struct fake_agent *agent = fake_agent_create(CAIRN_BLOCK_BYTES);
+    uint64_t until_ms = fake_now_ms() + 60000;
+    struct cairn_client *client;
+    struct rlimit limit, low;
+    struct model model;
+    int next;
+
+    (void)state;
+    model_init(&model);
+    fake_agent_fork(agent); /* it has descriptors of its own */
+    client = open_client(agent);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    next = dup(0);
+    assert_true(next > 0);
+    close(next);
+    low = (struct rlimit){(rlim_t)next, limit.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+    assert_int_equal(cairn_client_register(client, model.slices, TENSORS), CAIRN_OK);
+    while (count_lines("descriptors (ulimit -n)") == 0) {
+        assert_true(fake_now_ms() < until_ms);
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+    }
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    assert_int_equal(count_lines("damaged"), 0);
+    begin_soon(client, 1);
+    assert_true(fake_reaches(&agent->dones, 1));
+    assert_int_equal(cairn_snapshot_fence(client, CAIRN_FENCE_ALL), CAIRN_OK);
+    cairn_client_close(client);
+    fake_agent_kill(agent, SIGKILL);
+    fake_agent_destroy(agent);
+    model_fini(&model);
+}
+
 /* A data loader's worker: the child's calls do nothing, and the parent's snapshots go on. */
 static void
 test_forked_child(void **state)
@@ -254,6 +319,8 @@ main(void)
         cmocka_unit_test_setup(test_agent_killed, reset),
         cmocka_unit_test_setup(test_agent_silent, reset),
         cmocka_unit_test_setup(test_hostile_agent, reset),
+        cmocka_unit_test_setup(test_damage_is_asked_again_rarely, reset),
+        cmocka_unit_test_setup(test_no_descriptors_left, reset),
         cmocka_unit_test_setup(test_refusal_is_said, reset),
         cmocka_unit_test_setup(test_forked_child, reset),
     };
