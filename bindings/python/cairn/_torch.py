@@ -36,9 +36,10 @@ from ._state import Place
 # Private names, for watching what an update writes to. A version that lacks one has updates wait for the whole copy.
 try:
     from torch._C._dynamo.eval_frame import get_eval_frame_callback as compiling_callback
+    from torch._C._dynamo.eval_frame import set_eval_frame
     from torch.utils._python_dispatch import _get_current_dispatch_mode, _get_current_dispatch_mode_stack
 except ImportError:
-    compiling_callback = _get_current_dispatch_mode = _get_current_dispatch_mode_stack = None
+    compiling_callback = set_eval_frame = _get_current_dispatch_mode = _get_current_dispatch_mode_stack = None
 
 Tensor = torch.Tensor
 
@@ -582,7 +583,8 @@ def unpack(tag: str, of: Any) -> Any:
 
 # ---- what an update writes to ----
 
-_guarded = threading.local()  # .steps: the optimizers whose guarded step runs in this thread
+# .steps: the optimizers whose guarded step runs in this thread; .in_compiled: a hook runs that may return to what is compiled
+_guarded = threading.local()
 
 
 def _is_torchs_own(kind: type) -> bool:
@@ -627,7 +629,8 @@ def writes_are_known(optimizer: Optimizer) -> bool:
     if None in hooks or sum(map(len, hooks)) > 2 or optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
         return False
     # The first is true where this very function is being compiled, the second where what it returns to may be.
-    return not torch.compiler.is_compiling() and compiling_callback() is None
+    in_compiled = compiling_callback() is not None or getattr(_guarded, "in_compiled", False)
+    return not torch.compiler.is_compiling() and not in_compiled
 
 
 _written: Dict[Any, Optional[Tuple[Tuple[int, str], ...]]] = {}
@@ -701,10 +704,10 @@ _installed = False
 
 
 def _quiet(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A hook that never stops training, and that torch.compile leaves alone."""
+    """A hook that never stops training, and that torch.compile leaves alone: where it is called from code that is compiled piece by
+    piece, nothing in it is."""
 
-    @functools.wraps(function)
-    def hook(*arguments: Any) -> Any:
+    def run(*arguments: Any) -> Any:
         job = _job.current()
         if job is None:
             return None
@@ -716,8 +719,35 @@ def _quiet(function: Callable[..., Any]) -> Callable[..., Any]:
             job.end(f"{type(error).__name__}: {error}")
             return None
 
+    @functools.wraps(function)
+    def hook(*arguments: Any) -> Any:
+        compiles = None if compiling_callback is None else compiling_callback()
+        if compiles is None:
+            return run(*arguments)
+        set_eval_frame(None)
+        _guarded.in_compiled = True
+        try:
+            return run(*arguments)
+        finally:
+            _guarded.in_compiled = False
+            set_eval_frame(compiles)
+
     hook._torchdynamo_disable = True  # type: ignore[attr-defined]
+    _never_compiled(hook)
     return hook
+
+
+_uncompiled: List[Any] = []  # functions that torch.compile must not take for some of the script's
+
+
+def _never_compiled(function: Any) -> None:
+    """It is not compiled by itself; what is compiled and calls it may have it inside."""
+    _uncompiled.append(function)
+    if getattr(sys.modules.get("torch._dynamo.eval_frame"), "skip_code", None) is None:
+        return  # loading that takes as long as loading torch, and the first optimizer does it
+    for each in _uncompiled:
+        sys.modules["torch._dynamo.eval_frame"].skip_code(each.__code__)
+    _uncompiled.clear()
 
 
 @_quiet
@@ -790,6 +820,7 @@ def _outside_whole_graphs(hook: Callable[..., Any]) -> Callable[[torch.nn.Module
             return None
         return hook(module, arguments)
 
+    _never_compiled(call)
     return call
 
 
@@ -831,6 +862,7 @@ def _see_whole_graphs() -> None:
                 _compiled_forward(self)
             return compiled(*inputs, **named)
 
+        _never_compiled(call)
         self._compiled_call_impl = call
 
     torch.compile = compile_
@@ -858,6 +890,7 @@ def install() -> None:
     @functools.wraps(initialise)
     def made(self: Optimizer, *arguments: Any, **options: Any) -> None:
         initialise(self, *arguments, **options)
+        _never_compiled(made)
         job = _job.current()
         if job is not None:
             job.saw_optimizer(self)
