@@ -171,3 +171,17 @@ def test_state_beside_parameters_is_no_error():
     before = known.count()
     optimizer.state["all"] = torch.zeros(3)
     assert known.count() != before and list(known.beside()) == ["all"]
+
+
+class Wrapper:
+    """As Megatron-Core's optimizers are: not torch's, around one of torch's, with a scale of its own."""
+
+    def __init__(self, optimizer):
+        self.optimizer, self.scale = optimizer, 65536.0
+
+
+def test_what_wrappers_keep_is_said(job):
+    model = test_torch_fence.model_of()
+    _torch.attach(model, Wrapper(torch.optim.AdamW(model.parameters())), None, None, None)
+    said = [line for line in job.said if "what the Wrapper around an optimizer keeps itself is not covered" in line]
+    assert len(said) == 1 and "name in `extra`" in said[0], job.said
