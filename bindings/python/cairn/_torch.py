@@ -33,17 +33,13 @@ from ._job import Job
 from ._resume import Damaged
 from ._state import Place
 
-# Private names, for keeping hooks out of what is compiled,
-try:
-    from torch._C._dynamo.eval_frame import set_eval_frame
-except ImportError:
-    set_eval_frame = None
-# and for watching what an update writes to. A version that lacks one has updates wait for the whole copy.
+# Private names, for watching what an update writes to. A version that lacks one has updates wait for the whole copy.
 try:
     from torch._C._dynamo.eval_frame import get_eval_frame_callback as compiling_callback
+    from torch._C._dynamo.eval_frame import set_eval_frame
     from torch.utils._python_dispatch import _get_current_dispatch_mode, _get_current_dispatch_mode_stack
 except ImportError:
-    compiling_callback = _get_current_dispatch_mode = _get_current_dispatch_mode_stack = None
+    compiling_callback = set_eval_frame = _get_current_dispatch_mode = _get_current_dispatch_mode_stack = None
 
 Tensor = torch.Tensor
 
@@ -590,7 +586,8 @@ def unpack(tag: str, of: Any) -> Any:
 
 # ---- what an update writes to ----
 
-_guarded = threading.local()  # .steps: the optimizers whose guarded step runs in this thread
+# .steps: the optimizers whose guarded step runs in this thread; .in_compiled: a hook runs that may return to what is compiled
+_guarded = threading.local()
 
 
 def _is_torchs_own(kind: type) -> bool:
@@ -635,7 +632,8 @@ def writes_are_known(optimizer: Optimizer) -> bool:
     if None in hooks or sum(map(len, hooks)) > 2 or optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
         return False
     # The first is true where this very function is being compiled, the second where what it returns to may be.
-    return not torch.compiler.is_compiling() and compiling_callback() is None
+    in_compiled = compiling_callback() is not None or getattr(_guarded, "in_compiled", False)
+    return not torch.compiler.is_compiling() and not in_compiled
 
 
 _written: Dict[Any, Optional[Tuple[Tuple[int, str], ...]]] = {}
@@ -709,14 +707,13 @@ _installed = False
 
 
 def _quiet(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A hook that never stops training, and that torch.compile calls rather than compiles: it breaks the graph around it."""
+    """A hook that never stops training, and that torch.compile leaves alone: where it is called from code that is compiled piece by
+    piece, nothing in it is."""
 
-    @functools.wraps(function)
-    def hook(*arguments: Any) -> Any:
+    def run(*arguments: Any) -> Any:
         job = _job.current()
         if job is None:
             return None
-        outside = set_eval_frame(None) if set_eval_frame is not None else None  # what is called from here is not compiled either
         try:
             return function(job, *arguments)
         except Damaged:
@@ -724,24 +721,35 @@ def _quiet(function: Callable[..., Any]) -> Callable[..., Any]:
         except Exception as error:
             job.end(f"{type(error).__name__}: {error}")
             return None
+
+    @functools.wraps(function)
+    def hook(*arguments: Any) -> Any:
+        compiles = None if compiling_callback is None else compiling_callback()
+        if compiles is None:
+            return run(*arguments)
+        set_eval_frame(None)
+        _guarded.in_compiled = True
+        try:
+            return run(*arguments)
         finally:
-            if set_eval_frame is not None:
-                set_eval_frame(outside)
+            _guarded.in_compiled = False
+            set_eval_frame(compiles)
 
     hook._torchdynamo_disable = True  # type: ignore[attr-defined]
-    _leave_to_the_interpreter(hook.__code__)
+    _never_compiled(hook)
     return hook
 
 
-def _leave_to_the_interpreter(code: Any) -> None:
-    """What torch.compiler.disable does to a function, without importing all of Dynamo, which takes as long as torch itself."""
+def _never_compiled(function: Any) -> None:
+    """torch.compile does not take it for a function of the script's; what is compiled and calls it may have it inside. Without Dynamo,
+    whose import takes as long as torch's own."""
     from torch._C._dynamo import eval_frame
 
     if hasattr(eval_frame, "set_code_exec_strategy"):
-        skip = eval_frame._FrameAction.SKIP
-        eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(skip, skip))
+        actions = eval_frame._FrameAction
+        eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(actions.SKIP, actions.DEFAULT))
     elif hasattr(eval_frame, "skip_code"):  # until 2.6
-        eval_frame.skip_code(code)
+        eval_frame.skip_code(function.__code__)
 
 
 @_quiet
@@ -819,6 +827,7 @@ def _outside_whole_graphs(hook: Callable[..., Any]) -> Callable[[torch.nn.Module
             return None
         return hook(module, arguments)
 
+    _never_compiled(call)
     return call
 
 
@@ -860,6 +869,7 @@ def _see_whole_graphs() -> None:
                 _compiled_forward(self)
             return compiled(*inputs, **named)
 
+        _never_compiled(call)
         self._compiled_call_impl = call
 
     torch.compile = compile_
@@ -887,6 +897,7 @@ def install() -> None:
     @functools.wraps(initialise)
     def made(self: Optimizer, *arguments: Any, **options: Any) -> None:
         initialise(self, *arguments, **options)
+        _never_compiled(made)
         job = _job.current()
         if job is not None:
             job.saw_optimizer(self)
