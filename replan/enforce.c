@@ -124,7 +124,7 @@ cairn_enforce_settle(struct cairn_ledger *ledger, const struct cairn_enforcer *b
         struct cairn_enforcement *enforcement = &ledger->entries[i].enforcement;
         bool is_there = !alive || (enforcement->node < node_count && alive[enforcement->node]);
 
-        if (enforcement->state != CAIRN_ENFORCEMENT_RUNNING || is_own(enforcement, by))
+        if (enforcement->state != CAIRN_ENFORCEMENT_RUNNING || (is_own(enforcement, by) && ledger->entries[i].number == by->running))
             continue;
         if (is_there && enforcement->node != by->node && wall_ns < enforcement->begun_wall_ns + lost_ns)
             continue;
