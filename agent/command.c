@@ -244,3 +244,36 @@ cairn_command_run(struct cairn_command *command)
         close(input_fd);
     free(environment);
 }
+
+/* ---- what it said ---- */
+
+/* How much of a line that is too long is taken: no character of more than one byte is torn. */
+static size_t
+whole_characters(const char *text, size_t len)
+{
+    size_t whole = len;
+
+    while (whole > len - 4 && ((unsigned char)text[whole] & 0xc0) == 0x80)
+        whole--;
+    return whole > len - 4 ? whole : len; /* else it is no UTF-8 */
+}
+
+bool
+cairn_command_next_piece(const struct cairn_command *command, size_t *at, struct cairn_command_piece *out)
+{
+    const char *text = command->output + *at;
+    size_t len = strcspn(text, "\n");
+
+    while (*at < command->output_bytes && len == 0) { /* behind the end of a line, or a zero that it wrote */
+        text = command->output + ++*at;
+        len = strcspn(text, "\n");
+    }
+    if (*at >= command->output_bytes)
+        return false;
+    out->text = text;
+    out->is_continued = len > CAIRN_COMMAND_PIECE_BYTES;
+    out->is_continuing = *at > 0 && text[-1] != '\n' && text[-1] != '\0';
+    out->len = out->is_continued ? whole_characters(text, CAIRN_COMMAND_PIECE_BYTES) : len;
+    *at += out->len;
+    return true;
+}

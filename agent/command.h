@@ -13,7 +13,10 @@
 
 #include <stdatomic.h>
 
-enum { CAIRN_COMMAND_OUTPUT_BYTES = 16 << 10 };
+enum {
+    CAIRN_COMMAND_OUTPUT_BYTES = 16 << 10,
+    CAIRN_COMMAND_PIECE_BYTES = 900 /* a line of the log has room for that, and for what stands before it */
+};
 
 struct cairn_command {
     const struct cairn_config_command *what;
@@ -30,11 +33,22 @@ struct cairn_command {
     char output[CAIRN_COMMAND_OUTPUT_BYTES + 1]; /* ended by NUL */
 };
 
+/* A line of the output, or a part of one that is longer than CAIRN_COMMAND_PIECE_BYTES. */
+struct cairn_command_piece {
+    const char *text; /* [len], in the output */
+    size_t len;
+    bool is_continued;  /* more of its line comes with the next piece */
+    bool is_continuing; /* the one before had the begin of its line */
+};
+
 /* CAIRN_CONFIG with the text in error[error_bytes] where what the configuration names is no program that this process may run. Without a
  * command it is CAIRN_OK. Blocks on the disk. */
 CAIRN_MUST_CHECK cairn_err cairn_command_check(const struct cairn_config *config, char *error, size_t error_bytes);
 
 /* Runs it to its end, and says in the struct how that went. Blocks for limit_ns and five seconds at most. Thread: a worker. */
 void cairn_command_run(struct cairn_command *command);
+
+/* The next piece of what a command has said, from *at on, which is 0 first; empty lines are passed over. False: that was all. */
+bool cairn_command_next_piece(const struct cairn_command *command, size_t *at, struct cairn_command_piece *out);
 
 #endif

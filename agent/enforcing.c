@@ -27,7 +27,8 @@ struct enforcing_state {
     struct cairn_enforcer by;
     atomic_bool is_closing;
     bool is_running;
-    uint64_t number, began_ns; /* the verdict whose command runs */
+    uint64_t number, began_ns;      /* the verdict whose command runs, or ran last */
+    struct cairn_enforcement ended; /* how the last one did; NONE: it runs, or there was none */
     char *input;               /* owned, while it runs */
     char settings[SETTINGS][SETTING_BYTES];
     const char *setting_list[SETTINGS + 1];
@@ -134,18 +135,25 @@ make_input(struct enforcing_state *state, const struct cairn_ledger_entry *entry
 static void
 say_output(const struct enforcing_state *state)
 {
-    const char *at = state->command.output, *end = at + state->command.output_bytes;
+    struct cairn_command_piece piece;
+    size_t at = 0;
 
-    while (at < end) {
-        size_t line_len = strcspn(at, "\n");
-
-        if (line_len > 0)
-            CAIRN_LOG_AT(INFO, "enforce: verdict=%" PRIu64 " says: %.*s", state->number, (int)line_len, at);
-        at += line_len + 1; /* behind the end of the line, or a zero that it wrote */
-    }
+    while (cairn_command_next_piece(&state->command, &at, &piece))
+        CAIRN_LOG_AT(INFO, "enforce: verdict=%" PRIu64 " says%s: %.*s%s", state->number, piece.is_continuing ? " on" : "", (int)piece.len,
+                     piece.text, piece.is_continued ? " ..." : "");
     if (state->command.is_cut)
         CAIRN_LOG_AT(INFO, "enforce: verdict=%" PRIu64 " said more than %d bytes: the rest is left out", state->number,
                      CAIRN_COMMAND_OUTPUT_BYTES);
+}
+
+bool
+enforcing_say_end(struct cairn_agent *agent)
+{
+    const struct enforcing_state *state = agent->enforcing;
+
+    return state && state->ended.state != CAIRN_ENFORCEMENT_NONE &&
+           cairn_enforce_end(&agent->timing->ledger, &state->by, state->number, state->ended.state, state->ended.value,
+                             state->ended.ended_wall_ns);
 }
 
 /* Keeps how it ended, and says so. */
@@ -159,11 +167,14 @@ end(struct enforcing_state *state, enum cairn_enforcement_state how, uint32_t va
     free(state->input);
     state->input = NULL;
     state->is_running = false;
+    state->by.running = 0;
+    ended.ended_wall_ns = cairn_clock_wall_ns(&agent->clock);
+    state->ended = ended;
     cairn_enforce_describe(&ended, text, sizeof text);
     CAIRN_LOG_AT(WARN, "enforce: verdict=%" PRIu64 ": %s; took_ms=%" PRIu64, state->number, text,
                  (agent_now_ns(agent) - state->began_ns) / CAIRN_NS_PER_MS);
-    if (!cairn_enforce_end(&agent->timing->ledger, &state->by, state->number, how, value, cairn_clock_wall_ns(&agent->clock)))
-        return; /* the list is another agent's by now, and does not have it */
+    if (!enforcing_say_end(agent))
+        return; /* the list is another agent's by now, and does not have it: said again when one comes that has */
     (void)timing_store(agent);
     if (!agent->stopping)
         timing_tell_changes(agent);
@@ -187,6 +198,8 @@ start(struct enforcing_state *state, const struct cairn_ledger_entry *entry)
 
     state->number = entry->number;
     state->began_ns = agent_now_ns(agent);
+    state->by.running = entry->number;
+    state->ended = (struct cairn_enforcement){.state = CAIRN_ENFORCEMENT_NONE};
     make_settings(state, entry);
     CAIRN_LOG_AT(WARN, "enforce: verdict=%" PRIu64 ": runs %s; %s %s %s", state->number, agent->config.enforce_command.text,
                  state->settings[1], state->settings[2], state->settings[3]);
@@ -204,19 +217,23 @@ start(struct enforcing_state *state, const struct cairn_ledger_entry *entry)
         end(state, CAIRN_ENFORCEMENT_NOT_STARTED, EAGAIN);
 }
 
+/* Whoever analyses settles what is nobody's any more, also where it runs no command itself. */
 void
 enforcing_turn(struct cairn_agent *agent)
 {
     struct enforcing_state *state = agent->enforcing;
     struct timing_state *timing = agent->timing;
+    const struct cairn_enforcer here = {.node = agent->config.node, .incarnation = agent->incarnation};
     uint64_t wall_ns = cairn_clock_wall_ns(&agent->clock), number;
 
-    if (!state || agent->stopping)
+    if (agent->stopping)
+        return;
+    if (cairn_enforce_settle(&timing->ledger, state ? &state->by : &here, timing->eligible, agent->config.node_count, wall_ns))
+        timing_tell_changes(agent);
+    if (!state)
         return;
     state->by.first_run = timing->first_run;
     state->by.exchange_ns = replanning_standstill_ns(agent);
-    if (cairn_enforce_settle(&timing->ledger, &state->by, timing->eligible, agent->config.node_count, wall_ns))
-        timing_tell_changes(agent);
     number = state->is_running ? 0 : cairn_enforce_next(&timing->ledger, &state->by, agent->config.exchanges_per_day, wall_ns);
     if (number != 0)
         start(state, find_entry(&timing->ledger, number));

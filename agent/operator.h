@@ -81,7 +81,7 @@ struct operator_holding {
     X(timing_records) /* read since the agent's start, as the next two */                          \
     X(timing_lost)    /* dropped by full rings, or beyond what is kept apart */                    \
     X(timing_refused) /* that cannot be */                                                         \
-    X(timing_dropped) /* parcels of reports that the analysis had no room for, while it was here */ \
+    X(timing_dropped) /* parcels of reports: the analysis here had no room for them, or it did not take them from here */ \
     X(analyses)       /* this agent analyses the timing of the job; else the next are 0 */         \
     X(analysis_world)                                                                              \
     X(analysis_ranks) /* that report */                                                            \

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { IDLE_PERIOD_MS = 500 };
+enum { IDLE_PERIOD_MS = 500, SAY_DROPPED_S = 60 };
 static const char ledger_key[] = "ledger";
 static const uint64_t resend_after_ns = 500 * CAIRN_NS_PER_MS;
 static const uint64_t tell_again_ns = 10 * CAIRN_NS_PER_S;
@@ -130,6 +130,7 @@ take_ledger(struct cairn_agent *agent, const struct cairn_message *message)
         } else { /* an older one may still tell how a command ended */
             knows_better = cairn_enforce_keep(&timing->ledger, arrived);
         }
+        knows_better |= enforcing_say_end(agent);
     }
     free(arrived);
     if (knows_better)
@@ -208,6 +209,21 @@ find_eligible(struct cairn_agent *agent)
         eligible[node] &= node == agent->config.node || cairn_core_alive(agent->core, node);
 }
 
+/* Once a minute at most: the analyst's side of it is said in timing_analysis.c. */
+static void
+say_unsent(struct timing_state *timing, uint64_t now_ns)
+{
+    struct cairn_watch_view view = cairn_watch_look(timing->watch);
+
+    if (view.overflows == timing->unsent_said || (timing->unsent_said > 0 && now_ns < timing->unsent_said_ns + SAY_DROPPED_S * CAIRN_NS_PER_S))
+        return;
+    CAIRN_LOG_AT(WARN, "detect: reports of this node are dropped: node %u, which analyses, has not taken %d parcels that wait here, or there is no "
+                 "memory for more; this node begins anew; dropped=%" PRIu64 " since this agent's start", view.analyst, CAIRN_WATCH_PARTS_MAX,
+                 view.dropped);
+    timing->unsent_said = view.overflows;
+    timing->unsent_said_ns = now_ns;
+}
+
 static void
 on_timer(void *context)
 {
@@ -220,6 +236,7 @@ on_timer(void *context)
     timing_rings_read(agent, now_ns);
     find_eligible(agent);
     cairn_watch_tick(timing->watch, timing->eligible, now_ns);
+    say_unsent(timing, now_ns);
     if (timing_analysis_look(agent, &view) && cairn_ledger_open_count(&timing->ledger) > 0 && now_ns > timing->told_ns + tell_again_ns)
         tell_ledger(agent, now_ns);
     timing_analysis_turn(agent, now_ns);
@@ -261,7 +278,7 @@ timing_fill(const struct cairn_agent *agent, struct operator_node *out)
         out->timing_lost += counts.lost;
         out->timing_refused += counts.refused;
     }
-    out->timing_dropped = timing_analysis_dropped(agent);
+    out->timing_dropped = timing_analysis_dropped(agent) + cairn_watch_look(timing->watch).dropped;
     if (!timing_analysis_look(agent, &view))
         return;
     out->analyses = 1;

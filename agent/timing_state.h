@@ -70,6 +70,7 @@ struct timing_state {
     struct timing_analysis *analysis;
     uint64_t lives;          /* of analyses, begun */
     uint64_t first_run;      /* of the present one, or the last */
+    uint64_t unsent_said, unsent_said_ns; /* of the watch's overflows, what was said, and when */
     bool has_reports;        /* some have come at some time: the job is timed */
     struct cairn_ledger ledger;
     uint64_t told_version, told_ns;    /* to the other agents */
@@ -110,6 +111,9 @@ uint32_t timing_analysis_node_of(const struct cairn_agent *agent, uint32_t rank)
 /* ---- enforcing.c ---- */
 /* A turn of the analysis is done, and the ledger is up to date: runs the command where it is due. */
 void enforcing_turn(struct cairn_agent *agent);
+/* The ledger is another agent's by now: says how the command that ran here last has ended, where that one has it and does not know. True: it
+ * is a newer version then. */
+bool enforcing_say_end(struct cairn_agent *agent);
 
 /* ---- timing_rings.c ---- */
 /* Reads what is waiting, and twice a second looks at the processes. */

@@ -26,7 +26,7 @@ struct cairn_watch {
     uint64_t now_ns;
 
     /* to the analyst */
-    uint64_t stream, streams, dropped;
+    uint64_t stream, streams, dropped, overflows;
     uint64_t acked, next; /* parts acked … next - 1 are in `parts` */
     struct part parts[CAIRN_WATCH_PARTS_MAX]; /* by number modulo the size */
     uint8_t *gathered; /* [CAIRN_WATCH_PART_BYTES] */
@@ -145,6 +145,7 @@ close_part(struct cairn_watch *watch)
     if (!bytes) {
         watch->broken = true;
         watch->dropped++;
+        watch->overflows++;
         return;
     }
     memcpy(bytes, watch->gathered, bytes_len);
@@ -278,5 +279,5 @@ cairn_watch_message(struct cairn_watch *watch, const struct cairn_message *messa
 struct cairn_watch_view
 cairn_watch_look(const struct cairn_watch *watch)
 {
-    return (struct cairn_watch_view){watch->analyst, watch->streams, watch->dropped};
+    return (struct cairn_watch_view){watch->analyst, watch->streams, watch->dropped, watch->overflows};
 }

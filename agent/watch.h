@@ -45,6 +45,7 @@ struct cairn_watch_view {
     uint32_t analyst; /* CAIRN_WATCH_NOBODY */
     uint64_t streams; /* begun */
     uint64_t dropped; /* parts that never arrived, as far as is known */
+    uint64_t overflows; /* streams that ended since there was no room for another part */
 };
 
 /* CAIRN_NOMEM. The caller ends *out with cairn_watch_destroy, which calls nothing. */

@@ -99,7 +99,8 @@ cairn_enforce_end(struct cairn_ledger *ledger, const struct cairn_enforcer *by, 
         struct cairn_enforcement *enforcement = &ledger->entries[i].enforcement;
 
         /* another agent may have taken it for lost already */
-        if (ledger->entries[i].number != number || !is_own(enforcement, by) || enforcement->state > CAIRN_ENFORCEMENT_UNKNOWN)
+        if (ledger->entries[i].number != number || !is_own(enforcement, by) || enforcement->state > CAIRN_ENFORCEMENT_UNKNOWN ||
+            enforcement->state == state)
             continue;
         enforcement->state = state;
         enforcement->value = value;
@@ -120,7 +121,7 @@ cairn_enforce_settle(struct cairn_ledger *ledger, const struct cairn_enforcer *b
         struct cairn_enforcement *enforcement = &ledger->entries[i].enforcement;
         bool is_there = !alive || (enforcement->node < node_count && alive[enforcement->node]);
 
-        if (enforcement->state != CAIRN_ENFORCEMENT_RUNNING || is_own(enforcement, by))
+        if (enforcement->state != CAIRN_ENFORCEMENT_RUNNING || (is_own(enforcement, by) && ledger->entries[i].number == by->running))
             continue;
         if (is_there && enforcement->node != by->node && wall_ns < enforcement->begun_wall_ns + lost_ns)
             continue;

@@ -28,6 +28,7 @@ struct cairn_enforcer {
     uint32_t node;
     uint64_t incarnation; /* of its agent's start */
     uint64_t first_run;   /* of the analysis that it does: what another one said must be confirmed first, be its runs lower or higher */
+    uint64_t running;     /* the verdict whose command runs here now; 0: none */
     uint64_t exchange_ns; /* training stands still for that long when ranks are exchanged */
 };
 
@@ -38,7 +39,8 @@ uint64_t cairn_enforce_next(struct cairn_ledger *ledger, const struct cairn_enfo
 bool cairn_enforce_end(struct cairn_ledger *ledger, const struct cairn_enforcer *by, uint64_t number, enum cairn_enforcement_state state,
                        uint32_t value, uint64_t wall_ns);
 
-/* Says UNKNOWN of what no agent runs any more: one of this node's earlier starts, of a node that is not alive[node_count] (NULL: nobody knows who
+/* Says UNKNOWN of what no agent runs any more: one of this node's earlier starts, or of this one, which is not what it runs (another agent's list
+ * may bring it back when it has ended), of a node that is not alive[node_count] (NULL: nobody knows who
  * is), or for longer than any may run. True: something has changed. */
 bool cairn_enforce_settle(struct cairn_ledger *ledger, const struct cairn_enforcer *by, const bool *alive, uint32_t node_count,
                           uint64_t wall_ns);

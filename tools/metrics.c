@@ -185,7 +185,7 @@ put_detection(const struct page *page)
     begin(page, "cairn_timing_records_lost_total", "counter", "Timing records lost in full rings, or beyond what is kept apart.");
     put(page, "cairn_timing_records_lost_total", NULL, NULL, number_at(page, "detection.records_lost"));
     begin(page, "cairn_timing_reports_dropped_total", "counter",
-          "Parcels of reports of ranks that the analysis had no room for, since the agents' start.");
+          "Parcels of reports of ranks that the analysis had no room for, or did not take in time, since the agents' start.");
     put(page, "cairn_timing_reports_dropped_total", NULL, NULL, number_at(page, "detection.reports_dropped"));
     begin(page, "cairn_enforcements_total", "counter", "How the operator's command ended that verdict_policy enforce runs.");
     for (size_t i = 0; i < sizeof results / sizeof *results; i++) {

@@ -94,6 +94,54 @@ test_output_is_bounded(void **state)
     assert_int_equal(command.output[CAIRN_COMMAND_OUTPUT_BYTES - 1], 'x');
 }
 
+/* All that it says is in the pieces, each of which a line of the log has room for. */
+static void
+test_pieces(void **state)
+{
+    static char joined[CAIRN_COMMAND_OUTPUT_BYTES + 1];
+    struct cairn_command_piece piece;
+    size_t at = 0, used = 0, count = 0;
+    bool goes_on = false;
+
+    (void)state;
+    run("echo short; echo; printf 'a\\0b\\n'; printf x; for i in 1 2 3 4 5 6 7 8 9 10; do for k in 1 2 3 4 5 6 7 8 9 10; do printf "
+        "'\\303\\274\\303\\274\\303\\274\\303\\274\\303\\274\\303\\274\\303\\274\\303\\274\\303\\274\\303\\274'; done; done; echo; printf last", LONG_S * CAIRN_NS_PER_S);
+    assert_int_equal(command.value, 0);
+    while (cairn_command_next_piece(&command, &at, &piece)) {
+        assert_in_range(piece.len, 1, CAIRN_COMMAND_PIECE_BYTES);
+        assert_int_equal(piece.is_continuing, goes_on);
+        assert_int_not_equal((unsigned char)piece.text[0] & 0xc0, 0x80); /* no character is torn */
+        memcpy(joined + used, piece.text, piece.len);
+        used += piece.len;
+        if (!piece.is_continued)
+            joined[used++] = '|';
+        goes_on = piece.is_continued;
+        count++;
+    }
+    assert_false(goes_on);
+    assert_int_equal(count, 7); /* short, a, b, three of the long one, last */
+    assert_int_equal(used, 6 + 2 + 2 + 2002 + 5);
+    joined[used] = '\0';
+    assert_memory_equal(joined, "short|a|b|x\303\274", 13);
+    assert_string_equal(joined + used - 8, "\303\274|last|");
+}
+
+/* What is no text is cut where it must be. */
+static void
+test_pieces_of_no_text(void **state)
+{
+    struct cairn_command_piece piece;
+    size_t at = 0, sum = 0;
+
+    (void)state;
+    run("head -c 3000 /dev/zero | tr '\\0' '\\200'", LONG_S * CAIRN_NS_PER_S);
+    while (cairn_command_next_piece(&command, &at, &piece)) {
+        assert_in_range(piece.len, 1, CAIRN_COMMAND_PIECE_BYTES);
+        sum += piece.len;
+    }
+    assert_int_equal(sum, 3000);
+}
+
 /* The process of that number, from the command's output, is gone; one that nobody waits for may be left of it for a moment. */
 static void
 await_gone(const char *text)
@@ -189,7 +237,9 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_what_it_gets),          cmocka_unit_test(test_how_it_ends),
-                                       cmocka_unit_test(test_output_is_bounded),     cmocka_unit_test(test_it_does_not_hang),
+                                       cmocka_unit_test(test_output_is_bounded),
+        cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_pieces_of_no_text),     cmocka_unit_test(test_it_does_not_hang),
                                        cmocka_unit_test(test_what_it_leaves_behind), cmocka_unit_test(test_check)};
 
     signal(SIGPIPE, SIG_IGN); /* as in an agent */

@@ -1,4 +1,5 @@
 /* tests/unit/agent/test_enforcing.c - verdict_policy enforce in a whole agent: a rank dies, and the operator's command is run for it once. */
+#include "agent/timing_state.h"
 #include "tests/unit/agent/rings.h"
 
 #include <errno.h>
@@ -35,7 +36,7 @@ make_enforcing(void **state, const char *script)
 static int
 start_succeeding(void **state)
 {
-    return make_enforcing(state, "cat >$0/input; echo $CAIRN_VERDICT/$CAIRN_RANKS/$CAIRN_NODES/$CAIRN_HOSTS >>$0/runs; echo drained; echo two >&2");
+    return make_enforcing(state, "cat >$0/input; echo $CAIRN_VERDICT/$CAIRN_RANKS/$CAIRN_NODES/$CAIRN_HOSTS >>$0/runs; echo drained; echo two >&2; printf %01200d 1");
 }
 
 static int
@@ -150,6 +151,9 @@ test_once(void **state)
     await_log(node, text);
     await_log(node, "enforce: verdict=1 says: drained");
     await_log(node, "enforce: verdict=1 says: two");
+    await_log(node, "000 ...\n"); /* a line longer than those of the log is continued */
+    await_log(node, "001\n");
+    await_log(node, "enforce: verdict=1 says on: 000");
     await_log(node, "enforce: verdict=1: enforce_command succeeded on node 0; took_ms=");
     (void)snprintf(text, sizeof text, "%s", left(node, "input"));
     says("{\"verdict\":1,\"kind\":\"crash\",\"open\":true,");
@@ -248,6 +252,31 @@ test_the_start(void **state)
     await_log(node, "agent: serves");
 }
 
+/* A node died as it ran the command. Who analyses then says that nobody knows what came of it, also where it runs no command itself. */
+static void
+test_whoever_analyses_settles(void **state)
+{
+    struct cairn_agent *agent = calloc(1, sizeof *agent);
+    struct timing_state *timing = calloc(1, sizeof *timing);
+    bool eligible = true;
+
+    (void)state;
+    assert_true(agent && timing);
+    agent->clock = cairn_clock_system();
+    agent->config.verdict_policy = CAIRN_CONFIG_ADVISE;
+    agent->config.node_count = 1; /* the other one is not in this configuration, and so nobody is told */
+    agent->timing = timing;
+    timing->eligible = &eligible;
+    cairn_ledger_init(&timing->ledger);
+    timing->ledger.count = 1;
+    timing->ledger.entries[0] = (struct cairn_ledger_entry){
+        .number = 1, .enforcement = {.state = CAIRN_ENFORCEMENT_RUNNING, .node = 1, .begun_wall_ns = cairn_clock_wall_ns(&agent->clock)}};
+    enforcing_turn(agent);
+    assert_int_equal(timing->ledger.entries[0].enforcement.state, CAIRN_ENFORCEMENT_UNKNOWN);
+    free(timing);
+    free(agent);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -256,6 +285,7 @@ main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_a_failure, start_failing, end_node),
         cmocka_unit_test_setup_teardown(test_an_agent_that_dies_meanwhile, start_hanging, end_node),
         cmocka_unit_test_setup_teardown(test_an_agent_that_stops_meanwhile, start_hanging, end_node),
+        cmocka_unit_test(test_whoever_analyses_settles),
         cmocka_unit_test_setup_teardown(test_the_start, make_node, end_node),
     };
     int exit_code;

@@ -351,6 +351,8 @@ test_away(void **state)
     for (uint32_t i = 0; i < 400; i++)
         turn(net, true);
     assert_true(cairn_watch_look(net->agents[2].watch).dropped > 0);
+    assert_true(cairn_watch_look(net->agents[2].watch).overflows > 0);
+    assert_int_equal(cairn_watch_look(net->agents[0].watch).overflows, 0); /* the analyst */
     all_arrived(net, 0);
     end(net);
 }

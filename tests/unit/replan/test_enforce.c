@@ -244,19 +244,21 @@ static void
 test_deaths(void **state)
 {
     static struct cairn_ledger ledger;
-    const struct cairn_enforcer again = {.node = 1, .incarnation = 8, .first_run = 200}, other = {2, 5, 300, 0};
+    const struct cairn_enforcer again = {.node = 1, .incarnation = 8, .first_run = 200};
+    const struct cairn_enforcer other = {.node = 2, .incarnation = 5, .first_run = 300};
+    const struct cairn_enforcer at_it = {.node = 1, .incarnation = 7, .first_run = 100, .running = 1};
     const bool without_1[NODES] = {true, false, true};
 
     (void)state;
     cairn_ledger_init(&ledger);
     add(&ledger, 1, TWO_KINDS, 10 * S);
     assert_int_equal(cairn_enforce_next(&ledger, &here, 2, 10 * S), 1);
-    assert_false(cairn_enforce_settle(&ledger, &here, all_alive, NODES, 200 * S)); /* its own, whatever clocks say */
+    assert_false(cairn_enforce_settle(&ledger, &at_it, all_alive, NODES, 200 * S)); /* its own, whatever clocks say */
     ledger.entries[0].run = 300;
     add(&ledger, 1, TWO_KINDS, 10 * S)->run = 300;
     assert_false(cairn_enforce_settle(&ledger, &other, all_alive, NODES, 20 * S));
     assert_int_equal(cairn_enforce_next(&ledger, &other, 2, 20 * S), 0); /* the other agent is there, and at it */
-    for (int how = 0; how < 3; how++) {
+    for (int how = 0; how < 4; how++) {
         ledger.entries[0].enforcement.state = CAIRN_ENFORCEMENT_RUNNING;
         if (how == 0)
             assert_true(cairn_enforce_settle(&ledger, &other, without_1, NODES, 20 * S));
@@ -264,10 +266,13 @@ test_deaths(void **state)
             assert_true(cairn_enforce_settle(&ledger, &again, NULL, 0, 20 * S)); /* a later start of the same agent */
         if (how == 2)
             assert_true(cairn_enforce_settle(&ledger, &other, all_alive, NODES, 101 * S)); /* longer than any may run */
+        if (how == 3)
+            assert_true(cairn_enforce_settle(&ledger, &here, all_alive, NODES, 20 * S)); /* a list that was another agent's brings it back */
         assert_int_equal(ledger.entries[0].enforcement.state, CAIRN_ENFORCEMENT_UNKNOWN);
         assert_false(cairn_enforce_settle(&ledger, &other, without_1, NODES, 20 * S));
     }
     assert_int_equal(cairn_enforce_next(&ledger, &other, 2, 102 * S), 2); /* and not 1 again */
+    assert_false(cairn_enforce_end(&ledger, &here, 1, CAIRN_ENFORCEMENT_UNKNOWN, 0, 103 * S)); /* which is known */
     assert_true(cairn_enforce_end(&ledger, &here, 1, CAIRN_ENFORCEMENT_EXITED, 0, 103 * S)); /* it was there after all */
     assert_int_equal(ledger.entries[0].enforcement.state, CAIRN_ENFORCEMENT_EXITED);
 }
