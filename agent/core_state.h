@@ -341,7 +341,7 @@ struct cairn_core {
     uint64_t last_step;
     struct pending_begin pending[CAIRN_RANKS_PER_NODE_MAX];
     struct cairn_generation turned_away[CAIRN_OWN_SLOTS_MAX]; /* step 0: unused; whose blocks or seals came when no slot was free */
-    uint64_t passed_step; /* trainers that are gone had begun up to here */
+    uint64_t passed_step; /* trainers that are gone may have begun up to here */
     bool heard;           /* some other agent, since the start */
     uint64_t epoch_heard; /* the newest epoch that another agent was in */
     bool began_anew;      /* the trainers began below what is ready, without restoring it: nothing of theirs is captured */
@@ -390,6 +390,12 @@ static inline uint64_t
 min_u64(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
+}
+
+static inline uint64_t
+max_u64(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
 }
 
 /* Whether an answer belongs to what was asked last. */

@@ -103,7 +103,8 @@ restore_watch(struct cairn_core *core)
                  core->ready.epoch >> EPOCH_CLAIMANT_BITS, core->ready.step);
     if (restore_start(core, CAIRN_OP_RESTORE, true, 0) == CAIRN_OK) {
         core->restore.unfreeze = core->frozen;
-        core->restore.may_begin_anew = !core->frozen && core->own_ranks > 0 && !call.joining;
+        /* A late agent leaves that to the members, where these repair by themselves. */
+        core->restore.may_begin_anew = !core->frozen && core->own_ranks > 0 && !(call.joining && core->options.repair_after_ns != 0);
         core->restore.joining = call.joining;
         core->joins_tried += call.joining;
         core->repair_wait_ns = core->now_ns;

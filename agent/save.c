@@ -167,6 +167,16 @@ save_give_up(struct cairn_core *core, struct cairn_generation generation, const 
 }
 
 /*
+ * Up to where the trainers that are gone may have begun, of whom this agent knows its own alone. Steps are begun in lockstep, so the others may
+ * be at the next one, and it may be whole in other groups, by a yes that nobody here has heard. The own group cannot have it without this part.
+ */
+static uint64_t
+begun_before(const struct cairn_core *core)
+{
+    return core->last_step != 0 && core->table->group_count > 1 ? core->last_step + 1 : core->last_step;
+}
+
+/*
  * What trainers have captured goes on without them, and is mostly committed before others are here. With others it ends: a member whose trainers
  * died before they began that step would capture it of the new ones, and where it was committed late, these would be taken to be behind it.
  */
@@ -182,9 +192,8 @@ save_ranks(struct cairn_core *core, const struct cairn_event *event)
                 save_give_up(core, core->holdings[i].generation, "the trainers changed");
     if (core->own_ranks == 0)
         core->began_anew = false;
-    if (core->own_ranks == 0 && core->last_step > core->passed_step)
-        core->passed_step =
-            core->last_step; /* new trainers: what they begin again is not what the old ones had */
+    if (core->own_ranks == 0) /* new trainers: what they begin again is not what the old ones had */
+        core->passed_step = max_u64(core->passed_step, begun_before(core));
     core->tiling.refused = (struct cairn_generation){0, 0}; /* they may fit together now */
     if (event->count == 0)
         core->tiling.refusal[0] = '\0';

@@ -112,6 +112,24 @@ newest_whole(const struct cairn_core *core, bool of_group)
     return newest;
 }
 
+/* Whether all that may know of whole parts have been heard of, be it by others, or are not there. */
+static bool
+has_heard_members(const struct cairn_core *core)
+{
+    bool is_alone = true;
+
+    for (uint32_t m = 0; m < core->table->member_count; m++) {
+        uint32_t agent = core->table->members[m].agent;
+
+        if (agent == core->options.self || agent >= core->options.agent_count)
+            continue;
+        if (core->peers[agent].incarnation == 0 && agent_maybe_alive(core, agent))
+            return false;
+        is_alone = false;
+    }
+    return is_alone || core->heard;
+}
+
 /*
  * What the first begin proves to an agent that has just started, or is in a new epoch. Trainers begin their steps in order, and in
  * lockstep with those of other nodes:
@@ -123,6 +141,9 @@ newest_whole(const struct cairn_core *core, bool of_group)
  * The step itself may be whole in another group already. In the own one it is not before this node's part was captured, so trainers that begin
  * it now are others.
  *
+ * An agent that knows nothing learns from it only when it has heard of the other members: alone, it would take what they hold for nothing, and
+ * what it said yes to for something that it may say no to. Until then each begin is looked at like the first.
+ *
  * That is the only time at which forgotten_before falls, and it falls from UINT64_MAX, which is to know nothing. A limit that is known
  * stays for the epoch: no later begin brings back what was forgotten, and the steps of the next run of trainers start again from 1.
  */
@@ -132,12 +153,13 @@ begin_first(struct cairn_core *core, uint64_t step)
     uint64_t newest = newest_whole(core, false);
     bool anew = newest > step || newest_whole(core, true) >= step;
 
-    core->first_step = step;
+    if (core->first_step == 0)
+        core->first_step = step;
     if (CAIRN_PLANTED(core, BUG_BEGIN_REMEMBERS))
         return;
     if (anew && newest > core->passed_step)
         core->passed_step = newest;
-    if (core->forgotten_before != UINT64_MAX)
+    if (core->forgotten_before != UINT64_MAX || !has_heard_members(core))
         return;
     core->forgotten_before = anew ? newest + 1 : step;
     epoch_store(core);
@@ -151,7 +173,7 @@ save_begin(struct cairn_core *core, const struct cairn_event *event)
     if (event->rank >= core->own_ranks || event->step == 0)
         return;
     core->pending[event->rank].waiting = false;
-    if (core->first_step == 0)
+    if (core->first_step == 0 || (core->forgotten_before == UINT64_MAX && event->step >= core->last_step))
         begin_first(core, event->step);
     if (CAIRN_PLANTED(core, BUG_BEGIN_REMEMBERS))
         core->forgotten_before = min_u64(core->forgotten_before, event->step);

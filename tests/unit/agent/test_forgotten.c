@@ -179,10 +179,40 @@ trainers_that_begin_again_prove_nothing(void **state)
 {
     struct cairn_core *core = *state;
 
+    other_holds(core, core->active, STEP - 1);
     begin(core, STEP);
     new_trainers(core);
     assert_int_equal(begin(core, 1).skipped, CAIRN_SKIP_BEGUN);
     assert_int_equal(core->forgotten_before, STEP);
+}
+
+/* Steps are begun in lockstep, but not at one instant: the one after the last that was begun here may have been begun, and be whole, where
+ * nobody hears of it. */
+static void
+the_step_after_the_last_may_be_of_the_trainers_before(void **state)
+{
+    struct cairn_core *core = *state;
+    struct seen seen;
+
+    begin(core, STEP);
+    new_trainers(core);
+    seen = begin(core, STEP + 1);
+    assert_false(seen.granted);
+    assert_int_equal(seen.skipped, CAIRN_SKIP_BEGUN);
+    assert_int_equal(seen.until_step, STEP + 1);
+    assert_true(begin(core, STEP + 2).granted);
+}
+
+/* What is whole has every member's part, and this one never had it. */
+static void
+in_one_group_it_is_not(void **state)
+{
+    struct cairn_core *core = *state;
+
+    begin(core, STEP);
+    new_trainers(core);
+    assert_int_equal(begin(core, STEP).skipped, CAIRN_SKIP_BEGUN);
+    assert_true(begin(core, STEP + 1).granted);
 }
 
 /* Nor what was forgotten since: a part too damaged to be counted, see rebuild_target.c. */
@@ -191,6 +221,7 @@ no_begin_brings_back_a_damaged_part(void **state)
 {
     struct cairn_core *core = *state;
 
+    other_holds(core, core->active, STEP - 1);
     begin(core, STEP);
     core->forgotten_before = STEP + 1;
     new_trainers(core);
@@ -213,6 +244,21 @@ who_begins_below_the_others_began_anew(void **state)
     assert_int_equal(seen.until_step, STEP);
     assert_int_equal(begin(core, STEP).skipped, CAIRN_SKIP_BEGUN);
     assert_true(begin(core, STEP + 1).granted);
+}
+
+/* Alone, an agent does not learn from a begin what others hold: what it said yes to stays unknown until it has heard of them. */
+static void
+nobody_heard_is_nothing_known(void **state)
+{
+    struct cairn_core *core = *state;
+
+    begin(core, 1);
+    assert_true(core->forgotten_before == UINT64_MAX);
+    other_holds(core, core->active, STEP);
+    assert_int_equal(begin(core, 2).skipped, CAIRN_SKIP_BEGUN);
+    assert_int_equal(core->forgotten_before, STEP + 1);
+    assert_true(begin(core, STEP + 1).granted);
+    assert_int_equal(core->forgotten_before, STEP + 1);
 }
 
 static void
@@ -242,6 +288,7 @@ an_epoch_that_is_only_heard_of_is_not_known(void **state)
     take(core, (struct cairn_event){.type = CAIRN_EVENT_MESSAGE, .message = &message});
     assert_true(core->active == epoch);
     assert_true(core->forgotten_before == UINT64_MAX);
+    other_holds(core, epoch, STEP - 1);
     begin(core, STEP);
     assert_int_equal(core->forgotten_before, STEP);
     free(bytes);
@@ -255,6 +302,9 @@ main(void)
         cmocka_unit_test_setup_teardown(the_step_of_another_group_is_no_other_run, setup_two_groups, teardown),
         cmocka_unit_test_setup_teardown(the_step_of_the_own_group_is_of_another_run, setup, teardown),
         cmocka_unit_test_setup_teardown(trainers_that_begin_again_prove_nothing, setup, teardown),
+        cmocka_unit_test_setup_teardown(the_step_after_the_last_may_be_of_the_trainers_before, setup_two_groups, teardown),
+        cmocka_unit_test_setup_teardown(in_one_group_it_is_not, setup, teardown),
+        cmocka_unit_test_setup_teardown(nobody_heard_is_nothing_known, setup, teardown),
         cmocka_unit_test_setup_teardown(no_begin_brings_back_a_damaged_part, setup, teardown),
         cmocka_unit_test_setup_teardown(who_begins_below_the_others_began_anew, setup, teardown),
         cmocka_unit_test_setup_teardown(what_is_whole_in_another_epoch_is_no_limit, setup, teardown),

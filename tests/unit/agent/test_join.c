@@ -29,6 +29,7 @@ static uint32_t letter_count;
 static uint64_t now_ns;
 static uint32_t tick_ms;
 static bool any_frozen; /* at some time */
+static uint64_t repair_after_ns = 30000 * UINT64_C(1000000);
 static bool faints;     /* agent 1, once, as it has promised: it says nothing of what it holds */
 static uint64_t faint_until_ns;
 
@@ -56,7 +57,7 @@ start_with(uint32_t agent_count, struct cairn_bytes record)
                                                    .incarnation = 1,
                                                    .heartbeat_interval_ns = 500 * ms,
                                                    .dead_after_ns = 3000 * ms,
-                                                   .repair_after_ns = 30000 * ms,
+                                                   .repair_after_ns = repair_after_ns,
                                                    .resend_after_ns = 500 * ms,
                                                    .claim_timeout_ns = 3000 * ms,
                                                    .rebuild_timeout_ns = 600000 * ms};
@@ -220,6 +221,39 @@ becomes_a_member_where_files_are_gone(void **unused)
     cairn_roster_drop(table);
 }
 
+/* What the trainers began with was in memory, and is lost with all of it; nobody repairs by itself. */
+static void
+becomes_a_member_where_memory_is_gone(void **unused)
+{
+    const struct cairn_generation from = {first_epoch - (UINT64_C(1) << EPOCH_CLAIMANT_BITS), 7};
+    const uint32_t members[] = {0, 1, 3};
+    struct cairn_roster *table = NULL;
+    struct cairn_bytes record;
+    uint8_t *bytes = NULL;
+
+    (void)unused;
+    assert_int_equal(cairn_roster_build(members, NULL, 3, 1, 3, &table), CAIRN_OK);
+    assert_int_equal(epoch_pack(first_epoch, from, false, true, first_epoch, table, members, table, &bytes, &record.len), CAIRN_OK);
+    record.bytes = bytes;
+    repair_after_ns = 0;
+    start_with(RUNNING, record); /* all of the job's agents answer: nobody is left who may hold it */
+    assert_joins(120);
+    end();
+    start_with(RUNNING + 1, record);
+    train(120); /* one is away, and may hold it */
+    for (uint32_t a = 0; a < RUNNING; a++) {
+        struct cairn_core_view view;
+
+        cairn_core_look(cores[a], &view);
+        assert_int_equal(view.active, first_epoch);
+        assert_int_equal(view.ready.step, from.step);
+    }
+    end();
+    repair_after_ns = 30000 * ms;
+    free(bytes);
+    cairn_roster_drop(table);
+}
+
 static void
 a_minority_is_not_frozen(void **unused)
 {
@@ -263,6 +297,7 @@ main(void)
         cmocka_unit_test(becomes_a_member),
         cmocka_unit_test(becomes_a_member_after_a_claim_that_failed),
         cmocka_unit_test(becomes_a_member_where_files_are_gone),
+        cmocka_unit_test(becomes_a_member_where_memory_is_gone),
         cmocka_unit_test(a_minority_is_not_frozen),
         cmocka_unit_test(late_turns_do_not_hide_the_dead),
     };
