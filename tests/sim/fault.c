@@ -72,17 +72,21 @@ crash_node(struct world *world)
 static void
 kill_trainer(struct world *world)
 {
-    struct node *node = some_node(world);
-    struct cairn_event gone = {.type = CAIRN_EVENT_RANKS};
+    trainer_kill(world, some_node(world));
+}
 
-    if (node->member == UINT32_MAX || !node->up)
-        return;
-    world_say(world, "trainers of node %u die", node->number);
-    for (uint32_t r = 0; r < world->setup.ranks; r++)
-        node->ranks[r].phase = RANK_DEAD;
-    if (node->registered)
-        trainer_local(world, node, &gone, NULL);
-    node->registered = false;
+/* A new version of the agent is rolled out in haste: their memory and disks stay. */
+static void
+restart_all(struct world *world)
+{
+    for (uint32_t i = 0; i < world->setup.agent_count; i++) {
+        struct node *node = &world->nodes[i];
+
+        if (!node->running)
+            continue;
+        node_crash_agent(world, node);
+        start_later(world, node, random_between(&world->random, SECOND_NS, 20 * SECOND_NS));
+    }
 }
 
 static void
@@ -213,6 +217,9 @@ fault_strike(struct world *world)
         break;
     case FAULT_OPERATOR:
         operator_ask_aside(world);
+        break;
+    case FAULT_RESTART_ALL:
+        restart_all(world);
         break;
     case FAULT_KINDS:
         break;

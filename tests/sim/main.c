@@ -6,6 +6,8 @@
  * bugs; then message counts sim --seed S                   that schedule alone, event by event sim
  * --seed S --bug B           the same with planted bug B (agent/core_state.h)
  *
+ * With --hard 1 each schedule has more of everything (setup_harden), and another meaning than without.
+ *
  * The last line is the result: exit 0 only when nothing was lost, nothing torn, no other check
  * failed, every planted bug was caught, messages grow no faster than log2 of the nodes, and memory
  * does not grow with the generations.
@@ -72,13 +74,15 @@ add_result(struct tally *tally, uint64_t seed, const struct run_result *result)
 
 /* Every `stride`-th seed from `first` on, in a process of its own. */
 static void
-work(uint64_t first, uint64_t end, uint64_t stride, struct tally *tally)
+work(uint64_t first, uint64_t end, uint64_t stride, bool hard, struct tally *tally)
 {
     for (uint64_t seed = first; seed < end; seed += stride) {
         struct setup setup;
         struct run_result result;
 
         setup_from_seed(seed, &setup);
+        if (hard)
+            setup_harden(&setup);
         run_schedule(&setup, BUG_NONE, false, &result);
         add_result(tally, seed, &result);
     }
@@ -103,7 +107,7 @@ merge(struct tally *into, const struct tally *from)
 /* Spreads the seeds over the cores. A worker that dies has failed: its seeds are run again one by
  * one to find which. */
 static void
-run_seeds(uint64_t first, uint64_t count, struct tally *total)
+run_seeds(uint64_t first, uint64_t count, bool hard, struct tally *total)
 {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     uint32_t workers = cores < 1 ? 1 : cores > WORKERS_MAX ? WORKERS_MAX : (uint32_t)cores;
@@ -119,7 +123,7 @@ run_seeds(uint64_t first, uint64_t count, struct tally *total)
         if (pids[w] == 0) {
             struct tally tally = {0};
 
-            work(first + w, first + count, workers, &tally);
+            work(first + w, first + count, workers, hard, &tally);
             _exit(write(pipes[w][1], &tally, sizeof tally) == sizeof tally ? 0 : 1);
         }
         close(pipes[w][1]);
@@ -243,13 +247,15 @@ count_messages(void)
 }
 
 static int
-replay(uint64_t seed, uint32_t bug)
+replay(uint64_t seed, uint32_t bug, bool hard)
 {
     struct setup setup;
     struct run_result result;
 
     cairn_log_setup(CAIRN_LOG_DEBUG, log_line, NULL);
     setup_from_seed(seed, &setup);
+    if (hard)
+        setup_harden(&setup);
     setup_print(&setup);
     run_schedule(&setup, bug, true, &result);
     printf("sim: seed %llu: %s (events %llu, hash %016llx)\n", (unsigned long long)seed,
@@ -259,7 +265,7 @@ replay(uint64_t seed, uint32_t bug)
 }
 
 static int
-run_all(uint64_t first, uint64_t seeds)
+run_all(uint64_t first, uint64_t seeds, bool hard)
 {
     struct tally total = {0};
     uint32_t caught = 0;
@@ -267,7 +273,7 @@ run_all(uint64_t first, uint64_t seeds)
     char failing[32] = "none";
 
     cairn_log_setup(CAIRN_LOG_ERROR, log_nothing, NULL);
-    run_seeds(first, seeds, &total);
+    run_seeds(first, seeds, hard, &total);
     printf("sim: %llu events, %llu generations committed, %llu restores ended in data, %llu in a "
            "refusal, %llu repairs by "
            "themselves\n",
@@ -309,6 +315,7 @@ main(int argc, char **argv)
 {
     uint64_t seeds = SEEDS_DEFAULT, first = 1, seed = 0;
     uint32_t bug = BUG_NONE;
+    bool hard = false;
 
     for (int i = 1; i < argc; i += 2) {
         uint64_t value = i + 1 < argc ? strtoull(argv[i + 1], NULL, 0) : 0;
@@ -319,12 +326,14 @@ main(int argc, char **argv)
             first = value;
         else if (strcmp(argv[i], "--seed") == 0 && value)
             seed = value;
+        else if (strcmp(argv[i], "--hard") == 0 && value)
+            hard = value == 1;
         else if (strcmp(argv[i], "--bug") == 0 && value < BUG_LAST)
             bug = (uint32_t)value;
         else {
-            fprintf(stderr, "usage: sim [--seeds N] [--first S] | --seed S [--bug B]\n");
+            fprintf(stderr, "usage: sim [--seeds N] [--first S] [--hard 1] | --seed S [--bug B] [--hard 1]\n");
             return 64;
         }
     }
-    return seed ? replay(seed, bug) : run_all(first, seeds);
+    return seed ? replay(seed, bug, hard) : run_all(first, seeds, hard);
 }

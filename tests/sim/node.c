@@ -137,7 +137,6 @@ node_start(struct world *world, struct node *node)
             node->stored[i] = (struct stored){0};
     }
     node->running = true;
-    node->memory_new = false;
     node->paused_until_ns = 0;
     node->started_ns = world->now_ns;
     world_say(world, "agent %u starts, incarnation %llu, %u records dropped", node->number,
@@ -389,6 +388,7 @@ carry_out(struct world *world, struct node *node, const struct cairn_action *act
         blob_set(&node->disk, action->bytes, action->bytes_len);
         judge_epoch(world, node, &before, action);
         free(before.bytes);
+        node->memory_new = false; /* from here on the disk says what is not known */
         return true;
     case CAIRN_ACTION_STORE_HOLDING:
         do_store(world, node, action);

@@ -117,25 +117,29 @@ replace_some(struct world *world)
             replace(world, &world->nodes[i], random_below(&world->random, 5 * SECOND_NS));
 }
 
-/* The job is started again as at first, from nothing and in the epoch that is there: what it had is not replaced by that. */
+/* The job is started again as at first, or from a checkpoint of its own of a step near the last, and in the epoch that is there: what it had is
+ * not replaced by steps that are not newer. */
 static void
 start_anew(struct world *world)
 {
+    uint64_t step = 0;
     struct operator* operator= & world->operator;
     struct node *node;
     struct cairn_core_view view;
 
+    if (world->setup.own_checkpoints && world->gang.step > 2 && random_chance(&world->random, 600))
+        step = world->gang.step - 2 + random_below(&world->random, 4);
     gang_kill(world);
     replace_some(world);
     node = some_agent(world);
     if (!node)
         return;
-    world_say(world, "operator: starts the trainers from nothing");
+    world_say(world, "operator: starts the trainers without a restore");
     operator->anew = true;
     operator->state = OPERATOR_WATCHING;
     operator->until_ns = world->now_ns + random_between(&world->random, 5 * SECOND_NS, 90 * SECOND_NS);
     cairn_core_look(node->core, &view);
-    gang_start(world, view.table, 0, view.active);
+    gang_start(world, view.table, step, view.active);
 }
 
 static void

@@ -42,6 +42,8 @@ world_init(struct world *world, const struct setup *setup, uint32_t planted_bug,
     world->planted_bug = planted_bug;
     world->verbose = verbose;
     world->now_ns = SECOND_NS;
+    world->loss_per_thousand = setup->loss_per_thousand;
+    world->delay_ns_max = setup->delay_ns_max;
     world->nodes = calloc(n, sizeof *world->nodes);
     world->cut = calloc((size_t)n * n, 1);
     world->domains = calloc(n, sizeof *world->domains);

@@ -55,7 +55,7 @@ choose_faults(struct random *random, struct setup *setup)
 {
     setup->faults_end_ns = random_between(random, 30, 120) * SECOND_NS;
     setup->fault_count = (uint32_t)random_between(random, 1, 14);
-    for (uint32_t k = 0; k < FAULT_KINDS; k++)
+    for (uint32_t k = 0; k < FAULT_RESTART_ALL; k++)
         setup->fault_weight[k] =
             random_chance(random, 350) ? (uint32_t)random_between(random, 1, 10) : 0;
     setup->crash_within_step =
@@ -80,6 +80,7 @@ setup_from_seed(uint64_t seed, struct setup *out)
     choose_faults(&random, out);
     if (seed % 4 == 2) { /* what was promised is forgotten, and then trainers begin from nothing */
         out->careless = true;
+        out->own_checkpoints = seed % 8 == 6;
         out->beyond = false;
         out->repair_after_ns = 0;
         out->crash_within_step = (uint32_t)random_between(&random, 2, 5);
@@ -111,11 +112,29 @@ setup_from_seed(uint64_t seed, struct setup *out)
 }
 
 void
+setup_harden(struct setup *setup)
+{
+    struct random random = {mix64(setup->seed * 2 + 1) ^ UINT64_C(0x4a5d)};
+
+    if (setup->agent_count > 64)
+        return; /* the large jobs are there for their size */
+    setup->hard = true;
+    /* All agents started again forget at once how far the trainers before had begun, and nothing stands for it where others begin without a restore. */
+    setup->careless = setup->own_checkpoints = false;
+    setup->fault_count = (uint32_t)random_between(&random, 15, 40);
+    setup->faults_end_ns = random_between(&random, 60, 180) * SECOND_NS;
+    for (uint32_t k = 0; k < FAULT_KINDS; k++)
+        setup->fault_weight[k] += (uint32_t)random_between(&random, 1, 6);
+    setup->loss_per_thousand = (uint32_t)random_between(&random, 20, 200);
+    setup->delay_ns_max = random_between(&random, 200 * MS_NS, 3 * SECOND_NS);
+}
+
+void
 setup_print(const struct setup *setup)
 {
     printf("seed %llu: %u agents (%u spares, %u domains), groups of %u with m = %u, %u slots, %u "
            "ranks per node of up "
-           "to %u blocks, every %llu steps, %u faults until %llu s%s%s%s%s%s%s%s\n",
+           "to %u blocks, every %llu steps, %u faults until %llu s%s%s%s%s%s%s%s%s\n",
            (unsigned long long)setup->seed, setup->agent_count, setup->spare_count,
            setup->domain_count, setup->group_size, setup->parity, setup->slots, setup->ranks,
            setup->rank_blocks_max, (unsigned long long)setup->every_steps, setup->fault_count,
@@ -123,5 +142,5 @@ setup_print(const struct setup *setup)
            setup->spills ? ", spills" : "", setup->everywhere ? ", trainers everywhere" : "",
            setup->asked_for ? ", generations are asked for" : "", setup->exam ? ", exam" : "",
            setup->untiled ? ", tensors that do not fit together" : "",
-           setup->careless ? ", restarts without a restore" : "");
+           setup->careless ? ", restarts without a restore" : "", setup->hard ? ", hard" : "");
 }

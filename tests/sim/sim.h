@@ -58,6 +58,7 @@ enum fault_kind {
     FAULT_DAMAGE, /* payloads in flight */
     FAULT_DISK,
     FAULT_OPERATOR, /* somebody asks for something without need */
+    FAULT_RESTART_ALL, /* all agents die at once, and are started again; only in hard schedules */
     FAULT_KINDS
 };
 
@@ -85,6 +86,8 @@ struct setup {
     uint64_t bound_ns; /* after that: how long until the job must have gone on */
     uint32_t fault_count;
     uint32_t fault_weight[FAULT_KINDS];
+    uint32_t loss_per_thousand; /* from the begin on; a fault of that kind draws another */
+    uint64_t delay_ns_max;
     uint32_t crash_within_step; /* per thousand steps with actions */
     bool beyond;                /* more may be lost than the configuration survives */
     bool spills;
@@ -92,12 +95,16 @@ struct setup {
     bool asked_for;  /* no step is due: generations are those that the operator asks for, and each ask must lead to one */
     bool exam; /* ends with a loss of all that may be lost, and a restore */
     bool careless; /* dead trainers are sometimes started again from nothing, in the same epoch, before a restore is thought of */
+    bool own_checkpoints; /* careless; and they may begin near the step that they died at, and die between two steps */
+    bool hard;            /* setup_harden */
     bool untiled; /* at some steps the ranks' tensors do not fit together */
     uint64_t
         generations_wanted; /* without faults: stop after so many (scale.c); 0: the usual end */
 };
 
 void setup_from_seed(uint64_t seed, struct setup *out);
+/* The same seed with more of everything: faults of each kind closely after one another, and links that are slow and lose messages throughout. */
+void setup_harden(struct setup *setup);
 void setup_print(const struct setup *setup);
 
 /* ---- events ---- */
@@ -481,6 +488,7 @@ void trainer_go(struct world *world, struct node *node, uint32_t rank);
 void trainer_told(struct world *world, struct node *node, const struct told *told);
 void trainer_tell(struct world *world, struct node *node, const struct cairn_action *action);
 void trainer_agent_died(struct world *world, struct node *node);
+void trainer_kill(struct world *world, struct node *node);
 void trainer_register(struct world *world, struct node *node);
 void trainer_local(struct world *world, struct node *node, const struct cairn_event *event,
                    const uint64_t *crcs);

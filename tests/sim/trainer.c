@@ -98,6 +98,23 @@ begin_step(struct world *world, struct node *node, uint32_t r)
          world->setup.step_ns / 2 + random_below(&world->random, world->setup.step_ns));
 }
 
+/* The trainers of a whole group die as a step is over: the others begin the next one, which they never see. */
+static void
+die_between_steps(struct world *world)
+{
+    uint32_t n = world->setup.agent_count, first = (uint32_t)random_below(&world->random, n);
+    struct cairn_core_view view;
+    uint32_t member;
+
+    if (!world->nodes[first].running)
+        return;
+    cairn_core_look(world->nodes[first].core, &view);
+    member = view.self_member;
+    for (uint32_t m = 0; member != UINT32_MAX && m < view.table->member_count; m++)
+        if (view.table->members[m].group == view.table->members[member].group)
+            trainer_kill(world, &world->nodes[view.table->members[m].agent]);
+}
+
 static void
 arrive(struct world *world, struct rank *rank)
 {
@@ -108,6 +125,8 @@ arrive(struct world *world, struct rank *rank)
         return;
     gang->step++;
     gang->arrived = 0;
+    if (world->setup.own_checkpoints && !world->healed && random_chance(&world->random, 15))
+        die_between_steps(world);
     for (uint32_t i = 0; i < world->setup.agent_count; i++)
         for (uint32_t r = 0; r < world->setup.ranks; r++)
             if (world->nodes[i].ranks[r].phase == RANK_ARRIVED)
@@ -205,6 +224,21 @@ trainer_go(struct world *world, struct node *node, uint32_t value)
         copy_some(world, node, r);
         break;
     }
+}
+
+void
+trainer_kill(struct world *world, struct node *node)
+{
+    struct cairn_event gone = {.type = CAIRN_EVENT_RANKS};
+
+    if (node->member == UINT32_MAX || !node->up)
+        return;
+    world_say(world, "trainers of node %u die", node->number);
+    for (uint32_t r = 0; r < world->setup.ranks; r++)
+        node->ranks[r].phase = RANK_DEAD;
+    if (node->registered)
+        trainer_local(world, node, &gone, NULL);
+    node->registered = false;
 }
 
 /* ---- what the agent says ---- */
