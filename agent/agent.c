@@ -338,6 +338,7 @@ static cairn_err
 open_all(struct cairn_agent *agent)
 {
     struct cairn_sizes sizes;
+    bool was_marked = false;
     cairn_err err;
 
     err = sessions_lock(agent);
@@ -354,7 +355,12 @@ open_all(struct cairn_agent *agent)
     if (!err)
         err = keeping_open(agent);
     if (!err)
+        err = keeping_mark_memory(agent, &was_marked);
+    if (!err)
         err = open_memory(agent, &sizes);
+    if (!err && agent->memory_adopted && !was_marked)
+        err = keeping_memory_is_known(agent);
+    agent->memory_adopted &= !was_marked;
     if (!err)
         keeping_started(agent);
     if (!err)

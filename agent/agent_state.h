@@ -153,6 +153,7 @@ struct cairn_agent {
     struct cairn_keeper *keeper;
     struct cairn_memory *memory;
     bool memory_adopted; /* from an earlier agent, with what its records say */
+    bool memory_marked;  /* the catalog says that memory may be new, and the epoch's record not know it */
     struct cairn_catalog *catalog;
     struct cairn_transport *transport;
     struct cairn_core *core;
@@ -245,6 +246,10 @@ CAIRN_MUST_CHECK cairn_err keeping_open(struct cairn_agent *agent);
 void keeping_started(struct cairn_agent *agent); /* the loop begins: what asks the keeper must be short now */
 void keeping_tick(struct cairn_agent *agent);
 void keeping_close(struct cairn_agent *agent);
+/* Before memory is taken or made. True in *was_marked: an earlier start made it, and may have stored nothing of it. */
+CAIRN_MUST_CHECK cairn_err keeping_mark_memory(struct cairn_agent *agent, bool *was_marked);
+/* What memory means is stored with the epoch's record. */
+CAIRN_MUST_CHECK cairn_err keeping_memory_is_known(struct cairn_agent *agent);
 
 /* ---- scratch.c: decoding space ---- */
 /* Where a shard of an item goes, which counts as staged from now on; NULL without memory. */

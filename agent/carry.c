@@ -139,6 +139,8 @@ carry_store_epoch(struct cairn_agent *agent, const struct cairn_action *action)
     cairn_err err = cairn_catalog_put(agent->catalog, CAIRN_TABLE_EPOCHS, "epoch", 5, action->bytes,
                                       action->bytes_len);
 
+    if (!err)
+        err = keeping_memory_is_known(agent);
     if (err == CAIRN_NOMEM)
         agent_abort(agent, 1, "out of memory to store the epoch durably");
     else if (err)

@@ -161,3 +161,36 @@ keeping_close(struct cairn_agent *agent)
     free(keeping);
     agent->keeping = NULL;
 }
+
+/* ---- whether what it keeps is known ---- */
+
+static const char memory_key[] = "memory";
+
+/*
+ * Memory that is made for this start outlives it, but what it means (nothing is known of what was promised before) is stored only with the first
+ * record of the epoch: whoever ends in between, on a full disk, say, leaves a next start that takes the memory for one it knows. So a mark
+ * stands in the catalog from before it is made until then.
+ */
+cairn_err
+keeping_mark_memory(struct cairn_agent *agent, bool *was_marked)
+{
+    uint8_t *stored = NULL;
+    size_t stored_len = 0;
+    cairn_err err = cairn_catalog_get(agent->catalog, CAIRN_TABLE_EPOCHS, memory_key, sizeof memory_key - 1, &stored, &stored_len);
+
+    free(stored);
+    *was_marked = err == CAIRN_OK;
+    if (err == CAIRN_NOT_FOUND)
+        err = cairn_catalog_put(agent->catalog, CAIRN_TABLE_EPOCHS, memory_key, sizeof memory_key - 1, "", 0);
+    agent->memory_marked = err == CAIRN_OK;
+    return err;
+}
+
+cairn_err
+keeping_memory_is_known(struct cairn_agent *agent)
+{
+    if (!agent->memory_marked)
+        return CAIRN_OK;
+    agent->memory_marked = false;
+    return cairn_catalog_delete(agent->catalog, CAIRN_TABLE_EPOCHS, memory_key, sizeof memory_key - 1);
+}

@@ -3,6 +3,8 @@
  * by frame: also such as no libcairn would say. This program is also the keeper's executable, when its first argument is
  * "keeper".
  */
+#include "base/wire.h"
+#include "snapshot/catalog.h"
 #include "tests/unit/agent/one_agent.h"
 
 /* ---- tests ---- */
@@ -104,6 +106,79 @@ test_a_generation_outlives_the_agent(void **state)
     assert_int_equal(wait_exit(node->pid), 0);
     assert_int_equal(access(node->config.socket, F_OK), -1);
     node->pid = 0;
+}
+
+static struct cairn_catalog *
+open_catalog(const struct node *node)
+{
+    struct cairn_catalog *catalog = NULL;
+    char path[CAIRN_CONFIG_PATH_BYTES_MAX + 16];
+
+    (void)snprintf(path, sizeof path, "%s/catalog", node->config.dir);
+    assert_int_equal(cairn_catalog_open(&cairn_store_rocksdb, path, &catalog), CAIRN_OK);
+    return catalog;
+}
+
+/* Up to where the stored record says that promises may be forgotten (agent/epoch.c). */
+static uint64_t
+stored_forgotten_before(struct cairn_catalog *catalog)
+{
+    uint8_t *bytes = NULL;
+    uint8_t before[4 + 4 * 8 + 2];
+    size_t bytes_len = 0;
+    struct cairn_reader reader;
+    uint64_t value;
+
+    assert_int_equal(cairn_catalog_get(catalog, CAIRN_TABLE_EPOCHS, "epoch", 5, &bytes, &bytes_len), CAIRN_OK);
+    cairn_reader_init(&reader, bytes, bytes_len);
+    cairn_read_bytes(&reader, before, sizeof before);
+    value = cairn_read_u64(&reader);
+    assert_false(reader.failed);
+    free(bytes);
+    return value;
+}
+
+static void
+kill_agent(struct node *node)
+{
+    assert_int_equal(kill(node->pid, SIGKILL), 0);
+    assert_int_equal(wait_exit(node->pid), 128 + SIGKILL);
+    assert_int_equal(unlink(node->log_path), 0);
+}
+
+/* One start made the memory and ended before it stored that it knows nothing: the next one adopts it, and is told by the mark. */
+static void
+test_new_memory_stays_new_until_it_is_stored(void **state)
+{
+    struct node *node = *state;
+    struct cairn_session_grant grant;
+    struct cairn_catalog *catalog;
+    struct trainer trainer;
+    uint8_t *mark = NULL;
+    size_t mark_len = 0;
+
+    attach(node, &trainer, 0, 1);
+    enlist(&trainer, 0);
+    grant = begin(&trainer, 5);
+    capture(&trainer, &grant, 0x11);
+    await_ready(node, 5);
+    kill_agent(node);
+    hang_up(&trainer);
+    catalog = open_catalog(node);
+    assert_int_equal(stored_forgotten_before(catalog), 5);
+    assert_int_equal(cairn_catalog_get(catalog, CAIRN_TABLE_EPOCHS, "memory", 6, &mark, &mark_len), CAIRN_NOT_FOUND);
+    assert_int_equal(cairn_catalog_put(catalog, CAIRN_TABLE_EPOCHS, "memory", 6, "", 0), CAIRN_OK);
+    cairn_catalog_close(catalog);
+    node->pid = start_process(node);
+    await_log(node, "adopted from the keeper");
+    await_ready(node, 5); /* what it holds is there all the same */
+    kill_agent(node);
+    catalog = open_catalog(node);
+    assert_true(stored_forgotten_before(catalog) == UINT64_MAX);
+    assert_int_equal(cairn_catalog_get(catalog, CAIRN_TABLE_EPOCHS, "memory", 6, &mark, &mark_len), CAIRN_NOT_FOUND);
+    cairn_catalog_close(catalog);
+    node->pid = start_process(node);
+    await_log(node, "agent: serves");
 }
 
 /* Pieces outside the region, of what was never granted, after DONE: none may reach a generation. */
@@ -546,6 +621,7 @@ main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_what_does_not_fit_is_refused_at_register, start_node,
                                         end_node),
         cmocka_unit_test_setup_teardown(test_a_generation_outlives_the_agent, start_node, end_node),
+        cmocka_unit_test_setup_teardown(test_new_memory_stays_new_until_it_is_stored, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_frames_out_of_place, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_noise_ends_its_own_session_alone, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_a_dead_trainer_whose_child_lives, start_node, end_node),
