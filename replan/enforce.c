@@ -103,7 +103,8 @@ cairn_enforce_end(struct cairn_ledger *ledger, const struct cairn_enforcer *by, 
         struct cairn_enforcement *enforcement = &ledger->entries[i].enforcement;
 
         /* another agent may have taken it for lost already */
-        if (ledger->entries[i].number != number || !is_own(enforcement, by) || enforcement->state > CAIRN_ENFORCEMENT_UNKNOWN)
+        if (ledger->entries[i].number != number || !is_own(enforcement, by) || enforcement->state > CAIRN_ENFORCEMENT_UNKNOWN ||
+            enforcement->state == state)
             continue;
         enforcement->state = state;
         enforcement->value = value;

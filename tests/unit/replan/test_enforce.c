@@ -201,6 +201,7 @@ test_deaths(void **state)
         assert_false(cairn_enforce_settle(&ledger, &other, without_1, NODES, 20 * S));
     }
     assert_int_equal(cairn_enforce_next(&ledger, &other, 2, 102 * S), 2); /* and not 1 again */
+    assert_false(cairn_enforce_end(&ledger, &here, 1, CAIRN_ENFORCEMENT_UNKNOWN, 0, 103 * S)); /* which is known */
     assert_true(cairn_enforce_end(&ledger, &here, 1, CAIRN_ENFORCEMENT_EXITED, 0, 103 * S)); /* it was there after all */
     assert_int_equal(ledger.entries[0].enforcement.state, CAIRN_ENFORCEMENT_EXITED);
 }
