@@ -156,6 +156,23 @@ def test_other_parallelism(saved: pathlib.Path) -> None:
     run_jobs(saved, loads)
 
 
+def test_through_torch_save(saved: pathlib.Path) -> None:
+    """A file of torch.save holds all of a job, and it comes back bit for bit: what PyTorch has no place for lies beside the model,
+    also after PyTorch itself loaded the file and saved it again."""
+    for name, (job, _) in CASES.items():
+        file, again, back = (saved / f"{name}{end}" for end in (".pt", "_again.pt", "_from_torch"))
+        convert(saved / name, file, "--to", "torch")
+        state = torch.load(file, weights_only=True)
+        assert not any("/" in key for key in state["model"]) and "megatron/common.pickle" in state["cairn"]
+        torch.save(state, again)
+        convert(again, back, "--to", "megatron", *flags(job))
+        done = cairn("diff", saved / name, back, "--bits")
+        assert [line for line in done.stdout.splitlines()[:-1] if "param_groups" not in line] == [], (name, done.stdout)
+        convert(again, saved / f"{name}_neutral", "--to", "universal")  # and its own form is found again in any other
+        convert(saved / f"{name}_neutral", saved / f"{name}_twice.pt", "--to", "torch")
+        assert cairn("diff", again, saved / f"{name}_twice.pt", "--bits").returncode == 0
+
+
 def in_order_of_the_table(saved: pathlib.Path) -> list[Job]:
     """Checkpoints that do not know in which order modules register, and one that has nothing but weights, are to be loaded as
     well."""

@@ -203,6 +203,22 @@ pack_groups(struct cairn_torch_reading *reading, struct cairn_torch_leaf *list)
 
 /* ---- leaves ---- */
 
+/* The name of what the writer had no other place for; NULL for any other leaf, and where the name is taken. */
+static const char *
+carried_name(const struct cairn_torch_reading *reading, const struct cairn_torch_leaf *leaf)
+{
+    const char *name;
+
+    if (leaf->key_count != 2 || leaf->keys[0].number || leaf->keys[1].number ||
+        strcmp(leaf->keys[0].text, CAIRN_TORCH_CARRIED) != 0)
+        return NULL;
+    name = leaf->keys[1].text;
+    return strlen(name) < CAIRN_NAME_BYTES_MAX && strcmp(name, CAIRN_TORCH_TREE) != 0 &&
+                   cairn_layout_tensor_find(reading->checkpoint->layout, name) == UINT32_MAX
+               ? name
+               : NULL;
+}
+
 static cairn_err
 name_tensors(struct cairn_torch_reading *reading, bool moments)
 {
@@ -253,6 +269,8 @@ name_tensors(struct cairn_torch_reading *reading, bool moments)
                        ? CAIRN_PARAM
                        : CAIRN_BUFFER;
             (void)snprintf(name, sizeof(name), "%s", place.parameter);
+            if (carried_name(reading, leaf))
+                (void)snprintf(name, sizeof(name), "%s", carried_name(reading, leaf));
         }
         if (second) {
             err = add_second_name(reading, leaf->node, name);
@@ -283,6 +301,23 @@ name_hidden(struct cairn_torch_reading *reading)
     return err;
 }
 
+/* Opaque state that the file holds as bytes; *taken: the leaf is such. */
+static cairn_err
+take_carried(struct cairn_torch_reading *reading, struct cairn_torch_leaf *leaf, bool *taken)
+{
+    const char *name = carried_name(reading, leaf);
+    const uint8_t *bytes;
+    size_t bytes_len;
+    cairn_err err;
+
+    *taken = name && cairn_pickle_read_bytes(&reading->file.tree, leaf->node, &bytes, &bytes_len);
+    if (!*taken)
+        return CAIRN_OK;
+    err = cairn_checkpoint_add_opaque(reading->checkpoint, name, bytes, bytes_len, reading->complaint);
+    *leaf->slot = cairn_pickle_named(&reading->file.tree, "carried", name);
+    return err ? err : cairn_pickle_done(&reading->file.tree);
+}
+
 static cairn_err
 add_objects(struct cairn_torch_reading *reading)
 {
@@ -294,8 +329,12 @@ add_objects(struct cairn_torch_reading *reading)
         struct cairn_state_path path = cairn_torch_leaf_path(leaf);
         uint8_t *bytes = NULL;
         size_t bytes_len = 0;
+        bool taken = false;
 
         if (!leaf->node || leaf->groups || cairn_pickle_tensor_name(leaf->node))
+            continue;
+        err = take_carried(reading, leaf, &taken);
+        if (err || taken)
             continue;
         if (path.count == 0)
             path = (struct cairn_state_path){.count = 1, .keys = {{"object", false}}};

@@ -5,7 +5,7 @@
  *   with more       {"model": OrderedDict, "optimizer": {"state": {number: {key: tensor}},
  *                   "param_groups": [...]}, opaque state and tensors by the keys of their names}
  *
- * and what PyTorch would not understand lies as bytes under "cairn". Parameters are numbered in the
+ * and what PyTorch would not understand lies under "cairn", opaque state as bytes; format_torch.c takes it from there. Parameters are numbered in the
  * order of the groups, or where there are none, in that of the model.
  */
 #include "tools/convert/torch_building.h"
@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/convert/megatron_state.h"
 #include "tools/convert/param_groups.h"
 #include "tools/convert/pickle_read.h"
 
@@ -58,6 +59,20 @@ cairn_torch_building_read(struct cairn_torch_building *building, const char *nam
     if (err)
         return err;
     return cairn_pickle_read(&building->tree, name, bytes, bytes_len, node, &taken_bytes);
+}
+
+cairn_err
+cairn_torch_building_bytes(struct cairn_torch_building *building, const char *name,
+                           struct cairn_pickle_node **node)
+{
+    size_t bytes_len = 0;
+    uint8_t *bytes = NULL;
+    cairn_err err = load_opaque(building, name, &bytes, &bytes_len);
+
+    if (err)
+        return err;
+    *node = cairn_pickle_borrow(&building->tree, CAIRN_PICKLE_BYTES, bytes, bytes_len);
+    return *node ? CAIRN_OK : CAIRN_NOMEM;
 }
 
 /* ---- parameter groups ---- */
@@ -164,6 +179,19 @@ comes_with_object(const struct cairn_layout *layout, const struct cairn_tensor *
     return object != UINT32_MAX && !strchr(cairn_layout_tensor(layout, object)->name, '/');
 }
 
+/* Whether a buffer is of the object of one of Megatron-LM's ranks, such as its random number states. */
+static bool
+is_of_rank(const struct cairn_layout *layout, const struct cairn_tensor *tensor)
+{
+    const char *scope = strstr(tensor->name, CAIRN_MEGATRON_SCOPE);
+    char object[CAIRN_NAME_BYTES_MAX + sizeof(CAIRN_MEGATRON_COMMON)];
+
+    if (!scope)
+        return false;
+    (void)snprintf(object, sizeof(object), "%.*s" CAIRN_MEGATRON_COMMON, (int)(scope - tensor->name), tensor->name);
+    return cairn_layout_tensor_find(layout, object) != UINT32_MAX;
+}
+
 /* Whether a distributed checkpoint had a buffer beside the model. Where it had the parameters under
  * names of its own too, nothing tells the two apart. */
 static bool
@@ -172,7 +200,7 @@ is_beside_model(const struct cairn_torch_building *building, const struct cairn_
 {
     if (tensor->kind != CAIRN_BUFFER)
         return false;
-    return object_of(building->source->layout, tensor) != UINT32_MAX ||
+    return object_of(building->source->layout, tensor) != UINT32_MAX || is_of_rank(building->source->layout, tensor) ||
            (!model_renamed && cairn_dcp_names_find(&building->names, tensor->name));
 }
 
@@ -323,7 +351,7 @@ build_optimizer(struct cairn_torch_building *building, struct cairn_pickle_node 
     const struct cairn_layout *layout = building->source->layout;
     struct cairn_pickle *tree = &building->tree;
     uint32_t groups_index = cairn_layout_tensor_find(layout, CAIRN_PARAM_GROUPS_NAME), count = 0;
-    struct cairn_pickle_node *state, *optimizer, *entry = NULL, *groups = NULL;
+    struct cairn_pickle_node *state, *optimizer, *entry = NULL, *groups = NULL, *said = NULL;
     struct moment *moments = NULL;
     char key[CAIRN_NAME_BYTES_MAX];
     cairn_err err = CAIRN_OK;
@@ -378,7 +406,11 @@ build_optimizer(struct cairn_torch_building *building, struct cairn_pickle_node 
         groups = build_groups(building);
     cairn_pickle_put(tree, optimizer, cairn_pickle_text(tree, "state"), state);
     cairn_pickle_put(tree, optimizer, cairn_pickle_text(tree, "param_groups"), groups);
-    err = cairn_pickle_done(tree);
+    err = cairn_torch_building_say(building, groups->count, &said);
+    if (!err && said)
+        cairn_pickle_put(tree, dict_at(building, root, CAIRN_TORCH_CARRIED), cairn_pickle_text(tree, CAIRN_TORCH_PARAMETERS), said);
+    if (!err)
+        err = cairn_pickle_done(tree);
 done:
     free(moments);
     return err;
@@ -393,8 +425,6 @@ build_rest(struct cairn_torch_building *building, struct cairn_pickle_node *root
     struct cairn_pickle_node *node = NULL, *carried;
     char text[CAIRN_STATE_NAME_BYTES_MAX], name[CAIRN_STATE_NAME_BYTES_MAX];
     struct cairn_state_path path;
-    size_t bytes_len = 0;
-    uint8_t *bytes = NULL;
     cairn_err err;
 
     for (uint32_t i = 0; i < cairn_layout_tensor_count(layout); i++) {
@@ -415,14 +445,13 @@ build_rest(struct cairn_torch_building *building, struct cairn_pickle_node *root
                 put_at(building, root, &path, node))
                 continue;
         }
-        carried = dict_at(building, root, "cairn");
+        carried = dict_at(building, root, CAIRN_TORCH_CARRIED);
         if (!carried)
             return CAIRN_INVAL;
         if (opaque) {
-            err = load_opaque(building, tensor->name, &bytes, &bytes_len);
+            err = cairn_torch_building_bytes(building, tensor->name, &node);
             if (err)
                 return err;
-            node = cairn_pickle_borrow(tree, CAIRN_PICKLE_BYTES, bytes, bytes_len);
         }
         cairn_pickle_put(tree, carried, cairn_pickle_text(tree, tensor->name), node);
     }

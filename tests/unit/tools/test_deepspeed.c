@@ -76,6 +76,7 @@ convert(const char *source, const char *target, const char *format, uint32_t dp,
                                                .target = target,
                                                .to = cairn_format_find(format),
                                                .output.parallelism.dp = dp,
+                                               .output.single_file = strcmp(format, "torch") == 0,
                                                .thread_count = 2,
                                                .memory_limit_bytes = LIMIT_BYTES};
     struct cairn_conversion conversion;
@@ -104,8 +105,8 @@ writes_any_number_of_ranks(void **state)
     static const char *const fixtures[] = {"zero2", "zero3"};
     static const uint32_t ranks[] = {1, 2, 3, 5, 103};
     struct cairn_complaint complaint = {""};
-    char source[PATH_BYTES], target[PATH_BYTES], universal[PATH_BYTES], other[PATH_BYTES];
-    const char *const ways[] = {source, universal, other};
+    char source[PATH_BYTES], target[PATH_BYTES], universal[PATH_BYTES], other[PATH_BYTES], file[PATH_BYTES];
+    const char *const ways[] = {source, universal, other, file};
 
     (void)state;
     for (size_t f = 0; f < 2; f++) {
@@ -117,8 +118,11 @@ writes_any_number_of_ranks(void **state)
         (void)snprintf(other, sizeof(other), "%s/dcp-%s", base, fixtures[f]);
         if (convert(source, other, "dcp", 0, &complaint)) /* which has a step for each parameter */
             fail_msg("%s", complaint.text);
+        (void)snprintf(file, sizeof(file), "%s/%s.pt", base, fixtures[f]);
+        if (convert(source, file, "torch", 0, &complaint)) /* which has parameters by number */
+            fail_msg("%s", complaint.text);
         for (size_t r = 0; r < sizeof(ranks) / sizeof(ranks[0]); r++)
-            for (int by_way = 0; by_way < 3; by_way++) {
+            for (int by_way = 0; by_way < 4; by_way++) {
                 (void)snprintf(target, sizeof(target), "%s/%s-%u-%d", base, fixtures[f], ranks[r],
                                by_way);
                 if (convert(ways[by_way], target, "deepspeed", ranks[r], &complaint))
