@@ -173,6 +173,20 @@ def test_through_torch_save(saved: pathlib.Path) -> None:
         assert cairn("diff", again, saved / f"{name}_twice.pt", "--bits").returncode == 0
 
 
+def test_split_of_layers_is_read_strictly(saved: pathlib.Path) -> None:
+    """How layers were split is carried as text; what is no count of layers for each chunk is refused with its name."""
+    convert(saved / "uneven", saved / "split.pt", "--to", "torch")
+    state = torch.load(saved / "split.pt", weights_only=True)
+    keys = state["cairn"]["megatron/keys"]
+    assert keys.endswith(b"S 3 1 1 2 1\n")
+    for wrong in (b"S 3 1 1 2 -4294967295", b"S 3 1 1 2", b"S 3 1 1 2 1 0", b"S 3 1 1 4294967298 1", b"S 3", b"S three 1 1 2 1"):
+        state["cairn"]["megatron/keys"] = keys.replace(b"S 3 1 1 2 1", wrong)
+        torch.save(state, saved / "split_wrong.pt")
+        done = cairn("convert", saved / "split_wrong.pt", saved / "split_out", "--to", "megatron", *flags(CASES["uneven"][0]))
+        assert done.returncode == 64 and "megatron/keys is damaged" in done.stderr and "split_wrong.pt" in done.stderr, (wrong, done.stderr)
+        assert not (saved / "split_out").exists()
+
+
 def in_order_of_the_table(saved: pathlib.Path) -> list[Job]:
     """Checkpoints that do not know in which order modules register, and one that has nothing but weights, are to be loaded as
     well."""

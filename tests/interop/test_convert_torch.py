@@ -6,6 +6,7 @@ Needs the command of a build (BUILD=folder, build/plain by default).
 
 from __future__ import annotations
 
+import json
 import pathlib
 import zipfile
 from typing import Any
@@ -134,6 +135,16 @@ def by_name(value: Any) -> Any:
     if isinstance(value, list):
         return [by_name(each) for each in value]
     return {key: by_name(value[key]) for key in sorted(value, key=str)} if isinstance(value, dict) else value
+
+
+def test_numbers_are_digits(tmp_path: pathlib.Path) -> None:
+    """A key of the state that only looks like a number is not a parameter's."""
+    weight = torch.arange(3.0)
+    for key in (" 0", "+0", "-18446744073709551616", "00"):
+        torch.save({"model": {"weight": weight}, "optimizer": {"state": {key: {"exp_avg": weight + 1}},
+                                                               "param_groups": [{"lr": 0.1, "params": [0]}]}}, tmp_path / "in.pt")
+        names = {tensor["name"] for tensor in json.loads(cairn("inspect", tmp_path / "in.pt", "-o", "json").stdout)["tensors"]}
+        assert f"exp_avg.{key}" in names and "exp_avg.weight" not in names, names
 
 
 def test_numbered_plain(tmp_path: pathlib.Path) -> None:

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "tools/convert/numbers.h"
 #include "tools/convert/param_groups.h"
 #include "tools/convert/pickle_write.h"
 #include "tools/convert/torch_reading.h"
@@ -249,9 +250,8 @@ name_tensors(struct cairn_torch_reading *reading, bool moments)
         if (moments != (place.class == CAIRN_STATE_MOMENT))
             continue;
         if (place.class == CAIRN_STATE_MOMENT) {
-            char *end;
-            unsigned long number = strtoul(place.parameter, &end, 10);
-            bool numbered = *end == '\0';
+            uint64_t number = 0;
+            bool numbered = cairn_number_read(place.parameter, UINT32_MAX, &number);
 
             cairn_state_unwrap(place.parameter);
             if (numbered && number < reading->parameter_count)

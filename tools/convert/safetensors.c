@@ -15,6 +15,7 @@
 
 #include "base/json.h"
 #include "base/text.h"
+#include "tools/convert/numbers.h"
 
 enum { ALIGN_BYTES = 64, KEY_BYTES = 16, WORD_BYTES = 16, LENGTH_BYTES = 8 };
 
@@ -33,7 +34,8 @@ cairn_safetensors_fini(struct cairn_safetensors *header)
 /* What a header says about itself. */
 struct notes {
     char kinds[CAIRN_SAFETENSORS_NOTE_BYTES_MAX];
-    char step[24];
+    bool step_said;
+    uint64_t step;
     char other[CAIRN_NAME_BYTES_MAX]; /* the first one of others that says something */
     uint32_t other_count;
 };
@@ -43,6 +45,21 @@ static bool
 says_something(const char *key)
 {
     return strcmp(key, "format") != 0 && strncmp(key, "cairn", 5) != 0;
+}
+
+/* The step is a promise to those who go on from it: one that is no number is refused, and not left out. */
+static void
+read_step(struct cairn_json_reader *reader, struct notes *notes, size_t bytes)
+{
+    char text[24] = "";
+
+    if (bytes > 0 && bytes < sizeof(text))
+        cairn_json_read_string(reader, text, sizeof(text));
+    else
+        cairn_json_skip(reader);
+    if (!cairn_number_read(text, INT64_MAX, &notes->step))
+        cairn_json_reader_fail(reader, "cairn_step in __metadata__ is no number of a step");
+    notes->step_said = true;
 }
 
 static void
@@ -59,8 +76,8 @@ read_notes(struct cairn_json_reader *reader, struct notes *notes)
             cairn_text_clean(notes->other, sizeof(notes->other), key); /* it is shown */
         if (strcmp(key, "cairn_kinds") == 0 && bytes > 0 && bytes < sizeof(notes->kinds))
             cairn_json_read_string(reader, notes->kinds, sizeof(notes->kinds));
-        else if (strcmp(key, "cairn_step") == 0 && bytes > 0 && bytes < sizeof(notes->step))
-            cairn_json_read_string(reader, notes->step, sizeof(notes->step));
+        else if (strcmp(key, "cairn_step") == 0)
+            read_step(reader, notes, bytes);
         else
             cairn_json_skip(reader);
     }
@@ -338,10 +355,8 @@ cairn_safetensors_parse(const char *path, const void *json, size_t json_bytes, u
         return err;
     }
     apply_kinds(&header, notes.kinds);
-    if (notes.step[0] >= '0' && notes.step[0] <= '9') {
-        header.step_known = true;
-        header.step = strtoull(notes.step, NULL, 10);
-    }
+    header.step_known = notes.step_said;
+    header.step = notes.step;
     memcpy(header.other_note, notes.other, sizeof(header.other_note));
     header.other_note_count = notes.other_count;
     *out = header;

@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/convert/numbers.h"
+
 enum { OPTIMIZER_PARAMETERS_MAX = 1 << 22 };
 
 static bool
@@ -127,8 +129,7 @@ shapes_fit(const struct cairn_torch_reading *reading)
         const struct cairn_torch_tensor *moment;
         const struct cairn_tensor *parameter;
         uint32_t index, known;
-        char *end;
-        unsigned long number;
+        uint64_t number;
 
         moment = reading->leaves.leaves[i].node
                      ? cairn_torch_reading_tensor(reading, reading->leaves.leaves[i].node, &index)
@@ -137,8 +138,7 @@ shapes_fit(const struct cairn_torch_reading *reading)
             !cairn_state_classify(&reading->roots, &path, &place) ||
             place.class != CAIRN_STATE_MOMENT)
             continue;
-        number = strtoul(place.parameter, &end, 10);
-        if (*end != '\0' || number >= reading->parameter_count)
+        if (!cairn_number_read(place.parameter, UINT32_MAX, &number) || number >= reading->parameter_count)
             return false;
         known = cairn_layout_tensor_find(layout, reading->parameters[number]);
         if (known == UINT32_MAX)
