@@ -468,6 +468,7 @@ const struct cairn_format cairn_format_torch = {
     .target_is_file = true,
     .probe = probe,
     .read = read_file,
+    .prepare = cairn_torch_format_prepare,
     .plan = cairn_torch_format_plan,
     .finish = cairn_torch_format_finish,
     .release = cairn_torch_format_release,

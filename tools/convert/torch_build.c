@@ -18,6 +18,7 @@
 #include "tools/convert/megatron_state.h"
 #include "tools/convert/param_groups.h"
 #include "tools/convert/pickle_read.h"
+#include "tools/convert/safetensors_notes.h"
 
 /* ---- opaque state as nodes ---- */
 
@@ -458,15 +459,45 @@ build_rest(struct cairn_torch_building *building, struct cairn_pickle_node *root
     return cairn_pickle_done(tree);
 }
 
+/* The notes of safetensors files, where weights alone are beside them: a state dict that every loader takes has no place for them. */
+static uint32_t
+notes_without_place(const struct cairn_checkpoint *source)
+{
+    uint32_t notes = cairn_layout_tensor_find(source->layout, CAIRN_SAFETENSORS_NOTES);
+
+    for (uint32_t i = 0; notes != UINT32_MAX && i < cairn_layout_tensor_count(source->layout); i++) {
+        enum cairn_kind kind = cairn_layout_tensor(source->layout, i)->kind;
+
+        if (kind == CAIRN_OPTIMIZER || (kind == CAIRN_OPAQUE && i != notes))
+            notes = UINT32_MAX;
+    }
+    return notes;
+}
+
+cairn_err
+cairn_torch_format_prepare(struct cairn_checkpoint *checkpoint, const struct cairn_output_options *options,
+                           struct cairn_complaint *complaint)
+{
+    (void)options;
+    (void)complaint;
+    return notes_without_place(checkpoint) == UINT32_MAX
+               ? CAIRN_OK
+               : cairn_checkpoint_warn(checkpoint, "the notes in the headers (__metadata__) are left out: a file of torch.save with "
+                                                   "nothing but weights has no place for them");
+}
+
 cairn_err
 cairn_torch_building_make(struct cairn_torch_building *building, struct cairn_pickle_node **root)
 {
     const struct cairn_layout *layout = building->source->layout;
     uint32_t kept = cairn_layout_tensor_find(layout, CAIRN_TORCH_TREE);
     struct cairn_pickle_node *model = build_model(building);
+    uint32_t notes = notes_without_place(building->source);
     bool alone = true;
     cairn_err err;
 
+    if (notes != UINT32_MAX)
+        building->used[notes] = true;
     if (kept != UINT32_MAX)
         building->used[kept] = true; /* it no longer says how things are */
     for (uint32_t i = 0; i < cairn_layout_tensor_count(layout); i++)

@@ -53,6 +53,9 @@ struct cairn_state_path cairn_torch_leaf_path(const struct cairn_torch_leaf *lea
 
 /* ---- writing: torch_plan.c ---- */
 
+cairn_err cairn_torch_format_prepare(struct cairn_checkpoint *checkpoint,
+                                     const struct cairn_output_options *options,
+                                     struct cairn_complaint *complaint);
 cairn_err cairn_torch_format_plan(const struct cairn_checkpoint *checkpoint,
                                   const struct cairn_output_options *options,
                                   struct cairn_output *output, struct cairn_complaint *complaint);
