@@ -137,6 +137,21 @@ def by_name(value: Any) -> Any:
     return {key: by_name(value[key]) for key in sorted(value, key=str)} if isinstance(value, dict) else value
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_storages_are_never_lost(tmp_path: pathlib.Path) -> None:
+    """A quantized tensor, or a storage by itself, is refused by its name, wherever it is: carried as an object it would lose its bytes."""
+    odd = {"quantized": torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.quint8), "storage": torch.ones(3).untyped_storage(),
+           "channels": torch.quantize_per_channel(torch.ones(4, 2), torch.ones(4), torch.zeros(4), 0, torch.qint8)}
+    for name, value in odd.items():
+        for place, state in enumerate(({name: value, "v": torch.ones(2)}, {"v": torch.ones(2), name: {"deep": ({1, 2}, [value])}})):
+            torch.save(state, tmp_path / "in.pt")
+            for form in ("torch", "dcp", "universal", "safetensors"):
+                done = cairn("convert", tmp_path / "in.pt", tmp_path / "out", "--to", form, status=64)
+                assert f"in.pt: {name}{'.deep' * place} is, or holds" in done.stderr and not (tmp_path / "out").exists(), done.stderr
+    torch.distributed.checkpoint.save({"v": torch.ones(2), "odd": [odd["storage"]]}, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    assert "bare storage" in cairn("convert", tmp_path / "dcp", tmp_path / "out", "--to", "dcp", status=64).stderr
+
+
 def test_numbers_are_digits(tmp_path: pathlib.Path) -> None:
     """A key of the state that only looks like a number is not a parameter's."""
     weight = torch.arange(3.0)

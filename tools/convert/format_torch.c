@@ -12,6 +12,7 @@
 #include "tools/convert/param_groups.h"
 #include "tools/convert/pickle_write.h"
 #include "tools/convert/torch_reading.h"
+#include "tools/convert/torch_refs.h"
 #include "tools/convert/torch_source.h"
 
 enum { NODE_NONE = 0 };
@@ -319,6 +320,17 @@ take_carried(struct cairn_torch_reading *reading, struct cairn_torch_leaf *leaf,
 }
 
 static cairn_err
+refuse_storage(struct cairn_torch_reading *reading, const struct cairn_torch_leaf *leaf, const char *name)
+{
+    bool found;
+    cairn_err err = cairn_torch_has_storage(&reading->file.tree, leaf->node, &found);
+
+    if (err || !found)
+        return err;
+    return cairn_complain(reading->complaint, CAIRN_INVAL, CAIRN_TORCH_STORAGE_LEFT, reading->checkpoint->place.path, name);
+}
+
+static cairn_err
 add_objects(struct cairn_torch_reading *reading)
 {
     char name[CAIRN_STATE_NAME_BYTES_MAX];
@@ -341,6 +353,9 @@ add_objects(struct cairn_torch_reading *reading)
         if (!cairn_state_join(&path, name, sizeof(name) - sizeof(".pickle")))
             return cairn_complain(reading->complaint, CAIRN_CORRUPT, "%s: a name is too long",
                                   reading->checkpoint->place.path);
+        err = refuse_storage(reading, leaf, name);
+        if (err)
+            return err;
         strcat(name, ".pickle");
         err = cairn_pickle_write(&reading->file.tree, leaf->node, &bytes, &bytes_len);
         if (!err)
