@@ -6,6 +6,7 @@ Needs the command of a build (BUILD=folder, build/plain by default).
 import json
 import os
 import pathlib
+import resource
 import shutil
 import signal
 import subprocess
@@ -117,6 +118,41 @@ def test_notes_cannot_write_on_the_terminal(tmp_path):
     (tmp_path / "in.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + data)
     said = cairn("convert", tmp_path / "in.safetensors", tmp_path / "out", "--to", "universal").stderr
     assert "left out: ?[31mevil??cairn: all fine" in said and "\x1b" not in said
+
+
+def test_names_cannot_write_on_the_terminal(tmp_path):
+    torch.save({"a\x1b[31mb\n": torch.ones(2)}, tmp_path / "name.pt")
+    torch.save({"optimizer": {"x\x1b]0;h\x07": 5}, "w": torch.ones(1)}, tmp_path / "key.pt")
+    header = b'{"a\\u001b[31mb":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}'
+    (tmp_path / "name.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"\0" * 4)
+    for name in ("name.pt", "key.pt", "name.safetensors"):
+        for verb in (("inspect",), ("fingerprint",)):
+            said = cairn(*verb, tmp_path / name, status=65).stderr
+            assert said.count("\n") == 1 and "\x1b" not in said and "\x07" not in said and "not clean" in said, said
+
+
+def test_few_open_files(tmp_path):
+    """More files than may be open, on both sides."""
+    few = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))  # noqa: E731
+    (tmp_path / "many").mkdir()
+    for number in range(200):
+        safetensors_torch.save_file({f"t{number}": torch.full((300,), float(number))}, tmp_path / "many" / f"{number}.safetensors")
+    for form in ("universal", "dcp", "torch"):
+        words = ("--dp", 150) if form == "dcp" else ()
+        for source, target, to in (("many", form, form), (form, f"{form}.safetensors", "safetensors")):
+            done = subprocess.run([CAIRN, "convert", *map(str, (tmp_path / source, tmp_path / target, "--to", to, "--threads", 4, *words))],
+                                  capture_output=True, text=True, preexec_fn=few)
+            assert done.returncode == 0, done.stderr
+    for verb in (("diff", tmp_path / "dcp", tmp_path / "many"), ("fingerprint", tmp_path / "dcp")):
+        done = subprocess.run([CAIRN, *map(str, verb)], capture_output=True, text=True, preexec_fn=few)
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    (tmp_path / "in").mkdir()
+    os.mkfifo(tmp_path / "in" / "model.safetensors")
+    done = subprocess.run([CAIRN, "inspect", tmp_path / "in"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 65 and "model.safetensors is no regular file" in done.stderr, done.stderr
 
 
 def test_permissions_follow_the_umask(source, tmp_path):
