@@ -137,6 +137,25 @@ def by_name(value: Any) -> Any:
     return {key: by_name(value[key]) for key in sorted(value, key=str)} if isinstance(value, dict) else value
 
 
+def test_names_of_several_groups(tmp_path: pathlib.Path) -> None:
+    """A distributed checkpoint whose optimizer has several groups, in another order than the model, comes back from a file of
+    torch.save under its names; the file's own state loads into an optimizer as it is."""
+    model = {"a.weight": torch.arange(6.0), "b.weight": torch.arange(6.0) + 10}
+    state = {name: {"step": torch.tensor(3.0), "exp_avg": tensor + 0.5, "exp_avg_sq": tensor + 0.25} for name, tensor in model.items()}
+    alike = {"betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.0}
+    groups = [{"lr": 0.1, **alike, "params": ["b.weight"]}, {"lr": 0.2, **alike, "params": ["a.weight"]}]
+    torch.distributed.checkpoint.save({"model": model, "optim": {"state": state, "param_groups": groups}},
+                                      checkpoint_id=tmp_path / "in", no_dist=True)
+    cairn("convert", tmp_path / "in", tmp_path / "one.pt", "--to", "torch")
+    saved = torch.load(tmp_path / "one.pt", weights_only=True)
+    parameters = [torch.nn.Parameter(model["b.weight"]), torch.nn.Parameter(model["a.weight"])]
+    optimizer = torch.optim.AdamW([{"params": parameters[:1]}, {"params": parameters[1:], "lr": 0.3}])
+    optimizer.load_state_dict(saved["optimizer"])
+    assert torch.equal(optimizer.state[parameters[0]]["exp_avg"], state["b.weight"]["exp_avg"])
+    assert "warning" not in cairn("convert", tmp_path / "one.pt", tmp_path / "back", "--to", "dcp").stderr
+    cairn("diff", tmp_path / "in", tmp_path / "back", "--bits")
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_storages_are_never_lost(tmp_path: pathlib.Path) -> None:
     """A quantized tensor, or a storage by itself, is refused by its name, wherever it is: carried as an object it would lose its bytes."""
