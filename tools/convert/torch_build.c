@@ -5,7 +5,8 @@
  *   with more       {"model": OrderedDict, "optimizer": {"state": {number: {key: tensor}},
  *                   "param_groups": [...]}, opaque state and tensors by the keys of their names}
  *
- * and what PyTorch would not understand lies under "cairn", opaque state as bytes; format_torch.c takes it from there. Parameters are numbered in the
+ * and what PyTorch would not understand lies under "cairn", opaque state as bytes, from where
+ * format_torch.c takes it. Parameters are numbered in the
  * order of the groups, or where there are none, in that of the model.
  */
 #include "tools/convert/torch_building.h"
