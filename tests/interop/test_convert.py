@@ -6,6 +6,7 @@ Needs the command of a build (BUILD=folder, build/plain by default).
 import json
 import os
 import pathlib
+import resource
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 safetensors_torch = pytest.importorskip("safetensors.torch", reason="the safetensors package is not installed")
+import safetensors  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CAIRN = ROOT / os.environ.get("BUILD", "build/plain") / "cairn"
@@ -67,18 +69,90 @@ def test_there_and_back(source, tmp_path):
     assert prints == {first["fingerprint_source"]}
 
 
+def notes_of(path):
+    with safetensors.safe_open(path, "pt") as file:
+        return {key: value for key, value in file.metadata().items() if not key.startswith("cairn_")}
+
+
 def test_notes_and_names(source, tmp_path):
-    """Notes of others in a header are not carried, which is said; and one file is known by its first bytes, whatever its name is."""
-    said = cairn("convert", source, tmp_path / "weights", "--to", "safetensors")
-    assert "left out: note" in said.stderr
-    assert "warning" not in cairn("convert", tmp_path / "weights", tmp_path / "again", "--to", "universal").stderr
+    """Notes in a header go along, through what has a place for them, and are said to be left out where there is none. One file is
+    known by its first bytes, whatever its name is."""
+    notes = {"format": "mlx", "license": "some", "tags": json.dumps({"a\"b": ["\n", "é"]}), "empty": "", "long": "x" * 9000, "k" * 900: "v"}
+    safetensors_torch.save_file(tensors(), tmp_path / "in.safetensors", metadata=notes)
+    cairn("convert", tmp_path / "in.safetensors", tmp_path / "weights", "--to", "safetensors")
+    cairn("convert", tmp_path / "weights", f"{tmp_path / 'shards'}/", "--to", "safetensors")
+    assert notes_of(tmp_path / "weights") == notes == notes_of(tmp_path / "shards" / "model.safetensors")
+    for form in ("universal", "dcp", "torch"):
+        (tmp_path / form).mkdir()
+        said = cairn("convert", tmp_path / "weights", tmp_path / form / "c", "--to", form).stderr
+        assert ("(__metadata__) are left out" in said) == (form == "torch"), said
+        words = ("--drop", "torch/tree.pickle") if form == "torch" else ()
+        cairn("convert", tmp_path / form / "c", tmp_path / f"{form}.safetensors", "--to", "safetensors", *words)
+        assert notes_of(tmp_path / f"{form}.safetensors") == ({"format": "pt"} if form == "torch" else notes)
+        same(tensors(), safetensors_torch.load_file(tmp_path / f"{form}.safetensors"))
+    assert "the other side has none" in cairn("diff", tmp_path / "weights", tmp_path / "torch" / "c").stderr
+    loaded = torch.load(tmp_path / "torch" / "c", weights_only=True)
+    assert set(loaded) == set(tensors())
+    safetensors_torch.save_file(tensors(), tmp_path / "weights.pt", metadata={"format": "pt"})
+    assert "warning" not in cairn("convert", tmp_path / "weights.pt", tmp_path / "again", "--to", "universal").stderr
     assert cairn("fingerprint", source).stdout.split()[0] == cairn("fingerprint", tmp_path / "again").stdout.split()[0]
+    cairn("convert", source, tmp_path / "plain.safetensors", "--to", "safetensors", "--drop", "safetensors/notes.json")
+    assert notes_of(tmp_path / "plain.safetensors") == {"format": "pt"}
+
+
+def test_notes_of_several_files(tmp_path):
+    """Each file of a folder has notes; where two differ the first one's counts, and that is said, in words that cannot write on the
+    terminal."""
+    (tmp_path / "in").mkdir()
+    for number, notes in enumerate([{"a": "1", "\x1b[31mb": "1"}, {"\x1b[31mb": "2", "c": "3"}]):
+        safetensors_torch.save_file({f"t{number}": torch.ones(3)}, tmp_path / "in" / f"{number}.safetensors", metadata=notes)
+    said = cairn("convert", tmp_path / "in", tmp_path / "out.safetensors", "--to", "safetensors").stderr
+    assert "1.safetensors has another note ?[31mb" in said and "\x1b" not in said
+    assert notes_of(tmp_path / "out.safetensors") == {"format": "pt", "a": "1", "\x1b[31mb": "1", "c": "3"}
 
 
 def test_notes_cannot_write_on_the_terminal(tmp_path):
-    safetensors_torch.save_file(tensors(), tmp_path / "in.safetensors", metadata={"\x1b[31mevil\n\rcairn: all fine": ""})
+    """A note that is no text, which the format demands, is left out."""
+    data = b"\0" * 4
+    header = b'{"__metadata__":{"\\u001b[31mevil\\n\\rcairn: all fine":{"a":[1]}},"t":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}'
+    (tmp_path / "in.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + data)
     said = cairn("convert", tmp_path / "in.safetensors", tmp_path / "out", "--to", "universal").stderr
     assert "left out: ?[31mevil??cairn: all fine" in said and "\x1b" not in said
+
+
+def test_names_cannot_write_on_the_terminal(tmp_path):
+    torch.save({"a\x1b[31mb\n": torch.ones(2)}, tmp_path / "name.pt")
+    torch.save({"optimizer": {"x\x1b]0;h\x07": 5}, "w": torch.ones(1)}, tmp_path / "key.pt")
+    header = b'{"a\\u001b[31mb":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}'
+    (tmp_path / "name.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"\0" * 4)
+    for name in ("name.pt", "key.pt", "name.safetensors"):
+        for verb in (("inspect",), ("fingerprint",)):
+            said = cairn(*verb, tmp_path / name, status=65).stderr
+            assert said.count("\n") == 1 and "\x1b" not in said and "\x07" not in said and "not clean" in said, said
+
+
+def test_few_open_files(tmp_path):
+    """More files than may be open, on both sides."""
+    few = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))  # noqa: E731
+    (tmp_path / "many").mkdir()
+    for number in range(200):
+        safetensors_torch.save_file({f"t{number}": torch.full((300,), float(number))}, tmp_path / "many" / f"{number}.safetensors")
+    for form in ("universal", "dcp", "torch"):
+        words = ("--dp", 150) if form == "dcp" else ()
+        for source, target, to in (("many", form, form), (form, f"{form}.safetensors", "safetensors")):
+            done = subprocess.run([CAIRN, "convert", *map(str, (tmp_path / source, tmp_path / target, "--to", to, "--threads", 4, *words))],
+                                  capture_output=True, text=True, preexec_fn=few)
+            assert done.returncode == 0, done.stderr
+    for verb in (("diff", tmp_path / "dcp", tmp_path / "many"), ("fingerprint", tmp_path / "dcp")):
+        done = subprocess.run([CAIRN, *map(str, verb)], capture_output=True, text=True, preexec_fn=few)
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    (tmp_path / "in").mkdir()
+    os.mkfifo(tmp_path / "in" / "model.safetensors")
+    done = subprocess.run([CAIRN, "inspect", tmp_path / "in"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 65 and "model.safetensors is no regular file" in done.stderr, done.stderr
 
 
 def test_permissions_follow_the_umask(source, tmp_path):

@@ -156,6 +156,37 @@ def test_other_parallelism(saved: pathlib.Path) -> None:
     run_jobs(saved, loads)
 
 
+def test_through_torch_save(saved: pathlib.Path) -> None:
+    """A file of torch.save holds all of a job, and it comes back bit for bit: what PyTorch has no place for lies beside the model,
+    also after PyTorch itself loaded the file and saved it again."""
+    for name, (job, _) in CASES.items():
+        file, again, back = (saved / f"{name}{end}" for end in (".pt", "_again.pt", "_from_torch"))
+        convert(saved / name, file, "--to", "torch")
+        state = torch.load(file, weights_only=True)
+        assert not any("/" in key for key in state["model"]) and "megatron/common.pickle" in state["cairn"]
+        torch.save(state, again)
+        convert(again, back, "--to", "megatron", *flags(job))
+        done = cairn("diff", saved / name, back, "--bits")
+        assert [line for line in done.stdout.splitlines()[:-1] if "param_groups" not in line] == [], (name, done.stdout)
+        convert(again, saved / f"{name}_neutral", "--to", "universal")  # and its own form is found again in any other
+        convert(saved / f"{name}_neutral", saved / f"{name}_twice.pt", "--to", "torch")
+        assert cairn("diff", again, saved / f"{name}_twice.pt", "--bits").returncode == 0
+
+
+def test_split_of_layers_is_read_strictly(saved: pathlib.Path) -> None:
+    """How layers were split is carried as text; what is no count of layers for each chunk is refused with its name."""
+    convert(saved / "uneven", saved / "split.pt", "--to", "torch")
+    state = torch.load(saved / "split.pt", weights_only=True)
+    keys = state["cairn"]["megatron/keys"]
+    assert keys.endswith(b"S 3 1 1 2 1\n")
+    for wrong in (b"S 3 1 1 2 -4294967295", b"S 3 1 1 2", b"S 3 1 1 2 1 0", b"S 3 1 1 4294967298 1", b"S 3", b"S three 1 1 2 1"):
+        state["cairn"]["megatron/keys"] = keys.replace(b"S 3 1 1 2 1", wrong)
+        torch.save(state, saved / "split_wrong.pt")
+        done = cairn("convert", saved / "split_wrong.pt", saved / "split_out", "--to", "megatron", *flags(CASES["uneven"][0]))
+        assert done.returncode == 64 and "megatron/keys is damaged" in done.stderr and "split_wrong.pt" in done.stderr, (wrong, done.stderr)
+        assert not (saved / "split_out").exists()
+
+
 def in_order_of_the_table(saved: pathlib.Path) -> list[Job]:
     """Checkpoints that do not know in which order modules register, and one that has nothing but weights, are to be loaded as
     well."""

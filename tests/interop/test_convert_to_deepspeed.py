@@ -163,6 +163,10 @@ def test_plain_steps(tmp_path: pathlib.Path, trained: dict[str, Any]) -> None:
     for entry in moments.values():
         entry["step"] = 7
     assert made() == [7] * 2
+    state["second"] = {"state": {number: {"step": 5, "exp_avg": entry["exp_avg"] + 1} for number, entry in moments.items()}}
+    state["third"] = {"state": {0: {"step": 3}}}  # other optimizers, whose steps are not the first one's
+    assert made() == [7] * 2
+    del state["second"], state["third"]
     moments[0]["step"] = 8
     torch.save(state, tmp_path / "a.pt")
     refused = deepspeed.cairn("convert", tmp_path / "a.pt", tmp_path / "no", "--to", "deepspeed", "--zero", "1", "--dp", 1, "--job",

@@ -6,6 +6,7 @@ Needs the command of a build (BUILD=folder, build/plain by default).
 
 from __future__ import annotations
 
+import json
 import pathlib
 import zipfile
 from typing import Any
@@ -134,6 +135,50 @@ def by_name(value: Any) -> Any:
     if isinstance(value, list):
         return [by_name(each) for each in value]
     return {key: by_name(value[key]) for key in sorted(value, key=str)} if isinstance(value, dict) else value
+
+
+def test_names_of_several_groups(tmp_path: pathlib.Path) -> None:
+    """A distributed checkpoint whose optimizer has several groups, in another order than the model, comes back from a file of
+    torch.save under its names; the file's own state loads into an optimizer as it is."""
+    model = {"a.weight": torch.arange(6.0), "b.weight": torch.arange(6.0) + 10}
+    state = {name: {"step": torch.tensor(3.0), "exp_avg": tensor + 0.5, "exp_avg_sq": tensor + 0.25} for name, tensor in model.items()}
+    alike = {"betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.0}
+    groups = [{"lr": 0.1, **alike, "params": ["b.weight"]}, {"lr": 0.2, **alike, "params": ["a.weight"]}]
+    torch.distributed.checkpoint.save({"model": model, "optim": {"state": state, "param_groups": groups}},
+                                      checkpoint_id=tmp_path / "in", no_dist=True)
+    cairn("convert", tmp_path / "in", tmp_path / "one.pt", "--to", "torch")
+    saved = torch.load(tmp_path / "one.pt", weights_only=True)
+    parameters = [torch.nn.Parameter(model["b.weight"]), torch.nn.Parameter(model["a.weight"])]
+    optimizer = torch.optim.AdamW([{"params": parameters[:1]}, {"params": parameters[1:], "lr": 0.3}])
+    optimizer.load_state_dict(saved["optimizer"])
+    assert torch.equal(optimizer.state[parameters[0]]["exp_avg"], state["b.weight"]["exp_avg"])
+    assert "warning" not in cairn("convert", tmp_path / "one.pt", tmp_path / "back", "--to", "dcp").stderr
+    cairn("diff", tmp_path / "in", tmp_path / "back", "--bits")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_storages_are_never_lost(tmp_path: pathlib.Path) -> None:
+    """A quantized tensor, or a storage by itself, is refused by its name, wherever it is: carried as an object it would lose its bytes."""
+    odd = {"quantized": torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.quint8), "storage": torch.ones(3).untyped_storage(),
+           "channels": torch.quantize_per_channel(torch.ones(4, 2), torch.ones(4), torch.zeros(4), 0, torch.qint8)}
+    for name, value in odd.items():
+        for place, state in enumerate(({name: value, "v": torch.ones(2)}, {"v": torch.ones(2), name: {"deep": ({1, 2}, [value])}})):
+            torch.save(state, tmp_path / "in.pt")
+            for form in ("torch", "dcp", "universal", "safetensors"):
+                done = cairn("convert", tmp_path / "in.pt", tmp_path / "out", "--to", form, status=64)
+                assert f"in.pt: {name}{'.deep' * place} is, or holds" in done.stderr and not (tmp_path / "out").exists(), done.stderr
+    torch.distributed.checkpoint.save({"v": torch.ones(2), "odd": [odd["storage"]]}, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    assert "bare storage" in cairn("convert", tmp_path / "dcp", tmp_path / "out", "--to", "dcp", status=64).stderr
+
+
+def test_numbers_are_digits(tmp_path: pathlib.Path) -> None:
+    """A key of the state that only looks like a number is not a parameter's."""
+    weight = torch.arange(3.0)
+    for key in (" 0", "+0", "-18446744073709551616", "00"):
+        torch.save({"model": {"weight": weight}, "optimizer": {"state": {key: {"exp_avg": weight + 1}},
+                                                               "param_groups": [{"lr": 0.1, "params": [0]}]}}, tmp_path / "in.pt")
+        names = {tensor["name"] for tensor in json.loads(cairn("inspect", tmp_path / "in.pt", "-o", "json").stdout)["tensors"]}
+        assert f"exp_avg.{key}" in names and "exp_avg.weight" not in names, names
 
 
 def test_numbered_plain(tmp_path: pathlib.Path) -> None:

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 
 #include "base/file.h"
+#include "base/text.h"
 #include "base/json.h"
 
 enum { WARNINGS_MAX = 1000, WARNING_BYTES_MAX = 512 };
@@ -333,15 +334,16 @@ cairn_checkpoint_add_storage_sum(struct cairn_checkpoint *checkpoint, uint32_t c
 cairn_err
 cairn_checkpoint_warn(struct cairn_checkpoint *checkpoint, const char *format, ...)
 {
-    char text[WARNING_BYTES_MAX];
+    char said[WARNING_BYTES_MAX], text[WARNING_BYTES_MAX];
     va_list arguments;
     char **grown;
 
     if (checkpoint->warning_count == WARNINGS_MAX) /* who read a thousand has read enough */
         return CAIRN_OK;
     va_start(arguments, format);
-    (void)vsnprintf(text, sizeof(text), format, arguments);
+    (void)vsnprintf(said, sizeof(said), format, arguments);
     va_end(arguments);
+    cairn_text_clean(text, sizeof(text), said);
     grown = realloc(checkpoint->warnings, (checkpoint->warning_count + 1) * sizeof(*grown));
     if (!grown)
         return CAIRN_NOMEM;

@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "tools/convert/param_groups.h"
 #include "tools/convert/pickle_write.h"
+#include "tools/convert/torch_refs.h"
 #include "tools/convert/torch_file.h"
 #include "tools/convert/torch_source.h"
 
@@ -307,6 +308,7 @@ add_mixed_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_sou
     struct cairn_torch_file file = {0};
     uint8_t *bytes = NULL;
     size_t bytes_len = 0;
+    bool storage = false;
     cairn_err err;
 
     err = cairn_torch_open(source->fd, where, wanted->item.offset_bytes, wanted->item.bytes,
@@ -346,6 +348,10 @@ add_mixed_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_sou
             err = cairn_pickle_replace(&file.tree, tensor->node,
                                        cairn_pickle_tensor(&file.tree, tensor_name));
     }
+    if (!err)
+        err = cairn_torch_has_storage(&file.tree, file.root, &storage);
+    if (!err && storage)
+        err = cairn_complain(complaint, CAIRN_INVAL, CAIRN_TORCH_STORAGE_LEFT, checkpoint->place.path, name);
     if (!err)
         err = cairn_pickle_write(&file.tree, file.root, &bytes, &bytes_len);
     if (!err)

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "tools/convert/param_groups.h"
+#include "tools/convert/torch_carry.h"
 
 static const struct {
     const char *key;
@@ -66,26 +67,9 @@ cairn_deepspeed_sorted(const struct cairn_layout *layout)
 }
 
 void
-cairn_deepspeed_remove(struct cairn_pickle_node *dict, const char *key)
-{
-    /* the dict is the caller's own to change, only those who ask have no need to */
-    struct cairn_pickle_node *pairs = (struct cairn_pickle_node *)cairn_pickle_pairs(dict);
-    uint32_t kept = 0;
-
-    for (uint32_t i = 0; pairs && i < pairs->count; i++) {
-        if (cairn_pickle_is_text(pairs->items[2 * i], key))
-            continue;
-        pairs->items[2 * kept] = pairs->items[2 * i];
-        pairs->items[2 * kept++ + 1] = pairs->items[2 * i + 1];
-    }
-    if (pairs)
-        pairs->count = kept;
-}
-
-void
 cairn_deepspeed_carried_remove(struct cairn_pickle_node *root)
 {
-    cairn_deepspeed_remove(root, CAIRN_DEEPSPEED_CARRIED);
+    cairn_torch_carry_remove(root, CAIRN_DEEPSPEED_CARRIED);
 }
 
 /* The names of a dict that are still there; NULL where there are none. */
@@ -182,7 +166,7 @@ cairn_deepspeed_carried_take(struct cairn_checkpoint *checkpoint, struct cairn_t
     for (size_t k = 0; carried && k < sizeof(kinds) / sizeof(*kinds) && !err; k++)
         err = take_kind(checkpoint, source, cairn_pickle_get(carried, kinds[k].key), kinds[k].kind,
                         complaint);
-    cairn_deepspeed_remove(carried, kinds[0].key); /* found again by what it is */
+    cairn_torch_carry_remove(carried, kinds[0].key); /* found again by what it is */
     if (carried && (!cairn_pickle_pairs(carried) || cairn_pickle_pairs(carried)->count == 0))
         cairn_deepspeed_carried_remove(source->torch.root);
     return err;

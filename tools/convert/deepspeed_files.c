@@ -8,7 +8,7 @@
 
 #include "base/file.h"
 
-enum { RANKS_MAX = 1 << 20, MARKER_BYTES_MAX = 1024 };
+enum { MARKER_BYTES_MAX = 1024 };
 
 enum part { PART_NONE, PART_MODEL, PART_RANK_MODEL, PART_OPTIM, PART_LAYER, PART_EXPERT, PART_OTHER_EXPERT };
 
@@ -40,9 +40,9 @@ take_number(const char **at, uint32_t *number)
     const char *begin = *at;
 
     *number = 0;
-    while (**at >= '0' && **at <= '9' && *number < RANKS_MAX)
+    while (**at >= '0' && **at <= '9' && *number < CAIRN_DEEPSPEED_RANKS_MAX)
         *number = *number * 10 + (uint32_t)(*(*at)++ - '0');
-    return *at != begin && *number < RANKS_MAX && (**at < '0' || **at > '9');
+    return *at != begin && *number < CAIRN_DEEPSPEED_RANKS_MAX && (**at < '0' || **at > '9');
 }
 
 /* "layer_03-model_states.pt", "layer_03-model_00-model_states.pt" with tensor parallelism of 1 or more. */

@@ -16,6 +16,8 @@
 
 #include "tools/convert/format.h"
 
+enum { CAIRN_DEEPSPEED_RANKS_MAX = 1 << 20 };
+
 /* One expert of a part's layer, which the part counts from 0. */
 struct cairn_deepspeed_expert_file {
     char *path; /* in the place */

@@ -11,6 +11,7 @@
 #include "tools/convert/param_groups.h"
 #include "tools/convert/pickle_read.h"
 #include "tools/convert/pickle_write.h"
+#include "tools/convert/torch_carry.h"
 
 #define SCHEDULER "lr_scheduler."
 
@@ -294,7 +295,7 @@ build_model(struct cairn_deepspeed_objects *objects, struct cairn_pickle_node **
         err = cairn_deepspeed_objects_copy(objects, &objects->make->job.tree, objects->make->job.cuts, &cuts);
         if (err)
             return err;
-        cairn_deepspeed_remove(cuts, "affine_map"); /* of the job that it was taken from */
+        cairn_torch_carry_remove(cuts, "affine_map"); /* of the job that it was taken from */
         cairn_deepspeed_objects_put(objects, dict, "universal_checkpoint_info", cuts);
     }
     carried = build_carried(objects);

@@ -131,8 +131,6 @@ void cairn_deepspeed_tensor_forget(struct cairn_pickle_node *dict);
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_tensor_rows(struct cairn_checkpoint *checkpoint,
                                                        const struct cairn_deepspeed_state *state,
                                                        struct cairn_complaint *complaint);
-/* What a dict has under a key is not there any more. */
-void cairn_deepspeed_remove(struct cairn_pickle_node *dict, const char *key);
 
 /* Reads a model_states file of a rank; rank 0 first. Complained about, as all here. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_model_read(struct cairn_checkpoint *checkpoint,

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/convert/deepspeed_files.h"
+#include "tools/convert/numbers.h"
 #include "tools/convert/opaque_tree.h"
 #include "tools/convert/param_groups.h"
 #include "tools/convert/torch_carry.h"
@@ -164,31 +166,27 @@ split_anew(struct cairn_deepspeed_target *target, const struct cairn_pickle_node
     return CAIRN_OK;
 }
 
-/* What is carried under a name, as text; "" where it is not there. */
+/* The numbers that are carried under a name; *said (may be NULL): they are there. */
 static cairn_err
-load_text(struct cairn_deepspeed_target *target, const char *name, char out[32])
+load_numbers(struct cairn_deepspeed_target *target, const char *name, uint64_t max, uint64_t *numbers, size_t count, bool *said)
 {
-    uint8_t *text = NULL;
-    size_t text_bytes = 0;
-    cairn_err err = cairn_checkpoint_load_opaque(target->checkpoint, name, 31, &text, &text_bytes, target->complaint);
+    cairn_err err = cairn_numbers_load(target->checkpoint, name, max, numbers, count, target->complaint);
 
-    out[0] = '\0';
+    if (said)
+        *said = err == CAIRN_OK;
     if (err == CAIRN_NOT_FOUND)
         return CAIRN_OK;
-    if (!err)
-        (void)snprintf(out, 32, "%s", (const char *)text);
-    free(text);
     return err ? err : cairn_deepspeed_target_carried(target, name);
 }
 
 /* The buffers are others than so many ranks have, and by which size they were split is not known. */
 static cairn_err
-keep_buffers(struct cairn_deepspeed_target *target, const char *said, bool flat)
+keep_buffers(struct cairn_deepspeed_target *target, const uint64_t had[2], bool flat)
 {
     const char *path = target->checkpoint->place.path;
-    uint32_t ranks = 0, tensor_ranks = 0;
+    uint32_t ranks = (uint32_t)had[0], tensor_ranks = (uint32_t)had[1];
 
-    if (sscanf(said, "%" SCNu32 " %" SCNu32, &ranks, &tensor_ranks) != 2 || ranks == 0)
+    if (ranks == 0)
         return cairn_complain(target->complaint, CAIRN_INVAL,
                               "%s does not say where ZeRO 3 splits the optimizer's groups (sub_group_size), and it was not for %" PRIu32
                               " ranks: convert what DeepSpeed saved once more",
@@ -211,20 +209,19 @@ cairn_deepspeed_subgroups_plan(struct cairn_deepspeed_target *target, const stru
 {
     const struct cairn_pickle_node *settings;
     struct cairn_deepspeed_object object;
-    char said[32], ranks[32];
-    uint64_t size = find_size(model);
-    bool known = false;
+    uint64_t size = find_size(model), said = 0, ranks[2] = {0, 0};
+    bool known = false, has_size = false;
     cairn_err err = cairn_deepspeed_object_load(target, 1, 0, &object);
 
     if (!err)
-        err = load_text(target, CAIRN_DEEPSPEED_SUB_GROUP_SIZE, said);
+        err = load_numbers(target, CAIRN_DEEPSPEED_SUB_GROUP_SIZE, INT64_MAX, &said, 1, &has_size);
     if (!err)
-        err = load_text(target, CAIRN_DEEPSPEED_SUB_GROUP_RANKS, ranks);
+        err = load_numbers(target, CAIRN_DEEPSPEED_SUB_GROUP_RANKS, CAIRN_DEEPSPEED_RANKS_MAX, ranks, 2, NULL);
     settings = err ? NULL : settings_in(object.root);
-    if (!err && said[0])
-        size = strtoull(said, NULL, 10);
+    if (!err && has_size)
+        size = said;
     if (!err && !cairn_deepspeed_subgroups_fit(&target->groups, settings, size, target->ranks, &known))
-        err = known && said[0] ? split_anew(target, settings, size) : keep_buffers(target, ranks, flat);
+        err = known && has_size ? split_anew(target, settings, size) : keep_buffers(target, ranks, flat);
     cairn_deepspeed_object_fini(&object);
     return err;
 }

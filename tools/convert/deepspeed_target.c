@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/convert/deepspeed_files.h"
+#include "tools/convert/numbers.h"
 #include "tools/convert/pickle_read.h"
 
 /* ---- what is carried ---- */
@@ -159,11 +161,8 @@ static cairn_err
 choose_spread(struct cairn_deepspeed_target *target, uint32_t wanted)
 {
     const char *path = target->checkpoint->place.path;
-    uint8_t *text = NULL;
-    size_t text_bytes = 0;
-    unsigned long bound;
-    cairn_err err = cairn_checkpoint_load_opaque(target->checkpoint, CAIRN_DEEPSPEED_EXPERT_RANKS, 15, &text,
-                                                 &text_bytes, target->complaint);
+    uint64_t bound;
+    cairn_err err = cairn_numbers_load(target->checkpoint, CAIRN_DEEPSPEED_EXPERT_RANKS, CAIRN_DEEPSPEED_RANKS_MAX, &bound, 1, target->complaint);
 
     if (err && err != CAIRN_NOT_FOUND)
         return err;
@@ -171,8 +170,6 @@ choose_spread(struct cairn_deepspeed_target *target, uint32_t wanted)
     target->spread = target->spread ? target->spread : 1;
     if (err == CAIRN_NOT_FOUND)
         return CAIRN_OK;
-    bound = strtoul((const char *)text, NULL, 10);
-    free(text);
     if (bound == 0)
         return cairn_complain(target->complaint, CAIRN_INVAL,
                               "%s has layers whose experts were spread over different numbers of ranks, which are read "
@@ -182,7 +179,7 @@ choose_spread(struct cairn_deepspeed_target *target, uint32_t wanted)
     if (target->spread != bound)
         return cairn_complain(target->complaint, CAIRN_INVAL,
                               "%s has groups of experts so large that DeepSpeed splits them by the number of ranks that "
-                              "they are spread over, which was %lu and stays so: say --ep %lu",
+                              "they are spread over, which was %" PRIu64 " and stays so: say --ep %" PRIu64,
                               path, bound, bound);
     return cairn_deepspeed_target_carried(target, CAIRN_DEEPSPEED_EXPERT_RANKS);
 }
@@ -253,26 +250,21 @@ spread_experts(struct cairn_deepspeed_target *target, const struct cairn_pickle_
 static cairn_err
 check_order(struct cairn_deepspeed_target *target, const struct cairn_pickle_node *model, bool flat)
 {
-    uint8_t *text = NULL;
-    size_t text_bytes = 0;
-    unsigned long ranks;
+    uint64_t ranks = 0;
     char had[32] = "a number of";
     cairn_err err;
 
     if (target->stage3 || !cairn_deepspeed_takes_turns(model))
         return CAIRN_OK;
-    err = cairn_checkpoint_load_opaque(target->checkpoint, CAIRN_DEEPSPEED_ORDER_RANKS, 15, &text, &text_bytes,
-                                       target->complaint);
+    err = cairn_numbers_load(target->checkpoint, CAIRN_DEEPSPEED_ORDER_RANKS, CAIRN_DEEPSPEED_RANKS_MAX, &ranks, 1, target->complaint);
     if (err && err != CAIRN_NOT_FOUND)
         return err;
-    ranks = err ? 0 : strtoul((const char *)text, NULL, 10);
-    free(text);
-    if (!flat && ranks > 0 && ranks <= UINT32_MAX)
+    if (!flat && ranks > 0)
         target->ranks = (uint32_t)ranks; /* any may load that form, and its object says whose order it has */
     if (!flat || (target->ranks == ranks && (target->layers.count == 0 || target->spread == target->checkpoint->parallelism.ep)))
         return cairn_deepspeed_target_carried(target, CAIRN_DEEPSPEED_ORDER_RANKS);
     if (ranks > 0)
-        (void)snprintf(had, sizeof(had), "its %lu", ranks);
+        (void)snprintf(had, sizeof(had), "its %" PRIu64, ranks);
     return cairn_complain(target->complaint, CAIRN_INVAL,
                           "%s was saved with round_robin_gradients, so the order of its parameters "
                           "holds for %s ranks%s and not for these %" PRIu32

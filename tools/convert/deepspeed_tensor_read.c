@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/convert/torch_carry.h"
+
 /* Shapes of whole parameters for those of parts; a name that cannot be cut keeps its own. */
 static struct cairn_pickle_node *
 whole_shapes(struct cairn_deepspeed_state *state, struct cairn_pickle *tree, const struct cairn_pickle_node *shapes)
@@ -52,7 +54,7 @@ gather_groups(struct cairn_deepspeed_state *state, struct cairn_pickle *tree, st
 void
 cairn_deepspeed_tensor_forget(struct cairn_pickle_node *dict)
 {
-    cairn_deepspeed_remove(cairn_pickle_get(dict, "universal_checkpoint_info"), "affine_map");
+    cairn_torch_carry_remove(cairn_pickle_get(dict, "universal_checkpoint_info"), "affine_map");
 }
 
 void

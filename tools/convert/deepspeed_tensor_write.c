@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "tools/convert/deepspeed_job.h"
+#include "tools/convert/numbers.h"
 
 static cairn_err
 refuse(const struct cairn_deepspeed_target *target, const char *path, const char *why)
@@ -21,17 +22,12 @@ refuse(const struct cairn_deepspeed_target *target, const char *path, const char
 static cairn_err
 load_rows(struct cairn_deepspeed_target *target, uint64_t *rows)
 {
-    uint8_t *text = NULL;
-    size_t text_bytes = 0;
-    cairn_err err = cairn_checkpoint_load_opaque(target->checkpoint, CAIRN_DEEPSPEED_VOCABULARY_ROWS, 31, &text,
-                                                 &text_bytes, target->complaint);
+    cairn_err err;
 
     *rows = 0;
+    err = cairn_numbers_load(target->checkpoint, CAIRN_DEEPSPEED_VOCABULARY_ROWS, INT64_MAX, rows, 1, target->complaint);
     if (err == CAIRN_NOT_FOUND)
         return CAIRN_OK;
-    if (!err)
-        *rows = strtoull((const char *)text, NULL, 10);
-    free(text);
     return err ? err : cairn_deepspeed_target_carried(target, CAIRN_DEEPSPEED_VOCABULARY_ROWS);
 }
 

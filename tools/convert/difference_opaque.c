@@ -7,6 +7,7 @@
 #include "tools/convert/dcp.h"
 #include "tools/convert/opaque_tree.h"
 #include "tools/convert/pickle_compare.h"
+#include "tools/convert/safetensors_notes.h"
 #include "tools/convert/torch_state.h"
 
 enum { PATH_BYTES = 256 };
@@ -80,6 +81,11 @@ cairn_difference_opaque(const struct cairn_difference_side sides[2], bool bits, 
                                         "%s says how the files of %s nest what is compared by name; the other side has no such "
                                         "files",
                                         tensor->name, sides[difference->left == UINT32_MAX].checkpoint->place.path);
+        } else if (!err && tensor->kind == CAIRN_OPAQUE && !both && strcmp(tensor->name, CAIRN_SAFETENSORS_NOTES) == 0) {
+            same = true;
+            err = cairn_checkpoint_warn(sides[difference->left == UINT32_MAX].checkpoint,
+                                        "%s has notes (__metadata__ of safetensors files), and the other side has none",
+                                        sides[difference->left == UINT32_MAX].checkpoint->place.path);
         }
         if (!same)
             differences[kept++] = *difference;

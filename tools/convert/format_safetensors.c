@@ -15,6 +15,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "tools/convert/safetensors.h"
 
 enum { LENGTH_BYTES = 8 };
@@ -255,10 +256,32 @@ map_find(const struct map *map, const char *name)
     return NULL;
 }
 
+/* The notes of a file among those of all. */
+static cairn_err
+add_notes(struct cairn_checkpoint *checkpoint, uint32_t container, const struct cairn_safetensors_notes *own,
+          struct cairn_safetensors_notes *all)
+{
+    char shown[CAIRN_NAME_BYTES_MAX];
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t i = 0; i < own->count && !err; i++) {
+        bool same;
+
+        err = cairn_safetensors_notes_add(all, own->notes[i].key, own->notes[i].value, &same);
+        if (err || same)
+            continue;
+        cairn_text_clean(shown, sizeof(shown), own->notes[i].key);
+        err = cairn_checkpoint_warn(checkpoint,
+                                    "the header of %.200s has another note %.100s (__metadata__) than a file before it, which counts",
+                                    cairn_checkpoint_container_name(checkpoint, container), shown);
+    }
+    return err;
+}
+
 /* The file numbers of the map follow one another as containers do: file f is container f. */
 static cairn_err
 add_file(struct cairn_checkpoint *checkpoint, const char *path, const struct map *map,
-         struct cairn_complaint *complaint)
+         struct cairn_safetensors_notes *notes, struct cairn_complaint *complaint)
 {
     struct cairn_safetensors header = {0};
     uint64_t data_offset = 0;
@@ -278,9 +301,11 @@ add_file(struct cairn_checkpoint *checkpoint, const char *path, const struct map
     }
     if (!err && header.other_note_count > 0)
         err = cairn_checkpoint_warn(checkpoint,
-                                    "the header of %.200s has notes (__metadata__) that are no tensors and are left out: %.100s%s",
+                                    "the header of %.200s has notes (__metadata__) that are no text and are left out: %.100s%s",
                                     cairn_checkpoint_container_name(checkpoint, container), header.other_note,
                                     header.other_note_count > 1 ? ", and more" : "");
+    if (!err)
+        err = add_notes(checkpoint, container, &header.notes, notes);
     for (uint32_t i = 0; !err && i < header.count; i++) {
         const struct cairn_safetensors_entry *entry = &header.entries[i];
         const struct map_entry *mapped = map_find(map, entry->name);
@@ -327,7 +352,7 @@ check_map(const struct cairn_checkpoint *checkpoint, const struct map *map,
 /* The indices of a directory, all in one map; then the files that they name. What they do not name
  * belongs to something else (adapters, older copies) and is told. */
 static cairn_err
-read_directory(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
+read_directory(struct cairn_checkpoint *checkpoint, struct cairn_safetensors_notes *notes, struct cairn_complaint *complaint)
 {
     struct map map = {0};
     char **names = NULL;
@@ -347,7 +372,7 @@ read_directory(struct cairn_checkpoint *checkpoint, struct cairn_complaint *comp
             err = map_file(&map, names[i], &file);
     }
     for (uint32_t f = 0; !err && f < map.file_count; f++)
-        err = add_file(checkpoint, map.files[f], &map, complaint);
+        err = add_file(checkpoint, map.files[f], &map, notes, complaint);
     if (!err)
         err = check_map(checkpoint, &map, complaint);
     map_fini(&map);
@@ -358,11 +383,17 @@ read_directory(struct cairn_checkpoint *checkpoint, struct cairn_complaint *comp
 static cairn_err
 read_metadata(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
 {
+    struct cairn_safetensors_notes notes = {0};
     struct map none = {0};
+    cairn_err err;
 
     (void)strcpy(checkpoint->framework, "safetensors");
-    return checkpoint->place.name ? add_file(checkpoint, "", &none, complaint)
-                                  : read_directory(checkpoint, complaint);
+    err = checkpoint->place.name ? add_file(checkpoint, "", &none, &notes, complaint)
+                                 : read_directory(checkpoint, &notes, complaint);
+    if (!err)
+        err = cairn_safetensors_notes_carry(checkpoint, &notes, complaint);
+    cairn_safetensors_notes_fini(&notes);
+    return err;
 }
 
 const struct cairn_format cairn_format_safetensors = {

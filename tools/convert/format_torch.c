@@ -8,9 +8,11 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "tools/convert/numbers.h"
 #include "tools/convert/param_groups.h"
 #include "tools/convert/pickle_write.h"
 #include "tools/convert/torch_reading.h"
+#include "tools/convert/torch_refs.h"
 #include "tools/convert/torch_source.h"
 
 enum { NODE_NONE = 0 };
@@ -203,6 +205,22 @@ pack_groups(struct cairn_torch_reading *reading, struct cairn_torch_leaf *list)
 
 /* ---- leaves ---- */
 
+/* The name of what the writer had no other place for; NULL for any other leaf, and where the name is taken. */
+static const char *
+carried_name(const struct cairn_torch_reading *reading, const struct cairn_torch_leaf *leaf)
+{
+    const char *name;
+
+    if (leaf->key_count != 2 || leaf->keys[0].number || leaf->keys[1].number ||
+        strcmp(leaf->keys[0].text, CAIRN_TORCH_CARRIED) != 0)
+        return NULL;
+    name = leaf->keys[1].text;
+    return strlen(name) < CAIRN_NAME_BYTES_MAX && strcmp(name, CAIRN_TORCH_TREE) != 0 &&
+                   cairn_layout_tensor_find(reading->checkpoint->layout, name) == UINT32_MAX
+               ? name
+               : NULL;
+}
+
 static cairn_err
 name_tensors(struct cairn_torch_reading *reading, bool moments)
 {
@@ -233,9 +251,8 @@ name_tensors(struct cairn_torch_reading *reading, bool moments)
         if (moments != (place.class == CAIRN_STATE_MOMENT))
             continue;
         if (place.class == CAIRN_STATE_MOMENT) {
-            char *end;
-            unsigned long number = strtoul(place.parameter, &end, 10);
-            bool numbered = *end == '\0';
+            uint64_t number = 0;
+            bool numbered = cairn_number_read(place.parameter, UINT32_MAX, &number);
 
             cairn_state_unwrap(place.parameter);
             if (numbered && number < reading->parameter_count)
@@ -253,6 +270,8 @@ name_tensors(struct cairn_torch_reading *reading, bool moments)
                        ? CAIRN_PARAM
                        : CAIRN_BUFFER;
             (void)snprintf(name, sizeof(name), "%s", place.parameter);
+            if (carried_name(reading, leaf))
+                (void)snprintf(name, sizeof(name), "%s", carried_name(reading, leaf));
         }
         if (second) {
             err = add_second_name(reading, leaf->node, name);
@@ -283,6 +302,34 @@ name_hidden(struct cairn_torch_reading *reading)
     return err;
 }
 
+/* Opaque state that the file holds as bytes; *taken: the leaf is such. */
+static cairn_err
+take_carried(struct cairn_torch_reading *reading, struct cairn_torch_leaf *leaf, bool *taken)
+{
+    const char *name = carried_name(reading, leaf);
+    const uint8_t *bytes;
+    size_t bytes_len;
+    cairn_err err;
+
+    *taken = name && cairn_pickle_read_bytes(&reading->file.tree, leaf->node, &bytes, &bytes_len);
+    if (!*taken)
+        return CAIRN_OK;
+    err = cairn_checkpoint_add_opaque(reading->checkpoint, name, bytes, bytes_len, reading->complaint);
+    *leaf->slot = cairn_pickle_named(&reading->file.tree, "carried", name);
+    return err ? err : cairn_pickle_done(&reading->file.tree);
+}
+
+static cairn_err
+refuse_storage(struct cairn_torch_reading *reading, const struct cairn_torch_leaf *leaf, const char *name)
+{
+    bool found;
+    cairn_err err = cairn_torch_has_storage(&reading->file.tree, leaf->node, &found);
+
+    if (err || !found)
+        return err;
+    return cairn_complain(reading->complaint, CAIRN_INVAL, CAIRN_TORCH_STORAGE_LEFT, reading->checkpoint->place.path, name);
+}
+
 static cairn_err
 add_objects(struct cairn_torch_reading *reading)
 {
@@ -294,14 +341,21 @@ add_objects(struct cairn_torch_reading *reading)
         struct cairn_state_path path = cairn_torch_leaf_path(leaf);
         uint8_t *bytes = NULL;
         size_t bytes_len = 0;
+        bool taken = false;
 
         if (!leaf->node || leaf->groups || cairn_pickle_tensor_name(leaf->node))
+            continue;
+        err = take_carried(reading, leaf, &taken);
+        if (err || taken)
             continue;
         if (path.count == 0)
             path = (struct cairn_state_path){.count = 1, .keys = {{"object", false}}};
         if (!cairn_state_join(&path, name, sizeof(name) - sizeof(".pickle")))
             return cairn_complain(reading->complaint, CAIRN_CORRUPT, "%s: a name is too long",
                                   reading->checkpoint->place.path);
+        err = refuse_storage(reading, leaf, name);
+        if (err)
+            return err;
         strcat(name, ".pickle");
         err = cairn_pickle_write(&reading->file.tree, leaf->node, &bytes, &bytes_len);
         if (!err)
@@ -429,6 +483,7 @@ const struct cairn_format cairn_format_torch = {
     .target_is_file = true,
     .probe = probe,
     .read = read_file,
+    .prepare = cairn_torch_format_prepare,
     .plan = cairn_torch_format_plan,
     .finish = cairn_torch_format_finish,
     .release = cairn_torch_format_release,

@@ -9,7 +9,7 @@
 #include "base/file.h"
 
 /* More than this many files are never kept open: each costs the kernel memory, too. */
-enum { OPEN_MAX = 4096, OPEN_RESERVED = 64 };
+enum { OPEN_MAX = 4096, OPEN_RESERVED = 64, OPEN_FEW = 16 };
 
 struct handle {
     int fd; /* -1: closed */
@@ -34,7 +34,7 @@ open_limit(void)
     struct rlimit limit;
 
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
-        return OPEN_RESERVED;
+        return OPEN_FEW;
     if (limit.rlim_cur < limit.rlim_max) {
         struct rlimit raised = {limit.rlim_max, limit.rlim_max};
 
@@ -44,8 +44,10 @@ open_limit(void)
     if (limit.rlim_cur > 2 * (OPEN_MAX + OPEN_RESERVED))
         return OPEN_MAX;
     /* Half of them: sources and targets have handles of their own. */
-    return limit.rlim_cur > 4 * OPEN_RESERVED ? (uint32_t)(limit.rlim_cur / 2 - OPEN_RESERVED)
-                                              : OPEN_RESERVED;
+    if (limit.rlim_cur > 4 * OPEN_RESERVED)
+        return (uint32_t)(limit.rlim_cur / 2 - OPEN_RESERVED);
+    /* A shell with a small limit: slower, and it works. Below that the files that threads use at once decide. */
+    return limit.rlim_cur > 2 * OPEN_FEW ? (uint32_t)(limit.rlim_cur - OPEN_FEW) / 3 : 1;
 }
 
 cairn_err

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "tools/convert/mdist_order.h"
+#include "tools/convert/numbers.h"
 #include "tools/convert/torch_dtype.h"
 
 enum { PARAM_ALIGN_ELEMENTS = 64 };
@@ -63,19 +64,19 @@ struct bucket {
 static bool
 parse_bucket(const char *key, struct bucket *out)
 {
-    const char *at = strstr(key, "optimizer.distributed.");
     int used = 0;
 
     out->chained = UINT32_MAX;
-    if (at != key && (sscanf(key, "chained_%" SCNu32 ".%n", &out->chained, &used) != 1 ||
-                      key + used != at))
+    if (cairn_number_after(&key, "chained_", &out->chained) && *key++ != '.')
         return false;
+    if (!cairn_number_after(&key, "optimizer.distributed.dp_group_idx_", &out->group) ||
+        !cairn_number_after(&key, ".gbuf_idx_", &out->buffer) ||
+        sscanf(key, ".dtype_(%31[a-z0-9_.], %*31[a-z0-9_.])%n", out->dtype, &used) != 1 || used == 0)
+        return false;
+    key += used;
     used = 0;
-    return sscanf(at,
-                  "optimizer.distributed.dp_group_idx_%" SCNu32 ".gbuf_idx_%" SCNu32
-                  ".dtype_(%31[a-z0-9_.], %*31[a-z0-9_.]).bucket_idx_%" SCNu32 ".%63[a-z0-9_]%n",
-                  &out->group, &out->buffer, out->dtype, &out->number, out->state, &used) == 5 &&
-           at[used] == '\0';
+    return cairn_number_after(&key, ".bucket_idx_", &out->number) && sscanf(key, ".%63[a-z0-9_]%n", out->state, &used) == 1 &&
+           key[used] == '\0';
 }
 
 /* Buckets of a buffer come one after the other, states apart. */

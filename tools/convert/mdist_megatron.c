@@ -8,6 +8,7 @@
 
 #include "tools/convert/megatron_settings.h"
 #include "tools/convert/megatron_plain.h"
+#include "tools/convert/numbers.h"
 #include "tools/convert/pickle_read.h"
 #include "tools/convert/pickle_write.h"
 
@@ -124,13 +125,13 @@ list_objects(const struct taking *taking, struct object **objects, uint32_t *cou
         struct object *object = &(*objects)[*count];
         const struct cairn_tensor *tensor = cairn_layout_tensor(layout, i);
         struct cairn_megatron_rank rank = {0};
-        int used = 0;
+        const char *at = tensor->name;
 
-        if (tensor->kind != CAIRN_OPAQUE ||
-            (strcmp(tensor->name, CAIRN_MEGATRON_COMMON) != 0 &&
-             (sscanf(tensor->name, "rank%" SCNu32 "_%" SCNu32 "_%" SCNu32 "/%n", &rank.tp,
-                     &rank.pp, &rank.ep, &used) != 3 ||
-              used == 0 || strcmp(tensor->name + used, CAIRN_MEGATRON_COMMON) != 0)))
+        if (tensor->kind != CAIRN_OPAQUE)
+            continue;
+        if (strcmp(at, CAIRN_MEGATRON_COMMON) != 0 &&
+            (!cairn_number_after(&at, "rank", &rank.tp) || !cairn_number_after(&at, "_", &rank.pp) ||
+             !cairn_number_after(&at, "_", &rank.ep) || strcmp(at, "/" CAIRN_MEGATRON_COMMON) != 0))
             continue;
         object->rank = rank;
         object->tensor = i;

@@ -9,6 +9,7 @@
 
 #include "tools/convert/mdist.h"
 #include "tools/convert/megatron_settings.h"
+#include "tools/convert/numbers.h"
 #include "tools/convert/pickle_read.h"
 #include "tools/convert/pickle_write.h"
 
@@ -26,24 +27,18 @@ is_other_encoding(const struct cairn_pickle_node *type)
 bool
 cairn_mdist_is_object(const char *key, struct cairn_mdist_object *out)
 {
-    unsigned chained, group;
-    int used = 0;
+    size_t used;
 
     memset(out, 0, sizeof(*out));
     out->chained = UINT32_MAX;
-    if (sscanf(key, "chained_%u.%n", &chained, &used) == 1 && used > 0) {
-        out->chained = chained;
-        key += used;
-    }
-    used = 0;
-    if (sscanf(key, "optimizer.distributed.dp_group_idx_%u.%n", &group, &used) != 1 || used == 0)
+    if (cairn_number_after(&key, "chained_", &out->chained) && *key++ != '.')
         return false;
-    out->group = group;
-    key += used;
-    used = (int)strcspn(key, "/");
-    if (strcmp(key + used, "/shard_0_1") != 0 || (size_t)used >= sizeof(out->key))
+    if (!cairn_number_after(&key, "optimizer.distributed.dp_group_idx_", &out->group) || *key++ != '.')
         return false;
-    memcpy(out->key, key, (size_t)used);
+    used = strcspn(key, "/");
+    if (strcmp(key + used, "/shard_0_1") != 0 || used >= sizeof(out->key))
+        return false;
+    memcpy(out->key, key, used);
     return true;
 }
 

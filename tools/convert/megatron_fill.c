@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/convert/numbers.h"
+
 /* Identities: parts, then flats, then whole tensors. */
 static uint32_t
 tensors_begin(const struct cairn_megatron_fill *fill)
@@ -45,7 +47,8 @@ resolve(void *context, const char *word, const char *name, struct cairn_torch_fi
 {
     struct cairn_megatron_fill *fill = context;
     struct cairn_megatron_target *target = fill->target;
-    uint32_t index = (uint32_t)strtoul(name, NULL, 10);
+    uint64_t number = UINT32_MAX;
+    uint32_t index = cairn_number_read(name, UINT32_MAX, &number) ? (uint32_t)number : UINT32_MAX;
 
     if (strcmp(word, "part") == 0 && index < target->part_count) {
         const struct cairn_megatron_part *part = &target->parts[index];

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/convert/numbers.h"
+
 static cairn_err
 add_key(struct cairn_megatron_target *target, char class, const char *text)
 {
@@ -29,18 +31,22 @@ add_key(struct cairn_megatron_target *target, char class, const char *text)
 static cairn_err
 take_split(struct cairn_megatron_target *target, const char *text)
 {
-    uint32_t chunks = target->sizes.pp * target->sizes.vpp, next = 0;
-    char *at;
+    uint32_t chunks = target->sizes.pp * target->sizes.vpp;
+    uint64_t pp, vpp, layers, next = 0;
 
-    if (strtoul(text, &at, 10) != target->sizes.pp || strtoul(at, &at, 10) != target->sizes.vpp)
+    if (!cairn_number_take(&text, UINT32_MAX, &pp) || *text++ != ' ' || !cairn_number_take(&text, UINT32_MAX, &vpp))
+        return CAIRN_CORRUPT;
+    if (pp != target->sizes.pp || vpp != target->sizes.vpp)
         return CAIRN_OK;
     target->uneven = true;
     for (uint32_t i = 0; i < chunks; i++) {
-        target->first_layer[i] = next;
-        next += (uint32_t)strtoul(at, &at, 10);
+        target->first_layer[i] = (uint32_t)next;
+        if (*text++ != ' ' || !cairn_number_take(&text, target->layer_count - next, &layers))
+            return CAIRN_CORRUPT;
+        next += layers;
     }
-    target->first_layer[chunks] = next;
-    return CAIRN_OK;
+    target->first_layer[chunks] = (uint32_t)next;
+    return *text == '\0' ? CAIRN_OK : CAIRN_CORRUPT;
 }
 
 static cairn_err

@@ -423,7 +423,7 @@ carry(struct reading *reading, struct cairn_pickle_node *root)
             (void)snprintf(key, sizeof(key), "model%" PRIu32, i);
         cairn_torch_carry_replace(root, key, nothing);
     }
-    cairn_torch_carry_replace(root, CAIRN_MEGATRON_CARRIED, nothing);
+    cairn_torch_carry_remove(root, CAIRN_MEGATRON_CARRIED);
     if (!first)
         (void)snprintf(scope, sizeof(scope),
                        "rank%" PRIu32 "_%" PRIu32 "_%" PRIu32 "/" CAIRN_MEGATRON_SCOPE, rank->tp,

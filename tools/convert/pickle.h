@@ -172,6 +172,12 @@ bool cairn_pickle_u64(const struct cairn_pickle_node *node, uint64_t *value);
  */
 bool cairn_pickle_copy_text(const struct cairn_pickle_node *node, char *out, size_t out_bytes);
 /*
+ * The bytes of a BYTES, or of the call by which protocol 2 says them, in the arena of `pickle`; false for any other node, and where
+ * memory runs out, which cairn_pickle_done says.
+ */
+bool cairn_pickle_read_bytes(struct cairn_pickle *pickle, const struct cairn_pickle_node *node, const uint8_t **bytes,
+                             size_t *bytes_len);
+/*
  * The dict of pairs of a DICT or of an OBJECT that sets by key (OrderedDict and its like); NULL
  * where there is none.
  */

@@ -64,6 +64,38 @@ cairn_pickle_copy_text(const struct cairn_pickle_node *node, char *out, size_t o
     return true;
 }
 
+bool
+cairn_pickle_read_bytes(struct cairn_pickle *pickle, const struct cairn_pickle_node *node, const uint8_t **bytes,
+                        size_t *bytes_len)
+{
+    const struct cairn_pickle_node *text = cairn_pickle_arg(node, 0);
+    uint8_t *out;
+    size_t used = 0;
+
+    if (node && node->kind == CAIRN_PICKLE_BYTES) {
+        *bytes = node->bytes;
+        *bytes_len = node->count;
+        return true;
+    }
+    if (!cairn_pickle_is_call(node, "_codecs", "encode") || !text || text->kind != CAIRN_PICKLE_TEXT ||
+        !cairn_pickle_is_text(cairn_pickle_arg(node, 1), "latin1") || cairn_pickle_arg(node, 2))
+        return false;
+    out = cairn_pickle_alloc(pickle, (uint64_t)text->count + 1);
+    for (uint32_t i = 0; out && i < text->count; i++) {
+        uint8_t c = text->bytes[i];
+
+        if (c >= 0x80) { /* two bytes of UTF-8, as U+0080 … U+00FF have */
+            if ((c != 0xc2 && c != 0xc3) || ++i == text->count || (text->bytes[i] & 0xc0) != 0x80)
+                return false;
+            c = (uint8_t)(c << 6 | (text->bytes[i] & 0x3f));
+        }
+        out[used++] = c;
+    }
+    *bytes = out;
+    *bytes_len = used;
+    return out != NULL;
+}
+
 const struct cairn_pickle_node *
 cairn_pickle_pairs(const struct cairn_pickle_node *node)
 {

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 
 #include "base/file.h"
+#include "base/text.h"
 #include "base/json.h"
 
 enum { NAME_BYTES_MAX = 1024 };
@@ -19,13 +20,15 @@ enum { NAME_BYTES_MAX = 1024 };
 cairn_err
 cairn_complain(struct cairn_complaint *complaint, cairn_err err, const char *format, ...)
 {
+    char text[CAIRN_COMPLAINT_BYTES_MAX];
     va_list arguments;
 
     if (!complaint || complaint->text[0] != '\0')
         return err;
     va_start(arguments, format);
-    (void)vsnprintf(complaint->text, sizeof(complaint->text), format, arguments);
+    (void)vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
+    cairn_text_clean(complaint->text, sizeof(complaint->text), text); /* names in it are what a file says */
     return err;
 }
 
@@ -120,6 +123,7 @@ cairn_place_open_file(const struct cairn_place *place, const char *name, int *fd
 {
     char shown[CAIRN_FILE_PATH_BYTES_MAX];
     const char *opened = name[0] ? name : place->name;
+    struct stat stat_of;
     cairn_err err;
 
     if (!opened || (name[0] && !cairn_place_name_check(name)))
@@ -128,6 +132,8 @@ cairn_place_open_file(const struct cairn_place *place, const char *name, int *fd
                               name);
     if (name[0] && place->name)
         return CAIRN_NOT_FOUND; /* a single file has nothing below it */
+    if (fstatat(place->dir_fd, opened, &stat_of, 0) == 0 && S_ISFIFO(stat_of.st_mode)) /* opening it would wait for a writer */
+        return cairn_complain(complaint, CAIRN_CORRUPT, "%s is no regular file", spoken(place, name, shown, sizeof(shown)));
     err = cairn_file_open(place->dir_fd, opened, CAIRN_FILE_READ_LINKED, fd);
     if (err && err != CAIRN_NOT_FOUND)
         (void)cairn_complain(complaint, err, "%s cannot be opened: %s",

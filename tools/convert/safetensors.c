@@ -3,8 +3,8 @@
  *
  * The notes in "__metadata__" are strings, as the format demands: "cairn_step" is a number, and
  * "cairn_kinds" says the kinds of the tensors in the order of their offsets, as runs: "p12o24b1q2"
- * is twelve parameters, 24 of optimizer state, a buffer and two opaque blobs. A note that does not
- * fit the tensors is of no use and is ignored.
+ * is twelve parameters, 24 of optimizer state, a buffer and two opaque blobs. A note of kinds that
+ * does not fit the tensors is of no use and is ignored; other people's are in safetensors_notes.h.
  */
 #include "tools/convert/safetensors.h"
 
@@ -15,6 +15,7 @@
 
 #include "base/json.h"
 #include "base/text.h"
+#include "tools/convert/numbers.h"
 
 enum { ALIGN_BYTES = 64, KEY_BYTES = 16, WORD_BYTES = 16, LENGTH_BYTES = 8 };
 
@@ -25,6 +26,7 @@ void
 cairn_safetensors_fini(struct cairn_safetensors *header)
 {
     free(header->entries);
+    cairn_safetensors_notes_fini(&header->notes);
     memset(header, 0, sizeof(*header));
 }
 
@@ -33,37 +35,70 @@ cairn_safetensors_fini(struct cairn_safetensors *header)
 /* What a header says about itself. */
 struct notes {
     char kinds[CAIRN_SAFETENSORS_NOTE_BYTES_MAX];
-    char step[24];
-    char other[CAIRN_NAME_BYTES_MAX]; /* the first one of others that says something */
+    bool step_said;
+    uint64_t step;
+    char other[CAIRN_NAME_BYTES_MAX]; /* the first one that is no text */
     uint32_t other_count;
 };
 
-/* What others write into every file says nothing of this one. */
-static bool
-says_something(const char *key)
+/* The step is a promise to those who go on from it: one that is no number is refused, and not left out. */
+static void
+read_step(struct cairn_json_reader *reader, struct notes *notes, size_t bytes)
 {
-    return strcmp(key, "format") != 0 && strncmp(key, "cairn", 5) != 0;
+    char text[24] = "";
+
+    if (bytes > 0 && bytes < sizeof(text))
+        cairn_json_read_string(reader, text, sizeof(text));
+    else
+        cairn_json_skip(reader);
+    if (!cairn_number_read(text, INT64_MAX, &notes->step))
+        cairn_json_reader_fail(reader, "cairn_step in __metadata__ is no number of a step");
+    notes->step_said = true;
 }
 
-static void
-read_notes(struct cairn_json_reader *reader, struct notes *notes)
+/* A note of others. What is no text is said, and left out; "pt" is what every file says. */
+static cairn_err
+read_other(struct cairn_json_reader *reader, struct notes *notes, const char *key, char *text, size_t text_bytes,
+           struct cairn_safetensors_notes *out)
 {
-    char key[CAIRN_NAME_BYTES_MAX];
+    bool same;
 
-    cairn_json_object_begin(reader);
-    /* Keys are other people's, of any length: one that is too long for us is none of ours. */
-    while (cairn_json_object_next(reader, key, sizeof(key))) {
+    (void)cairn_json_peek_string_bytes(reader); /* behind white space */
+    if (reader->at == reader->bytes_len || reader->text[reader->at] != '"') {
+        if (notes->other_count++ == 0)
+            cairn_text_clean(notes->other, sizeof(notes->other), key); /* it is shown */
+        cairn_json_skip(reader);
+        return CAIRN_OK;
+    }
+    cairn_json_read_string(reader, text, text_bytes);
+    if (cairn_json_reader_failed(reader) || strncmp(key, "cairn_", 6) == 0 ||
+        (strcmp(key, "format") == 0 && strcmp(text, "pt") == 0))
+        return CAIRN_OK;
+    return cairn_safetensors_notes_add(out, key, text, &same);
+}
+
+static cairn_err
+read_notes(struct cairn_json_reader *reader, struct notes *notes, struct cairn_safetensors_notes *out)
+{
+    size_t room = reader->bytes_len - reader->at + 1; /* keys and values are other people's, of any length */
+    char *key = malloc(room), *text = malloc(room);
+    cairn_err err = key && text ? CAIRN_OK : CAIRN_NOMEM;
+
+    if (!err)
+        cairn_json_object_begin(reader);
+    while (!err && cairn_json_object_next(reader, key, room)) {
         size_t bytes = cairn_json_peek_string_bytes(reader);
 
-        if (says_something(key) && notes->other_count++ == 0)
-            cairn_text_clean(notes->other, sizeof(notes->other), key); /* it is shown */
         if (strcmp(key, "cairn_kinds") == 0 && bytes > 0 && bytes < sizeof(notes->kinds))
             cairn_json_read_string(reader, notes->kinds, sizeof(notes->kinds));
-        else if (strcmp(key, "cairn_step") == 0 && bytes > 0 && bytes < sizeof(notes->step))
-            cairn_json_read_string(reader, notes->step, sizeof(notes->step));
+        else if (strcmp(key, "cairn_step") == 0)
+            read_step(reader, notes, bytes);
         else
-            cairn_json_skip(reader);
+            err = read_other(reader, notes, key, text, room, out);
     }
+    free(key);
+    free(text);
+    return err;
 }
 
 static void
@@ -282,6 +317,7 @@ parse_entries(struct cairn_json_reader *reader, struct cairn_safetensors *header
     uint32_t room = 0;
     bool noted = false;
     char name[CAIRN_NAME_BYTES_MAX];
+    cairn_err err;
 
     cairn_json_object_begin(reader);
     while (cairn_json_object_next(reader, name, sizeof(name))) {
@@ -291,7 +327,9 @@ parse_entries(struct cairn_json_reader *reader, struct cairn_safetensors *header
             if (noted)
                 cairn_json_reader_fail(reader, "__metadata__ is there twice");
             noted = true;
-            read_notes(reader, notes);
+            err = read_notes(reader, notes, &header->notes);
+            if (err)
+                return err;
             continue;
         }
         if (header->count == room) {
@@ -338,10 +376,8 @@ cairn_safetensors_parse(const char *path, const void *json, size_t json_bytes, u
         return err;
     }
     apply_kinds(&header, notes.kinds);
-    if (notes.step[0] >= '0' && notes.step[0] <= '9') {
-        header.step_known = true;
-        header.step = strtoull(notes.step, NULL, 10);
-    }
+    header.step_known = notes.step_said;
+    header.step = notes.step;
     memcpy(header.other_note, notes.other, sizeof(header.other_note));
     header.other_note_count = notes.other_count;
     *out = header;
@@ -380,11 +416,15 @@ static void
 write_notes(struct cairn_json_writer *writer, const struct cairn_safetensors *header)
 {
     char note[CAIRN_SAFETENSORS_NOTE_BYTES_MAX] = "";
+    const char *format = "pt"; /* loaders of Hugging Face's want to know */
 
+    for (uint32_t i = 0; i < header->notes.count; i++)
+        if (strcmp(header->notes.notes[i].key, "format") == 0)
+            format = header->notes.notes[i].value;
     cairn_json_write_key(writer, "__metadata__");
     cairn_json_write_object_begin(writer);
     cairn_json_write_key(writer, "format");
-    cairn_json_write_string(writer, "pt");
+    cairn_json_write_string(writer, format);
     note_kinds(header, note);
     if (note[0]) {
         cairn_json_write_key(writer, "cairn_kinds");
@@ -394,6 +434,14 @@ write_notes(struct cairn_json_writer *writer, const struct cairn_safetensors *he
         (void)snprintf(note, sizeof(note), "%" PRIu64, header->step);
         cairn_json_write_key(writer, "cairn_step");
         cairn_json_write_string(writer, note);
+    }
+    for (uint32_t i = 0; i < header->notes.count; i++) {
+        const char *key = header->notes.notes[i].key;
+
+        if (strcmp(key, "format") == 0 || strncmp(key, "cairn_", 6) == 0)
+            continue;
+        cairn_json_write_key(writer, key);
+        cairn_json_write_string(writer, header->notes.notes[i].value);
     }
     cairn_json_write_object_end(writer);
 }

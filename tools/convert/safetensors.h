@@ -9,6 +9,7 @@
 #define CAIRN_TOOLS_CONVERT_SAFETENSORS_H
 
 #include "tools/convert/format.h"
+#include "tools/convert/safetensors_notes.h"
 
 enum { CAIRN_SAFETENSORS_HEADER_BYTES_MAX = 100000000, CAIRN_SAFETENSORS_NOTE_BYTES_MAX = 4096 };
 
@@ -27,7 +28,8 @@ struct cairn_safetensors {
     uint32_t count;
     bool step_known;
     uint64_t step;
-    char other_note[CAIRN_NAME_BYTES_MAX]; /* of those in "__metadata__" that are other people's, the first; "": there is none */
+    struct cairn_safetensors_notes notes; /* other people's; to be written: what the file says beside "format" and ours */
+    char other_note[CAIRN_NAME_BYTES_MAX]; /* the first in "__metadata__" that is no text, which the format demands; "": there is none */
     uint32_t other_note_count;
 };
 

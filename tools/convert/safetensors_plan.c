@@ -150,6 +150,8 @@ lay_out_file(const struct cairn_checkpoint *checkpoint, struct cairn_output *out
             err = cairn_complain(complaint, CAIRN_INVAL, "the tensors are too large to be counted");
         entry->end = at;
     }
+    if (!err)
+        err = cairn_safetensors_notes_load(checkpoint, &header.notes, complaint);
     if (!err) {
         cairn_safetensors_sort(&header);
         err = cairn_safetensors_pack(&header, &bytes, &bytes_len, complaint);
@@ -215,8 +217,13 @@ add_tensors(const struct cairn_checkpoint *checkpoint, const struct cairn_output
     cairn_err err = CAIRN_OK;
 
     for (uint32_t t = 0; !err && t < cairn_layout_tensor_count(checkpoint->layout); t++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(checkpoint->layout, t);
         uint32_t index;
 
+        if (tensor->kind == CAIRN_OPAQUE && strcmp(tensor->name, CAIRN_SAFETENSORS_NOTES) == 0) {
+            err = cairn_output_add_carried(output, t); /* in the headers */
+            continue;
+        }
         err = cairn_output_add_tensor(output, options, cairn_layout_tensor(checkpoint->layout, t),
                                       &index);
     }

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/convert/numbers.h"
+
 enum { PREFIX_KEYS_MAX = 2 }; /* of the model's and the optimizer's */
 
 /* ---- text ---- */
@@ -149,6 +151,7 @@ classify_optimizer(const struct cairn_state_path *path, uint32_t at,
                    struct cairn_state_place *place)
 {
     const struct cairn_state_key *key = &path->keys[at];
+    uint64_t group;
     bool flat;
 
     if (is_moment(path, at, &flat)) {
@@ -160,9 +163,10 @@ classify_optimizer(const struct cairn_state_path *path, uint32_t at,
                copy_text(place->key, path->keys[at + 2].text, strlen(path->keys[at + 2].text));
     }
     if (strcmp(key->text, "param_groups") == 0 && path->count == at + 3 &&
-        path->keys[at + 1].number && !path->keys[at + 2].number) {
+        path->keys[at + 1].number && !path->keys[at + 2].number &&
+        cairn_number_read(path->keys[at + 1].text, UINT32_MAX, &group)) {
         place->class = CAIRN_STATE_GROUP;
-        place->group = (uint32_t)strtoul(path->keys[at + 1].text, NULL, 10);
+        place->group = (uint32_t)group;
         return copy_text(place->key, path->keys[at + 2].text, strlen(path->keys[at + 2].text));
     }
     if (strncmp(key->text, "param_groups.", 13) == 0 && path->count == at + 1 &&

@@ -105,10 +105,10 @@ cairn_steps_read(const struct cairn_pickle_node *node, uint64_t *count)
     return cairn_pickle_u64(node, count);
 }
 
-/* Whether opaque state is the step of a parameter: [<prefix>.]state.<parameter>.step.pickle, of its name or number. There is other
- * state with a "step" that is not the optimizer's. */
+/* Whether opaque state is the step of a parameter: [<prefix>.]state.<parameter>.step.pickle, of its name or number; *prefix_bytes:
+ * what stands before "state.". There is other state with a "step" that is no optimizer's. */
 static bool
-is_plain_step(const struct cairn_layout *layout, const struct cairn_tensor *tensor)
+is_plain_step(const struct cairn_layout *layout, const struct cairn_tensor *tensor, size_t *prefix_bytes)
 {
     static const char end[] = ".step.pickle", state[] = "state.";
     size_t bytes = strlen(tensor->name), state_bytes = strlen(state);
@@ -123,6 +123,7 @@ is_plain_step(const struct cairn_layout *layout, const struct cairn_tensor *tens
 
         if ((at > tensor->name && at[-1] != '.') || begins >= bytes - strlen(end))
             continue;
+        *prefix_bytes = (size_t)(at - tensor->name);
         memcpy(parameter, tensor->name + begins, bytes - strlen(end) - begins);
         parameter[bytes - strlen(end) - begins] = '\0';
         if (strspn(parameter, "0123456789") == strlen(parameter))
@@ -135,20 +136,72 @@ is_plain_step(const struct cairn_layout *layout, const struct cairn_tensor *tens
     return false;
 }
 
+/*
+ * How likely state under a prefix is that of the optimizer whose moments are the checkpoint's. A checkpoint may have several
+ * optimizers, of which the readers take one: its tensors are optimizer state, mostly under the names of parameters, and else under
+ * the prefix; those of the others are buffers under their own.
+ */
+enum owner { ANOTHERS, ANYONES, USUAL, OURS };
+
+static enum owner
+owner_of(const struct cairn_layout *layout, const char *name, size_t prefix_bytes)
+{
+    static const char state[] = "state.", usual[] = "optimizer.";
+
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(layout); i++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(layout, i);
+
+        if (tensor->kind != CAIRN_OPAQUE && strncmp(tensor->name, name, prefix_bytes) == 0 &&
+            strncmp(tensor->name + prefix_bytes, state, strlen(state)) == 0)
+            return tensor->kind == CAIRN_OPTIMIZER ? OURS : ANOTHERS;
+    }
+    return prefix_bytes == strlen(usual) && strncmp(name, usual, prefix_bytes) == 0 ? USUAL : ANYONES;
+}
+
+/* Steps that are plain numbers, each with whose it may be. Thousands of parameters have the same prefix, so the last one is kept. */
+struct plain_steps {
+    const struct cairn_layout *layout;
+    uint32_t at;
+    const char *last;
+    size_t last_bytes;
+    enum owner owner;
+};
+
+static const struct cairn_tensor *
+next_plain(struct plain_steps *steps)
+{
+    while (steps->at < cairn_layout_tensor_count(steps->layout)) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(steps->layout, steps->at++);
+        size_t prefix_bytes;
+
+        if (!is_plain_step(steps->layout, tensor, &prefix_bytes))
+            continue;
+        if (!steps->last || steps->last_bytes != prefix_bytes || strncmp(steps->last, tensor->name, prefix_bytes) != 0)
+            steps->owner = owner_of(steps->layout, tensor->name, prefix_bytes);
+        steps->last = tensor->name;
+        steps->last_bytes = prefix_bytes;
+        return tensor;
+    }
+    return NULL;
+}
+
 /* Steps that are plain numbers, as optimizers of PyTorch before 1.12 and many others have them. */
 static cairn_err
 see_plain(struct seen *seen)
 {
-    const struct cairn_layout *layout = seen->checkpoint->layout;
+    struct plain_steps all = {.layout = seen->checkpoint->layout}, steps = all;
+    const struct cairn_tensor *tensor;
+    enum owner best = ANOTHERS;
     cairn_err err = CAIRN_OK;
 
-    for (uint32_t i = 0; i < cairn_layout_tensor_count(layout) && !err; i++) {
-        const struct cairn_tensor *tensor = cairn_layout_tensor(layout, i);
+    while (next_plain(&all))
+        best = all.owner > best ? all.owner : best;
+    while (best > ANOTHERS && !err && (tensor = next_plain(&steps))) {
         struct cairn_opaque_tree plain;
         uint64_t found = 0;
         bool readable;
 
-        if (!is_plain_step(layout, tensor))
+        if (steps.owner != best)
             continue;
         err = cairn_opaque_tree_open(seen->checkpoint, tensor->name, &plain, seen->complaint);
         readable = !err && cairn_steps_read(plain.root, &found);

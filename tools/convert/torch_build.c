@@ -5,7 +5,8 @@
  *   with more       {"model": OrderedDict, "optimizer": {"state": {number: {key: tensor}},
  *                   "param_groups": [...]}, opaque state and tensors by the keys of their names}
  *
- * and what PyTorch would not understand lies as bytes under "cairn". Parameters are numbered in the
+ * and what PyTorch would not understand lies under "cairn", opaque state as bytes, from where
+ * format_torch.c takes it. Parameters are numbered in the
  * order of the groups, or where there are none, in that of the model.
  */
 #include "tools/convert/torch_building.h"
@@ -15,8 +16,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/convert/megatron_state.h"
 #include "tools/convert/param_groups.h"
 #include "tools/convert/pickle_read.h"
+#include "tools/convert/safetensors_notes.h"
 
 /* ---- opaque state as nodes ---- */
 
@@ -58,6 +61,20 @@ cairn_torch_building_read(struct cairn_torch_building *building, const char *nam
     if (err)
         return err;
     return cairn_pickle_read(&building->tree, name, bytes, bytes_len, node, &taken_bytes);
+}
+
+cairn_err
+cairn_torch_building_bytes(struct cairn_torch_building *building, const char *name,
+                           struct cairn_pickle_node **node)
+{
+    size_t bytes_len = 0;
+    uint8_t *bytes = NULL;
+    cairn_err err = load_opaque(building, name, &bytes, &bytes_len);
+
+    if (err)
+        return err;
+    *node = cairn_pickle_borrow(&building->tree, CAIRN_PICKLE_BYTES, bytes, bytes_len);
+    return *node ? CAIRN_OK : CAIRN_NOMEM;
 }
 
 /* ---- parameter groups ---- */
@@ -164,6 +181,19 @@ comes_with_object(const struct cairn_layout *layout, const struct cairn_tensor *
     return object != UINT32_MAX && !strchr(cairn_layout_tensor(layout, object)->name, '/');
 }
 
+/* Whether a buffer is of the object of one of Megatron-LM's ranks, such as its random number states. */
+static bool
+is_of_rank(const struct cairn_layout *layout, const struct cairn_tensor *tensor)
+{
+    const char *scope = strstr(tensor->name, CAIRN_MEGATRON_SCOPE);
+    char object[CAIRN_NAME_BYTES_MAX + sizeof(CAIRN_MEGATRON_COMMON)];
+
+    if (!scope)
+        return false;
+    (void)snprintf(object, sizeof(object), "%.*s" CAIRN_MEGATRON_COMMON, (int)(scope - tensor->name), tensor->name);
+    return cairn_layout_tensor_find(layout, object) != UINT32_MAX;
+}
+
 /* Whether a distributed checkpoint had a buffer beside the model. Where it had the parameters under
  * names of its own too, nothing tells the two apart. */
 static bool
@@ -172,7 +202,7 @@ is_beside_model(const struct cairn_torch_building *building, const struct cairn_
 {
     if (tensor->kind != CAIRN_BUFFER)
         return false;
-    return object_of(building->source->layout, tensor) != UINT32_MAX ||
+    return object_of(building->source->layout, tensor) != UINT32_MAX || is_of_rank(building->source->layout, tensor) ||
            (!model_renamed && cairn_dcp_names_find(&building->names, tensor->name));
 }
 
@@ -323,7 +353,7 @@ build_optimizer(struct cairn_torch_building *building, struct cairn_pickle_node 
     const struct cairn_layout *layout = building->source->layout;
     struct cairn_pickle *tree = &building->tree;
     uint32_t groups_index = cairn_layout_tensor_find(layout, CAIRN_PARAM_GROUPS_NAME), count = 0;
-    struct cairn_pickle_node *state, *optimizer, *entry = NULL, *groups = NULL;
+    struct cairn_pickle_node *state, *optimizer, *entry = NULL, *groups = NULL, *said = NULL;
     struct moment *moments = NULL;
     char key[CAIRN_NAME_BYTES_MAX];
     cairn_err err = CAIRN_OK;
@@ -378,7 +408,11 @@ build_optimizer(struct cairn_torch_building *building, struct cairn_pickle_node 
         groups = build_groups(building);
     cairn_pickle_put(tree, optimizer, cairn_pickle_text(tree, "state"), state);
     cairn_pickle_put(tree, optimizer, cairn_pickle_text(tree, "param_groups"), groups);
-    err = cairn_pickle_done(tree);
+    err = cairn_torch_building_say(building, groups->count, &said);
+    if (!err && said)
+        cairn_pickle_put(tree, dict_at(building, root, CAIRN_TORCH_CARRIED), cairn_pickle_text(tree, CAIRN_TORCH_PARAMETERS), said);
+    if (!err)
+        err = cairn_pickle_done(tree);
 done:
     free(moments);
     return err;
@@ -393,8 +427,6 @@ build_rest(struct cairn_torch_building *building, struct cairn_pickle_node *root
     struct cairn_pickle_node *node = NULL, *carried;
     char text[CAIRN_STATE_NAME_BYTES_MAX], name[CAIRN_STATE_NAME_BYTES_MAX];
     struct cairn_state_path path;
-    size_t bytes_len = 0;
-    uint8_t *bytes = NULL;
     cairn_err err;
 
     for (uint32_t i = 0; i < cairn_layout_tensor_count(layout); i++) {
@@ -415,18 +447,44 @@ build_rest(struct cairn_torch_building *building, struct cairn_pickle_node *root
                 put_at(building, root, &path, node))
                 continue;
         }
-        carried = dict_at(building, root, "cairn");
+        carried = dict_at(building, root, CAIRN_TORCH_CARRIED);
         if (!carried)
             return CAIRN_INVAL;
         if (opaque) {
-            err = load_opaque(building, tensor->name, &bytes, &bytes_len);
+            err = cairn_torch_building_bytes(building, tensor->name, &node);
             if (err)
                 return err;
-            node = cairn_pickle_borrow(tree, CAIRN_PICKLE_BYTES, bytes, bytes_len);
         }
         cairn_pickle_put(tree, carried, cairn_pickle_text(tree, tensor->name), node);
     }
     return cairn_pickle_done(tree);
+}
+
+/* The notes of safetensors files, where weights alone are beside them: a state dict that every loader takes has no place for them. */
+static uint32_t
+notes_without_place(const struct cairn_checkpoint *source)
+{
+    uint32_t notes = cairn_layout_tensor_find(source->layout, CAIRN_SAFETENSORS_NOTES);
+
+    for (uint32_t i = 0; notes != UINT32_MAX && i < cairn_layout_tensor_count(source->layout); i++) {
+        enum cairn_kind kind = cairn_layout_tensor(source->layout, i)->kind;
+
+        if (kind == CAIRN_OPTIMIZER || (kind == CAIRN_OPAQUE && i != notes))
+            notes = UINT32_MAX;
+    }
+    return notes;
+}
+
+cairn_err
+cairn_torch_format_prepare(struct cairn_checkpoint *checkpoint, const struct cairn_output_options *options,
+                           struct cairn_complaint *complaint)
+{
+    (void)options;
+    (void)complaint;
+    return notes_without_place(checkpoint) == UINT32_MAX
+               ? CAIRN_OK
+               : cairn_checkpoint_warn(checkpoint, "the notes in the headers (__metadata__) are left out: a file of torch.save with "
+                                                   "nothing but weights has no place for them");
 }
 
 cairn_err
@@ -435,9 +493,12 @@ cairn_torch_building_make(struct cairn_torch_building *building, struct cairn_pi
     const struct cairn_layout *layout = building->source->layout;
     uint32_t kept = cairn_layout_tensor_find(layout, CAIRN_TORCH_TREE);
     struct cairn_pickle_node *model = build_model(building);
+    uint32_t notes = notes_without_place(building->source);
     bool alone = true;
     cairn_err err;
 
+    if (notes != UINT32_MAX)
+        building->used[notes] = true;
     if (kept != UINT32_MAX)
         building->used[kept] = true; /* it no longer says how things are */
     for (uint32_t i = 0; i < cairn_layout_tensor_count(layout); i++)

@@ -1,5 +1,5 @@
 /* tools/convert/torch_building.h - the tree of a file of torch.save that is being made; for
- * torch_build.c, torch_restore.c and torch_plan.c. */
+ * torch_build.c, torch_say.c, torch_restore.c and torch_plan.c. */
 #ifndef CAIRN_TOOLS_CONVERT_TORCH_BUILDING_H
 #define CAIRN_TOOLS_CONVERT_TORCH_BUILDING_H
 
@@ -25,10 +25,20 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_building_read(struct cairn_torch_building
                                                      const char *name,
                                                      struct cairn_pickle_node **node);
 
+/* Its bytes as a node, whatever they are. The errors of loading it, CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_torch_building_bytes(struct cairn_torch_building *building,
+                                                      const char *name,
+                                                      struct cairn_pickle_node **node);
+
 /* The list of parameter groups with numbers where it has names, counted as torch does: through all
  * groups. CAIRN_CORRUPT: it is none; CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_building_number_groups(struct cairn_torch_building *building,
                                                               struct cairn_pickle_node *list);
+
+/* The names of the optimizer's parameters by number, once they are numbered and the model is made: a list in the tree, NULL where a
+ * reader can tell them without, or not all are known. CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_torch_building_say(struct cairn_torch_building *building, uint32_t group_count,
+                                                    struct cairn_pickle_node **list);
 
 /* The tree that the source was read from; *root stays NULL where there is none, or it does not fit
  * what is there. CAIRN_NOMEM, CAIRN_IO. */

@@ -18,6 +18,9 @@ enum { CAIRN_TORCH_WORD_BYTES_MAX = 16 };
 void cairn_torch_carry_replace(struct cairn_pickle_node *dict, const char *key,
                                struct cairn_pickle_node *made);
 
+/* What a dict has under a text key is not there any more. */
+void cairn_torch_carry_remove(struct cairn_pickle_node *dict, const char *key);
+
 /* Turns a node into (word, name) wherever the tree holds it. Failures are the arena's. */
 void cairn_torch_carry_out(struct cairn_pickle *tree, struct cairn_pickle_node *node,
                            const char *word, const char *name);

@@ -3,7 +3,7 @@
  * torch.save.
  *
  * An optimizer of torch knows its parameters by number. Their names are in "param_names" of its
- * groups where it was made with names; else, where there is one group, they are those of the model
+ * groups where it was made with names, or a conversion said them; else, where there is one group, they are those of the model
  * in order, if as many are left without buffers and each moment has the shape of its parameter.
  * Otherwise the numbers stay, and a warning says so.
  */
@@ -11,6 +11,8 @@
 
 #include <stdlib.h>
 #include <string.h>
+
+#include "tools/convert/numbers.h"
 
 enum { OPTIMIZER_PARAMETERS_MAX = 1 << 22 };
 
@@ -64,6 +66,35 @@ take_kept_names(struct cairn_torch_reading *reading, const struct cairn_pickle_n
     return err;
 }
 
+/* Names that a conversion said (torch_build.c). They stay in the tree: other formats say them in their own way. */
+static cairn_err
+take_said_names(struct cairn_torch_reading *reading, bool *known)
+{
+    char name[CAIRN_STATE_NAME_BYTES_MAX];
+    cairn_err err = CAIRN_OK;
+
+    *known = false;
+    for (uint32_t i = 0; i < reading->leaves.count; i++) {
+        struct cairn_torch_leaf *leaf = &reading->leaves.leaves[i];
+        const struct cairn_pickle_node *list = leaf->node;
+
+        if (leaf->groups || leaf->key_count != 2 || strcmp(leaf->keys[0].text, CAIRN_TORCH_CARRIED) != 0 ||
+            strcmp(leaf->keys[1].text, CAIRN_TORCH_PARAMETERS) != 0 || !list || list->kind != CAIRN_PICKLE_LIST ||
+            list->count != reading->parameter_count)
+            continue;
+        *known = true;
+        for (uint32_t n = 0; n < list->count && *known && !err; n++) {
+            *known = cairn_pickle_copy_text(list->items[n], name, sizeof(name));
+            if (*known)
+                err = set_parameter(reading, n, name);
+        }
+        if (*known)
+            leaf->node = NULL; /* done */
+        break;
+    }
+    return err;
+}
+
 /* The names of the model's parameters in order, where there are just as many. */
 static cairn_err
 take_model_names(struct cairn_torch_reading *reading, bool *known)
@@ -98,16 +129,16 @@ shapes_fit(const struct cairn_torch_reading *reading)
         const struct cairn_torch_tensor *moment;
         const struct cairn_tensor *parameter;
         uint32_t index, known;
-        char *end;
-        unsigned long number;
+        uint64_t number;
 
-        moment = cairn_torch_reading_tensor(reading, reading->leaves.leaves[i].node, &index);
+        moment = reading->leaves.leaves[i].node
+                     ? cairn_torch_reading_tensor(reading, reading->leaves.leaves[i].node, &index)
+                     : NULL;
         if (!moment || moment->view.dims == 0 ||
             !cairn_state_classify(&reading->roots, &path, &place) ||
             place.class != CAIRN_STATE_MOMENT)
             continue;
-        number = strtoul(place.parameter, &end, 10);
-        if (*end != '\0' || number >= reading->parameter_count)
+        if (!cairn_number_read(place.parameter, UINT32_MAX, &number) || number >= reading->parameter_count)
             return false;
         known = cairn_layout_tensor_find(layout, reading->parameters[number]);
         if (known == UINT32_MAX)
@@ -155,6 +186,8 @@ cairn_torch_reading_name_parameters(struct cairn_torch_reading *reading,
         return CAIRN_NOMEM;
     reading->parameter_count = (uint32_t)count;
     err = take_kept_names(reading, groups, &known);
+    if (!err && !known)
+        err = take_said_names(reading, &known);
     if (!err && !known && groups->count == 1)
         err = take_model_names(reading, &known);
     for (uint32_t i = 0; i < count; i++)

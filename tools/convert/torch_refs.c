@@ -54,6 +54,25 @@ cairn_torch_visit_persistent(const struct cairn_pickle *tree, const struct cairn
 
 /* ---- finding ---- */
 
+/* ---- storages that are left ---- */
+
+static cairn_err
+note_storage(void *context, const struct cairn_pickle_node *node)
+{
+    const struct cairn_pickle_node *id = node->items[0];
+    bool *found = context;
+
+    *found = *found || (id->kind == CAIRN_PICKLE_TUPLE && id->count > 0 && cairn_pickle_is_text(id->items[0], "storage"));
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_torch_has_storage(const struct cairn_pickle *tree, const struct cairn_pickle_node *node, bool *found)
+{
+    *found = false;
+    return cairn_torch_visit_persistent(tree, node, note_storage, found);
+}
+
 struct finding {
     const struct cairn_layout *layout;
     uint32_t *same_as; /* of a tensor: what it is an alias of and written as, or itself */

@@ -32,6 +32,17 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_refs_find(const struct cairn_checkpoint *
                                                  struct cairn_torch_refs *refs);
 void cairn_torch_refs_fini(struct cairn_torch_refs *refs);
 
+/* What is said of a storage that is left: the place, and what is there. */
+#define CAIRN_TORCH_STORAGE_LEFT                                                                                                   \
+    "%s: %.300s is, or holds, a tensor of a kind that is not converted (quantized, or of a class of its own), or a bare storage; " \
+    "save plain tensors, or leave it out"
+
+/*
+ * Whether a storage is left below a node once the tensors of the tree have names: that of a tensor of a kind that is not read
+ * (quantized, of a class of its own), or a storage by itself. As opaque state it would lose its bytes. CAIRN_NOMEM, CAIRN_INVAL.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_torch_has_storage(const struct cairn_pickle *tree, const struct cairn_pickle_node *node, bool *found);
+
 /* Called for each persistent id below a root once; may change the node. */
 typedef cairn_err cairn_torch_visit_fn(void *context, const struct cairn_pickle_node *node);
 

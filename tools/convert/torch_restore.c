@@ -26,9 +26,12 @@ put_opaque(void *context, const struct cairn_pickle_node *node)
     if (tensor == UINT32_MAX)
         return CAIRN_NOT_FOUND;
     building->used[tensor] = true;
-    if (!cairn_pickle_is_text(id->items[0], "opaque"))
+    if (cairn_pickle_is_text(id->items[0], "carried"))
+        err = cairn_torch_building_bytes(building, name, &read);
+    else if (cairn_pickle_is_text(id->items[0], "opaque"))
+        err = cairn_torch_building_read(building, name, &read);
+    else
         return CAIRN_OK; /* a tensor */
-    err = cairn_torch_building_read(building, name, &read);
     if (!err && strcmp(name, CAIRN_PARAM_GROUPS_NAME) == 0)
         err = cairn_torch_building_number_groups(building, read);
     return err ? err : cairn_pickle_replace(&building->tree, node, read);

@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "tools/convert/pickle_write.h"
+#include "tools/convert/torch_refs.h"
 
 cairn_err
 cairn_torch_source_add_sums(struct cairn_checkpoint *checkpoint, uint32_t container,
@@ -109,6 +110,7 @@ cairn_torch_source_carry(struct cairn_checkpoint *checkpoint, struct cairn_torch
                          struct cairn_complaint *complaint)
 {
     char name[CAIRN_TORCH_NAME_BYTES_MAX + CAIRN_NAME_BYTES_MAX];
+    bool storage = false;
     cairn_err err = CAIRN_OK;
 
     for (uint32_t i = 0; i < source->torch.tensor_count && !err; i++) {
@@ -121,6 +123,10 @@ cairn_torch_source_carry(struct cairn_checkpoint *checkpoint, struct cairn_torch
     }
     if (!err)
         err = cairn_pickle_done(&source->torch.tree);
+    if (!err)
+        err = cairn_torch_has_storage(&source->torch.tree, source->torch.root, &storage);
+    if (!err && storage)
+        return cairn_complain(complaint, CAIRN_INVAL, CAIRN_TORCH_STORAGE_LEFT, checkpoint->place.path, source->path);
     if (!err)
         err = cairn_pickle_write(&source->torch.tree, source->torch.root, bytes, bytes_len);
     if (err)

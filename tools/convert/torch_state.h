@@ -6,8 +6,9 @@
  * index where it holds, at any depth, a tensor or a dict; all else is a leaf.
  *
  * The tree without its leaves is kept as the opaque state "torch/tree.pickle", in which a tensor is
- * the persistent id ("tensor", name) and other leaves are ("opaque", name): so the file can be
- * written again with the same containers, keys and order.
+ * the persistent id ("tensor", name) and other leaves are ("opaque", name), or ("carried", name) for
+ * opaque state that the file holds as bytes: so the file can be written again with the same
+ * containers, keys and order.
  */
 #ifndef CAIRN_TOOLS_CONVERT_TORCH_STATE_H
 #define CAIRN_TOOLS_CONVERT_TORCH_STATE_H
@@ -17,6 +18,11 @@
 #include "tools/convert/torch_file.h"
 
 #define CAIRN_TORCH_TREE "torch/tree.pickle"
+/* A dict in a file that is made for another format's checkpoint: what PyTorch has no place for, by its name here. Bytes are opaque
+ * state. */
+#define CAIRN_TORCH_CARRIED "cairn"
+/* In it: the names of the optimizer's parameters by number, where the model and the groups do not tell them. */
+#define CAIRN_TORCH_PARAMETERS "parameters"
 
 enum {
     CAIRN_TORCH_OBJECT_BYTES_MAX = 1 << 28, /* of the pickle of one leaf */
@@ -47,6 +53,9 @@ struct cairn_state_path cairn_torch_leaf_path(const struct cairn_torch_leaf *lea
 
 /* ---- writing: torch_plan.c ---- */
 
+cairn_err cairn_torch_format_prepare(struct cairn_checkpoint *checkpoint,
+                                     const struct cairn_output_options *options,
+                                     struct cairn_complaint *complaint);
 cairn_err cairn_torch_format_plan(const struct cairn_checkpoint *checkpoint,
                                   const struct cairn_output_options *options,
                                   struct cairn_output *output, struct cairn_complaint *complaint);

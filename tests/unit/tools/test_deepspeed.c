@@ -76,6 +76,7 @@ convert(const char *source, const char *target, const char *format, uint32_t dp,
                                                .target = target,
                                                .to = cairn_format_find(format),
                                                .output.parallelism.dp = dp,
+                                               .output.single_file = strcmp(format, "torch") == 0 || strcmp(format, "safetensors") == 0,
                                                .thread_count = 2,
                                                .memory_limit_bytes = LIMIT_BYTES};
     struct cairn_conversion conversion;
@@ -104,8 +105,8 @@ writes_any_number_of_ranks(void **state)
     static const char *const fixtures[] = {"zero2", "zero3"};
     static const uint32_t ranks[] = {1, 2, 3, 5, 103};
     struct cairn_complaint complaint = {""};
-    char source[PATH_BYTES], target[PATH_BYTES], universal[PATH_BYTES], other[PATH_BYTES];
-    const char *const ways[] = {source, universal, other};
+    char source[PATH_BYTES], target[PATH_BYTES], universal[PATH_BYTES], other[PATH_BYTES], file[PATH_BYTES];
+    const char *const ways[] = {source, universal, other, file};
 
     (void)state;
     for (size_t f = 0; f < 2; f++) {
@@ -117,8 +118,11 @@ writes_any_number_of_ranks(void **state)
         (void)snprintf(other, sizeof(other), "%s/dcp-%s", base, fixtures[f]);
         if (convert(source, other, "dcp", 0, &complaint)) /* which has a step for each parameter */
             fail_msg("%s", complaint.text);
+        (void)snprintf(file, sizeof(file), "%s/%s.pt", base, fixtures[f]);
+        if (convert(source, file, "torch", 0, &complaint)) /* which has parameters by number */
+            fail_msg("%s", complaint.text);
         for (size_t r = 0; r < sizeof(ranks) / sizeof(ranks[0]); r++)
-            for (int by_way = 0; by_way < 3; by_way++) {
+            for (int by_way = 0; by_way < 4; by_way++) {
                 (void)snprintf(target, sizeof(target), "%s/%s-%u-%d", base, fixtures[f], ranks[r],
                                by_way);
                 if (convert(ways[by_way], target, "deepspeed", ranks[r], &complaint))
@@ -126,6 +130,41 @@ writes_any_number_of_ranks(void **state)
                 check_markers(target, "deepspeed");
             }
     }
+}
+
+/* What ZeRO 3's buffers are split by is read back from a note, whose place no one guards: what is no number is refused, with file and
+ * note. */
+static void
+refuses_a_size_that_is_no_number(void **state)
+{
+    static const char size[] = "1000000000";
+    static const char *const wrong[] = {"-100000000", "+100000000", "1e9       ", "0100000000", " 100000000", "100000000\n", "1000000x00"};
+    struct cairn_complaint complaint = {""};
+    char file[PATH_BYTES], target[PATH_BYTES];
+    uint8_t *bytes = NULL, *at;
+    size_t bytes_len = 0;
+    int fd = -1;
+
+    (void)state;
+    (void)snprintf(file, sizeof(file), "%s/noted.safetensors", base);
+    (void)snprintf(target, sizeof(target), "%s/noted", base);
+    if (convert(FIXTURES "zero3", file, "safetensors", 0, &complaint))
+        fail_msg("%s", complaint.text);
+    assert_int_equal(cairn_file_load(AT_FDCWD, file, 1 << 20, &bytes, &bytes_len), CAIRN_OK);
+    at = memmem(bytes, bytes_len, size, strlen(size));
+    assert_non_null(at);
+    assert_null(memmem(at + 1, bytes_len - (size_t)(at + 1 - bytes), size, strlen(size)));
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) {
+        fd = open(file, O_WRONLY);
+        assert_true(fd >= 0);
+        assert_int_equal(pwrite(fd, wrong[i], strlen(size), at - bytes), strlen(size));
+        assert_int_equal(close(fd), 0);
+        assert_int_equal(convert(file, target, "deepspeed", 3, &complaint), CAIRN_CORRUPT);
+        assert_non_null(strstr(complaint.text, file));
+        assert_non_null(strstr(complaint.text, "deepspeed/sub_group_size"));
+        assert_int_equal(access(target, F_OK), -1);
+    }
+    free(bytes);
 }
 
 /* Every conversion proves that both sides have the same elements; here that what was tied in two stages can be
@@ -661,6 +700,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_what_deepspeed_saved),
         cmocka_unit_test(writes_any_number_of_ranks),
+        cmocka_unit_test(refuses_a_size_that_is_no_number),
         cmocka_unit_test(writes_pipelines),
         cmocka_unit_test(takes_all_files_of_a_tied_layer),
         cmocka_unit_test(refuses_names_outside),

@@ -166,6 +166,58 @@ counts_steps(void **state)
     }
 }
 
+/* Of several optimizers the one counts whose moments are the checkpoint's. */
+static void
+counts_the_first_optimizers_steps(void **state)
+{
+    static const struct {
+        const char *tensor; /* beside "exp_avg.up" */
+        enum cairn_kind kind;
+        const char *steps[3];
+        bool known;
+    } cases[] = {
+        {"second.state.0.exp_avg", CAIRN_BUFFER, {"optimizer.state.0.step.pickle", "second.state.0.step.pickle"}, true},
+        {"second.state.0.exp_avg", CAIRN_BUFFER, {"optim.state.0.step.pickle", "second.state.0.step.pickle"}, true},
+        {"second.state.up.exp_avg", CAIRN_PARAM, {"optim.state.up.step.pickle", "second.state.up.step.pickle"}, true},
+        {"first.state.0.exp_avg", CAIRN_OPTIMIZER, {"first.state.0.step.pickle", "third.state.0.step.pickle"}, true},
+        {"state.0.exp_avg", CAIRN_OPTIMIZER, {"state.0.step.pickle"}, true},
+        {"other", CAIRN_BUFFER, {"optimizer.state.0.step.pickle", "third.state.0.step.pickle"}, true},
+        {"second.state.0.exp_avg", CAIRN_BUFFER, {"second.state.0.step.pickle", "second.state.0.step.pickle"}, false},
+        {"other", CAIRN_BUFFER, {"one.state.0.step.pickle", "two.state.0.step.pickle"}, false}, /* which one, nobody can say */
+    };
+    static const uint64_t three = 3;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct cairn_checkpoint checkpoint = {.place.dir_fd = -1};
+        struct cairn_complaint complaint = {""};
+        uint64_t count = 0;
+        uint32_t tensor;
+        bool known = false;
+        cairn_err err;
+
+        checkpoint.place.path = strdup("imagined");
+        assert_int_equal(cairn_layout_create(&checkpoint.layout), CAIRN_OK);
+        assert_int_equal(cairn_checkpoint_add_tensor(&checkpoint, "up", CAIRN_F32, CAIRN_PARAM, 1, &three, &tensor, &complaint), CAIRN_OK);
+        assert_int_equal(cairn_checkpoint_add_tensor(&checkpoint, cases[i].tensor, CAIRN_F32, cases[i].kind, 1, &three, &tensor, &complaint),
+                         CAIRN_OK);
+        for (uint8_t s = 0; s < 3 && cases[i].steps[s]; s++)
+            if (s == 0 || strcmp(cases[i].steps[0], cases[i].steps[s]) != 0)
+                assert_int_equal(cairn_checkpoint_add_opaque(&checkpoint, cases[i].steps[s], (const uint8_t[]){'K', (uint8_t)(5 + s), '.'}, 3,
+                                                             &complaint),
+                                 CAIRN_OK);
+        err = cairn_steps_common(&checkpoint, &known, &count, &complaint);
+        if (i + 1 == sizeof(cases) / sizeof(*cases))
+            assert_int_equal(err, CAIRN_INVAL);
+        else
+            assert_int_equal(err, CAIRN_OK);
+        if (known != cases[i].known)
+            fail_msg("case %zu: %s", i, complaint.text);
+        assert_true(!known || count == 5);
+        cairn_checkpoint_close(&checkpoint);
+    }
+}
+
 /* ---- what is said of the job ---- */
 
 static void
@@ -288,6 +340,7 @@ main(void)
         cmocka_unit_test(makes_every_stage_for_any_number_of_ranks),
         cmocka_unit_test(loses_no_parameters),
         cmocka_unit_test(counts_steps),
+        cmocka_unit_test(counts_the_first_optimizers_steps),
         cmocka_unit_test(reads_json),
         cmocka_unit_test(cuts_as_the_patterns_say),
     };

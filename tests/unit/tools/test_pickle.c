@@ -527,6 +527,45 @@ what_is_built_is_found(void **state)
     assert_null(cairn_pickle_none(&pickle)); /* sticky */
 }
 
+/* bytes as protocol 2 says them: a call with text of U+0000 … U+00FF, which is what is found again; anything else is none. */
+static void
+bytes_are_found_in_the_call_that_says_them(void **state)
+{
+    static const struct {
+        const char *module, *text, *encoding;
+        size_t text_bytes;
+        const char *bytes; /* NULL: none */
+        size_t bytes_len;
+    } calls[] = {
+        {"_codecs", "a\0\xc2\x80\xc3\xbf", "latin1", 6, "a\0\x80\xff", 4}, {"_codecs", "", "latin1", 0, "", 0},
+        {"_codecs", "\xc4\x80", "latin1", 2, NULL, 0},                       {"_codecs", "\xc3", "latin1", 1, NULL, 0},
+        {"_codecs", "\xc3" "a", "latin1", 2, NULL, 0},                         {"_codecs", "\x80", "latin1", 1, NULL, 0},
+        {"_codecs", "a", "utf-8", 1, NULL, 0},                                {"codecs", "a", "latin1", 1, NULL, 0},
+    };
+    const uint8_t *bytes = NULL;
+    size_t bytes_len = 0;
+
+    (void)state;
+    cairn_pickle_init(&pickle, ARENA_BYTES);
+    for (size_t i = 0; i < sizeof(calls) / sizeof(*calls); i++) {
+        struct cairn_pickle_node *args[2], *call;
+        bool found;
+
+        args[0] = cairn_pickle_borrow(&pickle, CAIRN_PICKLE_TEXT, calls[i].text, calls[i].text_bytes);
+        args[1] = cairn_pickle_text(&pickle, calls[i].encoding);
+        call = cairn_pickle_object(&pickle, CAIRN_PICKLE_REDUCE, cairn_pickle_global(&pickle, calls[i].module, "encode"),
+                                   cairn_pickle_sequence(&pickle, CAIRN_PICKLE_TUPLE, args, 2));
+        found = cairn_pickle_read_bytes(&pickle, call, &bytes, &bytes_len);
+        assert_int_equal(found, calls[i].bytes != NULL);
+        if (found) {
+            assert_int_equal(bytes_len, calls[i].bytes_len);
+            assert_memory_equal(bytes, calls[i].bytes, bytes_len);
+        }
+    }
+    assert_false(cairn_pickle_read_bytes(&pickle, cairn_pickle_text(&pickle, "a"), &bytes, &bytes_len));
+    assert_false(cairn_pickle_read_bytes(&pickle, NULL, &bytes, &bytes_len));
+}
+
 static int
 rewrite(const char *from, const char *to)
 {
@@ -562,6 +601,7 @@ main(int argc, char **argv)
         cmocka_unit_test_teardown(a_bomb_of_shared_lists_stays_small, teardown),
         cmocka_unit_test_teardown(memory_has_a_limit, teardown),
         cmocka_unit_test_teardown(what_is_built_is_found, teardown),
+        cmocka_unit_test_teardown(bytes_are_found_in_the_call_that_says_them, teardown),
     };
 
     if (argc == 4 && strcmp(argv[1], "--rewrite") == 0)
