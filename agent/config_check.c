@@ -195,6 +195,8 @@ check_rest(const struct cairn_config *config, uint32_t *line, char *why)
         return CAIRN_CONFIG;
     }
     *line = cairn_config_line(config, "dead_after_ms");
+    if (!*line) /* the default, too short for the other */
+        *line = cairn_config_line(config, "heartbeat_interval_ms");
     if (config->dead_after_ms / 2 < config->heartbeat_interval_ms) {
         snprintf(
             why, WHY_BYTES,

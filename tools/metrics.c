@@ -51,19 +51,40 @@ escape(const char *text, char *out, size_t out_bytes)
     out[used] = '\0';
 }
 
+/* The findings of a check's code, by the first of them: a page that says a sample twice is refused as a whole. */
+static void
+put_check(const struct page *page, const struct cairn_tree_value *checks, const struct cairn_tree_value *check)
+{
+    const struct cairn_tree_value *each = NULL;
+    bool before = true;
+    uint32_t count = 0;
+    char code[64], other[64];
+
+    cairn_tree_text(page->status, check, "code", code, sizeof code);
+    while ((each = cairn_tree_next(page->status, checks, each))) {
+        before &= each != check;
+        if (strcmp(cairn_tree_text(page->status, each, "code", other, sizeof other), code) != 0)
+            continue;
+        if (before)
+            return;
+        count++;
+    }
+    put(page, "cairn_check", "code", code, count);
+}
+
 static void
 put_health(const struct page *page)
 {
     const struct cairn_tree_value *checks = cairn_tree_find(page->status, NULL, "checks"), *check = NULL;
-    char health[16], code[64];
+    char health[16];
 
     cairn_tree_text(page->status, NULL, "health", health, sizeof health);
     begin(page, "cairn_health", "gauge", "0 OK, 1 WARN, 2 CRITICAL, as cairn status says.");
     put(page, "cairn_health", NULL, NULL,
         strcmp(health, "OK") == 0 ? 0 : strcmp(health, "WARN") == 0 ? 1 : 2);
-    begin(page, "cairn_check", "gauge", "1 for each check of cairn status that found something.");
+    begin(page, "cairn_check", "gauge", "How many findings of each kind cairn status has.");
     while ((check = cairn_tree_next(page->status, checks, check)))
-        put(page, "cairn_check", "code", cairn_tree_text(page->status, check, "code", code, sizeof code), 1);
+        put_check(page, checks, check);
 }
 
 static void
@@ -211,7 +232,7 @@ put_replan(const struct page *page)
     put(page, "cairn_replan_plans_total", NULL, NULL, number_at(page, "replan.plans_made"));
     if (!action[0])
         return;
-    begin(page, "cairn_replan_step_seconds", "gauge", "Predicted step of the plan that runs (NaN: it cannot go on), and as advised.");
+    begin(page, "cairn_replan_step_seconds", "gauge", "Predicted step of the plan that runs (none: it cannot go on), and as advised.");
     put(page, "cairn_replan_step_seconds", "plan", "current", cairn_tree_double(page->status, NULL, "replan.advice.current_ms", NAN) / 1e3);
     put(page, "cairn_replan_step_seconds", "plan", "advised", cairn_tree_double(page->status, NULL, "replan.advice.step_ms", NAN) / 1e3);
     begin(page, "cairn_replan_cost_seconds", "gauge", "How long training would stand still for it.");

@@ -6,6 +6,7 @@
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,33 +41,62 @@ address_split(const char *text, char host[HOST_BYTES], char port[PORT_BYTES])
     return true;
 }
 
-cairn_err
-cairn_address_parse(const char *text, struct sockaddr_storage *out)
+static bool
+host_is_name(const char *host)
 {
-    struct addrinfo hints = {.ai_family = AF_UNSPEC,
-                             .ai_socktype = SOCK_STREAM,
-                             .ai_flags = AI_NUMERICSERV};
+    struct in_addr v4;
+    char number[HOST_BYTES];
+    struct in6_addr v6;
+
+    snprintf(number, sizeof number, "%.*s", (int)strcspn(host, "%"), host); /* fe80::1%eth0 has its scope behind it */
+    return inet_pton(AF_INET, host, &v4) != 1 && inet_pton(AF_INET6, number, &v6) != 1;
+}
+
+bool
+cairn_address_is_name(const char *text)
+{
+    char host[HOST_BYTES];
+    char port[PORT_BYTES];
+
+    return address_split(text, host, port) && host_is_name(host);
+}
+
+cairn_err
+cairn_address_resolve(const char *text, int family, struct sockaddr_storage *out, const char **why)
+{
+    struct addrinfo hints = {.ai_family = family, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
     struct addrinfo *found = NULL;
     char host[HOST_BYTES];
     char port[PORT_BYTES];
     int code;
 
     if (!address_split(text, host, port)) {
-        CAIRN_LOG_AT(ERROR, "transport: \"%s\" is not an address: write host:port or [v6]:port", text);
+        *why = "it is not an address: write host:port or [v6]:port";
         return CAIRN_CONFIG;
     }
     code = getaddrinfo(host, port, &hints, &found);
     if (code || !found || found->ai_addrlen > sizeof *out) {
-        CAIRN_LOG_AT(ERROR, "transport: cannot resolve \"%s\": %s", text,
-                     code ? gai_strerror(code) : "no address");
+        *why = code ? gai_strerror(code) : "no address";
         if (found)
             freeaddrinfo(found);
-        return CAIRN_CONFIG;
+        return host_is_name(host) ? CAIRN_NOT_FOUND : CAIRN_CONFIG;
     }
     memset(out, 0, sizeof *out);
     memcpy(out, found->ai_addr, found->ai_addrlen);
     freeaddrinfo(found);
     return CAIRN_OK;
+}
+
+cairn_err
+cairn_address_parse(const char *text, struct sockaddr_storage *out)
+{
+    const char *why = "";
+    cairn_err err = cairn_address_resolve(text, AF_UNSPEC, out, &why);
+
+    if (!err)
+        return CAIRN_OK;
+    CAIRN_LOG_AT(ERROR, "transport: cannot resolve \"%s\": %s", text, why);
+    return CAIRN_CONFIG;
 }
 
 bool

@@ -15,6 +15,15 @@
  */
 CAIRN_MUST_CHECK cairn_err cairn_address_parse(const char *text, struct sockaddr_storage *out);
 
+/*
+ * The same among the addresses of one family, AF_UNSPEC for any, without a log line. CAIRN_NOT_FOUND: the name has none, for now
+ * at least; CAIRN_CONFIG: it can never have one, as it is no address, or a number of the other family. *why says it, static.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_address_resolve(const char *text, int family, struct sockaddr_storage *out, const char **why);
+
+/* Whether the host is a name, whose address may change, and not a number. */
+bool cairn_address_is_name(const char *text);
+
 /* Whether only this machine can reach it. */
 bool cairn_address_is_loopback(const struct sockaddr_storage *address);
 

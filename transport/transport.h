@@ -22,7 +22,8 @@
  *   6. The liveness of a silent peer is not decided here (heartbeats above do that); an operation
  *      that makes no progress for timeout_ns is, and takes the peer down.
  *
- * Threads: a transport belongs to the loop thread that opened it. It has no thread of its own.
+ * Threads: a transport belongs to the loop thread that opened it. It has no thread of its own, but for one that asks for the
+ * name of a peer that cannot be reached, and touches nothing else.
  * Callbacks are called from cairn_transport_poll only. They may call cairn_transport_send, _release,
  * _connect and _disconnect, but not _poll or _close.
  */
@@ -126,7 +127,7 @@ struct cairn_transport_stats {
 /*
  * Opens a transport and listens. `options` and all it points to are borrowed for the call (the hub
  * and the context until close). CAIRN_DENIED: bind_address is not loopback and there is no key.
- * CAIRN_CONFIG: an address or the provider is wrong (the log says what is wrong and lists the
+ * CAIRN_CONFIG: an address or the provider is wrong (a peer's name that has no address is not: it is asked for again; the log says what is wrong and lists the
  * providers there are), or a number is out of range. CAIRN_IO: the address cannot be bound, such as
  * a port in use. CAIRN_NOT_FOUND: libfabric is not installed. CAIRN_NOMEM. On success the caller owns *out and ends it with cairn_transport_close.
  */

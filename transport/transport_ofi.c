@@ -15,6 +15,10 @@
  * and nothing more comes in from it. Other providers have no such thing (`isolates` is false) and the
  * whole endpoint is closed and opened again.
  *
+ * Names of peers. A node that is gone may have no name any more (a pod, a host that is being replaced), and come back
+ * under another address. So a peer whose name has none is unreachable and no more, and the name of a peer that was lost
+ * or not reached is asked for again, one at a time, in the background.
+ *
  * Errors of completions: any error takes the peer of its context down. An entry may have no context,
  * or a negative code; without a context the peer is found by the deadline of its operations.
  */
@@ -23,6 +27,7 @@
 #include "transport/address.h"
 #include "transport/fabric.h"
 #include "transport/frame.h"
+#include "transport/lookup.h"
 
 #include "base/log.h"
 
@@ -63,7 +68,13 @@ struct ofi {
     uint32_t buffer_count;
     uint32_t operation_count;
     struct sockaddr_storage *addresses; /* [node_count] */
-    fi_addr_t *peers;                   /* [node_count], FI_ADDR_UNSPEC for this node */
+    fi_addr_t *peers;                   /* [node_count], FI_ADDR_UNSPEC for this node and without an address */
+    char **names;                       /* [node_count], NULL where the address is a number */
+    bool *ask;                          /* [node_count], its name is to be asked for again */
+    bool asking;                        /* some of them */
+    bool *moved;                        /* [node_count], its address is not that of `peers` */
+    struct cairn_lookup *lookup;        /* of node `looked_up`, NULL: none runs */
+    uint32_t looked_up;
     struct fid_mr **regions;            /* [buffer_count], NULL: closed */
     struct receive *receives;           /* [RECEIVE_COUNT] */
     bool *unposted;                     /* [RECEIVE_COUNT], to be posted again */
@@ -259,11 +270,14 @@ peer_insert(struct ofi *ofi, uint32_t node)
     const void *address = &ofi->addresses[node];
     int inserted;
 
+    if (ofi->addresses[node].ss_family == AF_UNSPEC)
+        return -FI_ENODATA;
     if (ofi->info->addr_format == FI_ADDR_STR) {
         endpoint_name(ofi, node, name);
         address = name;
     }
     inserted = fi_av_insert(ofi->av, address, 1, &ofi->peers[node], 0, NULL);
+    ofi->moved[node] = false;
     if (inserted == 1)
         return 0;
     ofi->peers[node] = FI_ADDR_UNSPEC;
@@ -353,7 +367,7 @@ endpoint_steps(struct ofi *ofi, const char **step)
         return code;
     *step = "fi_av_insert";
     for (uint32_t i = 0; i < ofi->node_count && !code; i++)
-        if (i != ofi->node)
+        if (i != ofi->node && ofi->addresses[i].ss_family != AF_UNSPEC)
             code = peer_insert(ofi, i);
     return code;
 }
@@ -385,6 +399,7 @@ ofi_close(struct cairn_backend *backend)
     struct ofi *ofi = ofi_of(backend);
 
     endpoint_close(ofi);
+    cairn_lookup_end(ofi->lookup);
     if (ofi->info)
         ofi->library.freeinfo(ofi->info);
     if (ofi->fd >= 0)
@@ -394,6 +409,11 @@ ofi_close(struct cairn_backend *backend)
     free(ofi->receives);
     free(ofi->regions);
     free(ofi->peers);
+    for (uint32_t i = 0; ofi->names && i < ofi->node_count; i++)
+        free(ofi->names[i]);
+    free(ofi->names);
+    free(ofi->ask);
+    free(ofi->moved);
     free(ofi->addresses);
     free(ofi);
 }
@@ -455,6 +475,42 @@ completion_error(struct ofi *ofi)
     completion(ofi, entry.op_context, 0, CAIRN_PEER);
 }
 
+/* Takes the answer of the lookup that ran, and starts that of the next peer behind it. */
+static void
+names_ask(struct ofi *ofi)
+{
+    struct sockaddr_storage address;
+    uint32_t node = ofi->looked_up;
+    cairn_err err;
+
+    if (ofi->lookup) {
+        err = cairn_lookup_result(ofi->lookup, &address);
+        if (err == CAIRN_AGAIN)
+            return;
+        cairn_lookup_end(ofi->lookup);
+        ofi->lookup = NULL;
+        if (!err && memcmp(&address, &ofi->addresses[node], sizeof address) != 0) {
+            CAIRN_LOG_AT(INFO, "transport: %s has another address now node=%" PRIu32, ofi->names[node], node);
+            ofi->addresses[node] = address;
+            ofi->moved[node] = true; /* taken when no session uses the old one: ofi_disconnect */
+            if (ofi->peers[node] == FI_ADDR_UNSPEC)
+                (void)!peer_insert(ofi, node);
+        }
+    }
+    for (uint32_t i = 1; i <= ofi->node_count; i++) {
+        uint32_t next = (node + i) % ofi->node_count;
+
+        if (!ofi->ask[next])
+            continue;
+        ofi->ask[next] = false;
+        ofi->looked_up = next;
+        if (cairn_lookup_start(ofi->names[next], ofi->addresses[ofi->node].ss_family, &ofi->lookup) != CAIRN_OK)
+            ofi->lookup = NULL; /* the peer's next failure asks again */
+        return;
+    }
+    ofi->asking = false;
+}
+
 static bool
 ofi_progress(struct cairn_backend *backend)
 {
@@ -463,6 +519,8 @@ ofi_progress(struct cairn_backend *backend)
 
     if (!ofi->ep)
         return false;
+    if (ofi->asking || ofi->lookup)
+        names_ask(ofi);
     if (ofi->unposted_count)
         receives_post(ofi);
     for (int round = 0; round < READ_ROUNDS; round++) {
@@ -539,12 +597,20 @@ ofi_disconnect(struct cairn_backend *backend, uint32_t node)
         endpoint_close(ofi);
         return endpoint_open(ofi);
     }
+    if (ofi->names[node])
+        ofi->ask[node] = ofi->asking = true;
     if (!ofi->ep)
         return CAIRN_OK;
-    if (!backend->isolates)
+    if (!backend->isolates) {
+        if (ofi->moved[node]) /* the old entry stays behind */
+            (void)!peer_insert(ofi, node);
         return CAIRN_AGAIN;
-    if (ofi->peers[node] != FI_ADDR_UNSPEC && !may_remove(ofi, node))
+    }
+    if (ofi->peers[node] != FI_ADDR_UNSPEC && !may_remove(ofi, node)) {
+        if (ofi->moved[node])
+            (void)!peer_insert(ofi, node);
         return CAIRN_OK;
+    }
     if (ofi->peers[node] != FI_ADDR_UNSPEC && fi_av_remove(ofi->av, &ofi->peers[node], 1, 0) != 0)
         return CAIRN_AGAIN;
     return peer_insert(ofi, node) == 0 ? CAIRN_OK : CAIRN_AGAIN;
@@ -631,6 +697,33 @@ environment_set(void)
     setenv("FI_OFI_RXM_MSG_RX_SIZE", "512", 1); /* its own 4096 buffers of 16 KiB would be 64 MiB for frames of 4 */
 }
 
+/* A peer's address, of this node's family; a name without one leaves it empty, to be asked for again. */
+static cairn_err
+peer_find(struct ofi *ofi, uint32_t node, const struct cairn_transport_options *options)
+{
+    const char *text = options->addresses[node], *why = "";
+    struct sockaddr_storage other;
+    cairn_err err;
+
+    if (cairn_address_is_name(text) && !(ofi->names[node] = strdup(text)))
+        return CAIRN_NOMEM;
+    err = cairn_address_resolve(text, ofi->addresses[ofi->node].ss_family, &ofi->addresses[node], &why);
+    if (!err)
+        return CAIRN_OK;
+    if (err == CAIRN_CONFIG && cairn_address_resolve(text, AF_UNSPEC, &other, &why) == CAIRN_OK) {
+        CAIRN_LOG_AT(ERROR, "transport: %s and %s are not of one kind: all IPv4, or all IPv6", text, options->bind_address);
+        return CAIRN_CONFIG;
+    }
+    if (err == CAIRN_CONFIG) {
+        CAIRN_LOG_AT(ERROR, "transport: cannot resolve \"%s\": %s", text, why);
+        return err;
+    }
+    CAIRN_LOG_AT(WARN, "transport: cannot resolve \"%s\" node=%" PRIu32 ": %s: this node cannot be reached until it has an %s "
+                       "address; it is asked for again", text, node, why,
+                 ofi->addresses[ofi->node].ss_family == AF_INET6 ? "IPv6" : "IPv4");
+    return CAIRN_OK;
+}
+
 static cairn_err
 addresses_find(struct ofi *ofi, const struct cairn_transport_options *options)
 {
@@ -645,16 +738,9 @@ addresses_find(struct ofi *ofi, const struct cairn_transport_options *options)
                      options->bind_address);
         return CAIRN_DENIED;
     }
-    for (uint32_t i = 0; i < ofi->node_count && !err; i++) {
-        if (i == ofi->node)
-            continue;
-        err = cairn_address_parse(options->addresses[i], &ofi->addresses[i]);
-        if (!err && ofi->addresses[i].ss_family != ofi->addresses[ofi->node].ss_family) {
-            CAIRN_LOG_AT(ERROR, "transport: %s and %s are not of one kind: all IPv4, or all IPv6",
-                         options->addresses[i], options->bind_address);
-            err = CAIRN_CONFIG;
-        }
-    }
+    for (uint32_t i = 0; i < ofi->node_count && !err; i++)
+        if (i != ofi->node)
+            err = peer_find(ofi, i, options);
     return err;
 }
 
@@ -663,11 +749,14 @@ memory_make(struct ofi *ofi, const char *bind_address)
 {
     ofi->addresses = calloc(ofi->node_count, sizeof *ofi->addresses);
     ofi->peers = malloc(ofi->node_count * sizeof *ofi->peers);
+    ofi->names = calloc(ofi->node_count, sizeof *ofi->names);
+    ofi->ask = calloc(ofi->node_count, sizeof *ofi->ask);
+    ofi->moved = calloc(ofi->node_count, sizeof *ofi->moved);
     ofi->regions = calloc(ofi->buffer_count, sizeof(struct fid_mr *));
     ofi->receives = calloc(RECEIVE_COUNT, sizeof *ofi->receives);
     ofi->unposted = calloc(RECEIVE_COUNT, sizeof *ofi->unposted);
     ofi->bind_address = strdup(bind_address);
-    if (!ofi->addresses || !ofi->peers || !ofi->regions || !ofi->receives || !ofi->unposted ||
+    if (!ofi->addresses || !ofi->peers || !ofi->names || !ofi->ask || !ofi->moved || !ofi->regions || !ofi->receives || !ofi->unposted ||
         !ofi->bind_address)
         return CAIRN_NOMEM;
     for (uint32_t i = 0; i < ofi->node_count; i++)

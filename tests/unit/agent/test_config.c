@@ -374,6 +374,7 @@ options_must_agree_with_each_other(void **state)
     refused_with("job: a/b\n", "a.yaml:1: job is \"a/b\"");
     refused_with("dead_after_ms: 999\n", "a.yaml:1: dead_after_ms is 999");
     refused_with("heartbeat_interval_ms: 1501\n", "set it to at least 3002");
+    refused_with("job: j\nheartbeat_interval_ms: 1501\n", "a.yaml:2: dead_after_ms is 3000"); /* the line that asks too much of the default */
     refused_with("spill_every_generations: 1\n", "set spill_dir");
     refused_with("nodes:\n - {address: \"node1:1\"}\n", "a.yaml:1: nodes are reached off loopback");
     assert_int_equal(parse(THREE, &config), CAIRN_OK);

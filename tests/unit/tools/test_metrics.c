@@ -76,6 +76,22 @@ test_a_status(void **state)
     free(page);
 }
 
+/* Two slow ranks are two findings of one code: Prometheus refuses a page that says one sample twice. */
+static void
+test_findings_of_one_code(void **state)
+{
+    char *page = page_of("{\"job\":\"j\",\"health\":\"CRITICAL\",\"checks\":[{\"code\":\"slow-rank\"},{\"code\":\"rank-gone\"},"
+                         "{\"code\":\"slow-rank\"},{\"code\":\"slow-rank\"}],\"newest\":null,\"protection\":null}");
+    const char *first = strstr(page, "cairn_check{job=\"j\",code=\"slow-rank\"}");
+
+    (void)state;
+    has(page, "cairn_check{job=\"j\",code=\"slow-rank\"} 3\n");
+    has(page, "cairn_check{job=\"j\",code=\"rank-gone\"} 1\n");
+    assert_non_null(first);
+    assert_null(strstr(first + 1, "cairn_check{job=\"j\",code=\"slow-rank\""));
+    free(page);
+}
+
 /* What is not known is not a number. */
 static void
 test_nothing_yet(void **state)
@@ -94,7 +110,7 @@ test_nothing_yet(void **state)
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_status), cmocka_unit_test(test_nothing_yet)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_status), cmocka_unit_test(test_findings_of_one_code), cmocka_unit_test(test_nothing_yet)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""The examples of examples/deploy: the Slurm scripts run as Slurm runs them, with a stand-in for scontrol; systemd's unit verified."""
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+from harness import CAIRN, OK, PATIENCE, ROOT, build, cairn, free_ports, pids_with, text_of, wait_for
+
+DEPLOY = os.path.join(ROOT, "examples", "deploy")
+
+
+class Deploy(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        build()
+
+    def setUp(self):
+        self.dir = tempfile.mkdtemp(prefix="cairn-test-")
+        self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
+
+    def script(self, name, env):
+        return subprocess.run([os.path.join(DEPLOY, name)], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              timeout=60 * PATIENCE, check=False)
+
+    def test_slurm(self):
+        commands, etc = os.path.join(self.dir, "bin"), os.path.join(self.dir, "etc")
+        os.mkdir(commands)
+        os.mkdir(etc)
+        os.symlink(CAIRN, os.path.join(commands, "cairn"))
+        with open(os.path.join(commands, "scontrol"), "w") as file:
+            file.write('#!/bin/sh\n[ "$*" = "show hostnames localhost" ] && echo localhost\n')
+        os.chmod(os.path.join(commands, "scontrol"), 0o755)
+        with open(os.open(os.path.join(etc, "job.key"), os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+            file.write(os.urandom(32))
+        with open(os.path.join(etc, "agent.yaml.in"), "w") as file:
+            file.write("state_bytes: 1MiB\nkeeper_linger_s: 60\n")
+        env = {**os.environ, "PATH": f"{commands}:{os.environ['PATH']}", "CAIRN_ETC": etc, "CAIRN_RUN": self.dir,
+               "CAIRN_PORT": str(free_ports(1)[0]), "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "localhost", "SLURMD_NODENAME": "localhost"}
+        run = os.path.join(self.dir, "job-7")
+        self.addCleanup(self.script, "slurm-epilog.sh", env)
+        prolog = self.script("slurm-prolog.sh", env)
+        self.assertEqual((prolog.returncode, prolog.stdout), (OK, ""))
+        log = os.path.join(run, "agent.log")
+        wait_for("the agent serves", lambda: "agent: serves" in text_of(log), 60)
+        _, status, _ = cairn("status", "--agent", os.path.join(run, "agent.sock"))
+        self.assertEqual((status["job"], len(status["nodes"])), ("slurm-7", 1))
+        epilog = self.script("slurm-epilog.sh", env)
+        self.assertEqual((epilog.returncode, epilog.stdout), (OK, ""))
+        self.assertFalse(os.path.exists(run))
+        wait_for("no process is left", lambda: not pids_with("agent", os.path.join(run, "agent.yaml")) and
+                 not pids_with("keeper", os.path.join(run, "state", "keeper.sock")))
+
+    @unittest.skipUnless(shutil.which("systemd-analyze"), "systemd-analyze is not installed")
+    def test_systemd(self):
+        unit = os.path.join(self.dir, "cairn-agent.service")
+        text = text_of(os.path.join(DEPLOY, "cairn-agent.service"))
+        self.assertIn("/usr/local/bin/cairn ", text)
+        with open(unit, "w") as file:
+            file.write(text.replace("/usr/local/bin/cairn ", CAIRN + " "))
+        verified = subprocess.run(["systemd-analyze", "verify", "--man=no", unit], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        self.assertEqual([line for line in verified.stdout.splitlines() if "cairn-agent" in line], [])
+
+
+if __name__ == "__main__":
+    unittest.main()
