@@ -271,6 +271,23 @@ def test_unchanged_script(cluster, tmp_path):
         assert resumed.steps()[step] == whole.steps()[step + done], step
 
 
+def test_evaluates_a_part_before_it_trains(cluster, tmp_path):
+    """What trains is covered, not what was called first: the ranks of DDP share the copying, though one has called the module inside."""
+    words = ["ddp", STEPS, "--plain", "--mischief", "evaluate"]
+    whole = Run(tmp_path, words, 2)
+    run = Run(tmp_path, words, 2, under(cluster), hold_at=STEPS - 2)
+    run.kill_at(9, cluster)
+    committed = newest(cluster)
+    finished(whole)
+    resumed = Run(tmp_path, words, 2, under(cluster, "--resume"))
+    finished(resumed)
+    done = int(re.search(r"the state after update (\d+)", resumed.errors()).group(1))
+    assert committed <= done <= max(run.steps()) + 1
+    for step in range(STEPS - done):
+        assert resumed.steps()[step] == whole.steps()[step + done], step
+    assert "each rank's own is captured" not in run.errors() + resumed.errors(), run.errors() + resumed.errors()
+
+
 def torchrun(cluster, folder, ranks, *words):
     go = pathlib.Path(folder) / "go"
     started = subprocess.Popen(

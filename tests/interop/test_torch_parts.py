@@ -260,6 +260,22 @@ def test_a_module_that_was_called_before_it_had_an_optimizer():
         models.unwatch()
 
 
+@pytest.mark.parametrize("trained", ["all", "the encoder"])
+def test_a_part_that_is_evaluated_before_the_whole_trains(trained):
+    """Modules are watched until one that holds all that is trained is called in training, so that the root is what trains."""
+    models = _models.Models(lambda: None, lambda _: None)
+    try:
+        whole = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+        optimizer = torch.optim.SGD((whole if trained == "all" else whole[0]).parameters(), lr=0.1)
+        models.add_optimizer(optimizer)
+        with torch.no_grad():
+            assert models.saw_forward(whole[0]) and list(models.roots.values()) == [whole[0]]
+            assert models.saw_forward(whole) and models.roots == {"": whole} and models._stop_watching is not None
+        assert not models.saw_forward(whole) and models._stop_watching is None
+    finally:
+        models.unwatch()
+
+
 def test_what_ddp_does_not_keep_alike():
     """Ranks share the copying of what DDP keeps alike on all, and of nothing else: half of one rank's and half of another's is nobody's."""
     from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks, powerSGD_hook
@@ -559,6 +575,8 @@ def test_how_a_process_ends(monkeypatch, what, failed):
     assert ends() == failed
     monkeypatch.setattr(sys, "last_type", ValueError)
     assert _lib.ends_by_an_error()
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)  # a notebook goes on after an exception that it has shown
+    assert ends() == failed
 
 
 def test_the_agent_learns_how_a_process_ends(monkeypatch):

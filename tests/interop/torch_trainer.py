@@ -238,6 +238,10 @@ def main():
         for name, parameter in models[0].named_parameters():
             for key, value in sorted(optimizers[0].optim.state.get(parameter, {}).items()):
                 print(f"moment {key}.{name} {hashlib.sha256(value.numpy().tobytes()).hexdigest()}", flush=True)
+    if options.mischief == "evaluate" and RANK == 0:  # on this rank alone, hence not by way of DDP
+        with torch.no_grad():
+            models[0].module.eval()(batch(0)[0])
+        models[0].train()
     for step in range(first, options.steps):
         if str(step) == os.environ.get("TRAINER_HOLD_AT"):
             time.sleep(3600)  # until the test kills it, however late that looks

@@ -42,8 +42,8 @@ NEVER_WITHOUT_ATTACH = "schedulers, data loaders and the script's own state", "t
 CHANGED_BEHIND = "something other than the optimizer changes it between two updates: snapshots of such steps are refused"
 ONLY_ATTACHED = "it belongs to no module that was called: it is captured, but comes back only where the script calls cairn.attach"
 DIFFERENT_REPLICAS = (
-    "the ranks' copies of what DistributedDataParallel keeps alike differ, or not all ranks know it as that (one has called the wrapped "
-    "module first, say): each rank's own is captured, and they come back in the same number of ranks only"
+    "the ranks' copies of what DistributedDataParallel keeps alike differ, or not all ranks know it as that (one has given cairn.attach "
+    "the wrapped module, say): each rank's own is captured, and they come back in the same number of ranks only"
 )
 STEP_IN_A_GRAPH = "the optimizer's step is recorded into a CUDA graph, and no hook sees when that is replayed"
 COPY_LONGEST_S = 60.0  # a copy that takes longer is not left running behind further updates
@@ -233,6 +233,7 @@ class Job:
         if self._ended:
             return
         known = self.models.alive.get(id(optimizer))
+        self.models.unwatch_if_complete()
         if self._resume.wanted:
             self._resume.before_update(known)
         self._resume.await_moments()

@@ -230,7 +230,10 @@ def ends_by_an_error() -> bool:
     error = sys.exc_info()[1]
     if isinstance(error, SystemExit):
         return error.code not in (None, 0)
-    return error is not None or getattr(sys, "last_type", None) is not None
+    if error is not None:
+        return True
+    # An interactive interpreter (a notebook) goes on after what it has printed.
+    return getattr(sys, "last_type", None) is not None and not hasattr(sys, "ps1")
 
 
 def at_exit(function: Callable[[], None]) -> None:

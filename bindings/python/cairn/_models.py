@@ -83,17 +83,28 @@ class Models:
         return {id(parameter) for known in self.live() for parameter in known.parameters()}
 
     def saw_forward(self, module: Any) -> bool:
-        """Some module's forward begins. True: it is a root, and was not known."""
-        if module in self._seen:
-            return False
-        wanted = self.wanted()
-        if wanted.isdisjoint(id(parameter) for parameter in module.parameters()):
-            self._seen.update(module.modules())
-            return False
-        self.add_root(module)
-        if wanted <= {id(parameter) for root in self.roots.values() for parameter in root.parameters()}:
+        """Some module's forward begins. True: it is a root, and was not known.
+
+        Nothing is watched any more once a root that holds all that is trained is called in training. In an evaluation it may be a part of
+        the whole: a script evaluates its encoder, or the module inside DDP, before it trains.
+        """
+        from . import _torch
+
+        known = module in self._seen
+        if not known:
+            if self.wanted().isdisjoint(id(parameter) for parameter in module.parameters()):
+                self._seen.update(module.modules())
+                return False
+            self.add_root(module)
+        if _torch.is_training() and module.training and any(module is root for root in self.roots.values()):
+            self.unwatch_if_complete()
+        return not known
+
+    def unwatch_if_complete(self) -> None:
+        if self._stop_watching is None:
+            return
+        if self.wanted() <= {id(parameter) for root in self.roots.values() for parameter in root.parameters()}:
             self.unwatch()
-        return True
 
     def add_root(self, module: Any, prefix: Optional[str] = None) -> None:
         from . import _torch

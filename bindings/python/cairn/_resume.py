@@ -39,7 +39,7 @@ class Resume:
         self._restored: Set[str] = set()
         self._came: Set[int] = set()  # ids of the parameters that have come back, with all their state
         self._plains: List[Dict[str, Any]] = []  # the plain state of the optimizers in the snapshot
-        self._tried: Tuple[int, int] = (-1, -1)
+        self._tried: List[int] = []  # the ids of what was known when a restore was tried last
         self._filling: Optional[Filling] = None  # moments, behind the first forward and backward
         self._late: Optional[Late] = None
         self._told_able = False  # the other ranks know whether this one can resume,
@@ -68,10 +68,10 @@ class Resume:
     def attempt(self, final: bool, asks: bool = False) -> None:
         """Restores what is known by now and was not restored yet. Final: what differs is said, and nothing more is tried.
         Asks: only where all ranks can."""
-        state = (len(self._job.models.roots), len(self._job.models.known))
-        if not final and state == self._tried:
+        known = [*map(id, self._job.models.roots.values()), *map(id, self._job.models.known)]
+        if not final and known == self._tried:
             return
-        self._tried = state
+        self._tried = known
         self.await_moments()
         todo: Optional[List[Tuple[Entry, str]]] = None
         layout = None
@@ -96,7 +96,7 @@ class Resume:
 
     def forget(self) -> None:
         """cairn.attach names everything: what a forward before it has brought back comes again, with all that was named now."""
-        self._restored, self._came, self._plains, self._tried = set(), set(), [], (-1, -1)
+        self._restored, self._came, self._plains, self._tried = set(), set(), [], []
 
     def before_update(self, known: Optional[Known]) -> None:
         """This optimizer is about to write. Those whose modules were not called yet have until their own first update, or the first

@@ -33,13 +33,17 @@ from ._job import Job
 from ._resume import Damaged
 from ._state import Place
 
-# Private names, for watching what an update writes to. A version that lacks one has updates wait for the whole copy.
+# Private names, for keeping hooks out of what is compiled,
+try:
+    from torch._C._dynamo.eval_frame import set_eval_frame
+except ImportError:
+    set_eval_frame = None
+# and for watching what an update writes to. A version that lacks one has updates wait for the whole copy.
 try:
     from torch._C._dynamo.eval_frame import get_eval_frame_callback as compiling_callback
-    from torch._C._dynamo.eval_frame import set_eval_frame
     from torch.utils._python_dispatch import _get_current_dispatch_mode, _get_current_dispatch_mode_stack
 except ImportError:
-    compiling_callback = set_eval_frame = _get_current_dispatch_mode = _get_current_dispatch_mode_stack = None
+    compiling_callback = _get_current_dispatch_mode = _get_current_dispatch_mode_stack = None
 
 Tensor = torch.Tensor
 
@@ -106,8 +110,11 @@ def gather(key: str, here: Place, timeout: datetime.timedelta = EXCHANGE_TIMEOUT
     from torch.distributed.distributed_c10d import _get_default_store
 
     store = _get_default_store()
-    store.wait([f"cairn/{key}/{rank}" for rank in range(here.world)], timeout)
-    return [store.get(f"cairn/{key}/{rank}") for rank in range(here.world)]
+    keys = [f"cairn/{key}/{rank}" for rank in range(here.world)]
+    store.wait(keys, timeout)
+    if store.has_extended_api():  # one question for all, where it knows how
+        return [bytes(each) for each in store.multi_get(keys)]
+    return [store.get(each) for each in keys]
 
 
 def gather_if_there(key: str, here: Place, wait_s: float) -> Optional[List[bytes]]:
@@ -704,13 +711,16 @@ _installed = False
 
 
 def _quiet(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A hook that never stops training, and that torch.compile leaves alone: where it is called from code that is compiled piece by
-    piece, nothing in it is."""
+    """A hook that never stops training, and that torch.compile calls rather than compiles: it breaks the graph around it."""
 
-    def run(*arguments: Any) -> Any:
+    @functools.wraps(function)
+    def hook(*arguments: Any) -> Any:
         job = _job.current()
         if job is None:
             return None
+        outside = set_eval_frame(None) if set_eval_frame is not None else None  # what is called from here is not compiled either
+        if outside is not None:
+            _guarded.in_compiled = True
         try:
             return function(job, *arguments)
         except Damaged:
@@ -718,36 +728,26 @@ def _quiet(function: Callable[..., Any]) -> Callable[..., Any]:
         except Exception as error:
             job.end(f"{type(error).__name__}: {error}")
             return None
-
-    @functools.wraps(function)
-    def hook(*arguments: Any) -> Any:
-        compiles = None if compiling_callback is None else compiling_callback()
-        if compiles is None:
-            return run(*arguments)
-        set_eval_frame(None)
-        _guarded.in_compiled = True
-        try:
-            return run(*arguments)
         finally:
-            _guarded.in_compiled = False
-            set_eval_frame(compiles)
+            if outside is not None:
+                _guarded.in_compiled = False
+            if set_eval_frame is not None:
+                set_eval_frame(outside)
 
     hook._torchdynamo_disable = True  # type: ignore[attr-defined]
-    _never_compiled(hook)
+    _leave_to_the_interpreter(hook.__code__)
     return hook
 
 
-_uncompiled: List[Any] = []  # functions that torch.compile must not take for some of the script's
+def _leave_to_the_interpreter(code: Any) -> None:
+    """What torch.compiler.disable does to a function, without importing all of Dynamo, which takes as long as torch itself."""
+    from torch._C._dynamo import eval_frame
 
-
-def _never_compiled(function: Any) -> None:
-    """It is not compiled by itself; what is compiled and calls it may have it inside."""
-    _uncompiled.append(function)
-    if getattr(sys.modules.get("torch._dynamo.eval_frame"), "skip_code", None) is None:
-        return  # loading that takes as long as loading torch, and the first optimizer does it
-    for each in _uncompiled:
-        sys.modules["torch._dynamo.eval_frame"].skip_code(each.__code__)
-    _uncompiled.clear()
+    if hasattr(eval_frame, "set_code_exec_strategy"):
+        action = eval_frame._FrameAction  # what it calls it sees to itself: it has to know whether its caller is compiled
+        eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT))
+    elif hasattr(eval_frame, "skip_code"):  # until 2.6
+        eval_frame.skip_code(code)
 
 
 @_quiet
@@ -820,7 +820,7 @@ def _outside_whole_graphs(hook: Callable[..., Any]) -> Callable[[torch.nn.Module
             return None
         return hook(module, arguments)
 
-    _never_compiled(call)
+    _leave_to_the_interpreter(call.__code__)
     return call
 
 
@@ -862,7 +862,7 @@ def _see_whole_graphs() -> None:
                 _compiled_forward(self)
             return compiled(*inputs, **named)
 
-        _never_compiled(call)
+        _leave_to_the_interpreter(call.__code__)
         self._compiled_call_impl = call
 
     torch.compile = compile_
@@ -890,7 +890,6 @@ def install() -> None:
     @functools.wraps(initialise)
     def made(self: Optimizer, *arguments: Any, **options: Any) -> None:
         initialise(self, *arguments, **options)
-        _never_compiled(made)
         job = _job.current()
         if job is not None:
             job.saw_optimizer(self)
