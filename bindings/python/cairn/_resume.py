@@ -110,8 +110,8 @@ class Resume:
         unnamed = [] if self._job.attached else positional_of(self._listed, self._job.place)
         if unnamed and final:
             self._job.say(
-                f"nothing was restored: the snapshot of step {self._listed_step} has parameters that belong to no module, {few(unnamed)}, "
-                "and only a script that calls cairn.attach before the first step gets them back: a fresh start"
+                f"nothing was restored: the snapshot of step {self._listed_step} has parameters that belong to no module, {few(unnamed)}: "
+                "a fresh start; call cairn.attach before the first step to resume such a script"
             )
         return bool(unnamed)
 
