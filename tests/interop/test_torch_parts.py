@@ -256,6 +256,10 @@ def test_a_module_that_was_called_before_it_had_an_optimizer():
         models.add_optimizer(two)
         assert not models.saw_forward(first) and models.saw_forward(second) and not models.saw_forward(second)
         assert list(models.roots) == ["", "model1."]
+        models.add_root(torch.nn.Sequential(first))  # the first one lies in it: its name is free again, the second's is not
+        assert set(models.roots) == {"", "model1."} and models.roots["model1."] is second
+        models.add_root(torch.nn.Linear(1, 1))
+        assert set(models.roots) == {"", "model1.", "model2."}
     finally:
         models.unwatch()
 

@@ -113,7 +113,7 @@ class Models:
         for name in [name for name, root in self.roots.items() if id(root) in inside]:
             del self.roots[name]  # it was called on its own before the module that holds it
         if prefix is None:
-            prefix = "" if not self.roots else f"model{len(self.roots)}."
+            prefix = next(each for each in ("", *(f"model{count}." for count in range(1, len(self.roots) + 1))) if each not in self.roots)
         self.roots[prefix] = module
         self._seen.update(module.modules())
         self._handles.append(_torch.watch_root(module))
