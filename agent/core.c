@@ -94,6 +94,7 @@ cairn_core_create(const struct cairn_core_options *options, uint64_t now_ns,
     err = copy_options(core, options);
     if (!err)
         err = epoch_record.len ? epoch_load(core, epoch_record) : first_table(core);
+    core->is_back = !err && core->active != 0 && epoch_record.len != 0;
     *dropped = 0;
     for (uint32_t i = 0; !err && records && i < CAIRN_HOLDINGS_MAX; i++) {
         if (records[i].len == 0)

@@ -341,7 +341,8 @@ struct cairn_core {
     uint64_t last_step;
     struct pending_begin pending[CAIRN_RANKS_PER_NODE_MAX];
     struct cairn_generation turned_away[CAIRN_OWN_SLOTS_MAX]; /* step 0: unused; whose blocks or seals came when no slot was free */
-    uint64_t passed_step; /* trainers that are gone may have begun up to here */
+    uint64_t passed_step; /* trainers that are gone may have begun up to here, as far as this agent or one that it heard has seen them */
+    bool is_back; /* this start found the epoch there: earlier ones of this agent were in it, and what they saw of trainers is forgotten */
     bool heard;           /* some other agent, since the start */
     uint64_t epoch_heard; /* the newest epoch that another agent was in */
     bool began_anew;      /* the trainers began below what is ready, without restoring it: nothing of theirs is captured */

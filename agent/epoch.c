@@ -443,6 +443,7 @@ enter(struct cairn_core *core, struct epoch_record *record)
         core->begun_ns = 0;
         core->step_ns = 0;
         core->passed_step = 0;
+        core->is_back = false;
         due_forget(core);
         core->own_ranks = 0;
         core->own_blocks = 0;

@@ -100,6 +100,7 @@ beat(struct cairn_core *core)
         cairn_write_u64(&writer, core->peers[i].holds);
     }
     message.generation = core->committed;
+    message.offset = core->passed_step;
     message.bytes = bytes;
     message.bytes_len = (uint32_t)len;
     for (uint32_t j = 0; (UINT32_C(1) << j) < n; j++) {
@@ -217,6 +218,8 @@ liveness_message(struct cairn_core *core, const struct cairn_message *message)
             epoch_send_record(core, message->from);
         }
     } else if (message->epoch == core->active &&
-               (!core->frozen || CAIRN_PLANTED(core, BUG_ACCEPT_OLD_EPOCH)))
+               (!core->frozen || CAIRN_PLANTED(core, BUG_ACCEPT_OLD_EPOCH))) {
         facts_learn_committed(core, message->generation);
+        core->passed_step = max_u64(core->passed_step, message->offset);
+    }
 }

@@ -13,7 +13,7 @@
 
 /* X(symbol, value, name) */
 #define CAIRN_MESSAGE_LIST(X)                                                                      \
-    X(CAIRN_MSG_HEARTBEAT, 1, "heartbeat")       /* bytes: the liveness table; generation: newest committed */ \
+    X(CAIRN_MSG_HEARTBEAT, 1, "heartbeat")       /* bytes: the liveness table; generation: newest committed; offset: passed_step of the epoch */ \
     X(CAIRN_MSG_DATA, 2, "data")                 /* captured blocks for a parity owner */          \
     X(CAIRN_MSG_DATA_ACK, 3, "data_ack")         /* offset: blocks folded so far */                \
     X(CAIRN_MSG_SEAL, 4, "seal")                 /* part [offset, offset + bytes_len) of a seal of `total` bytes */ \
@@ -60,7 +60,8 @@ enum cairn_message_type {
  * Of the messages, with all that their bytes hold, told in every handshake: agents of different versions refuse each other and
  * say so. Raised with every change of what a message or a packed value on the wire looks like. 2: an inventory says who trains.
  * 3: votes name layouts, seals and inventories the sums of their tiling; OPENED. 4: manifests and the sums know of replicas' numbers.
- * 5: verdicts say what became of the operator's command. 6: they say what they have cost, and which exchanges were begun.
+ * 5: verdicts say what became of the operator's command. 6: they say what they have cost, and which exchanges were begun;
+ * heartbeats how far trainers that are gone may have begun.
  */
 enum { CAIRN_MESSAGE_VERSION = 6 };
 

@@ -112,7 +112,7 @@ newest_whole(const struct cairn_core *core, bool of_group)
     return newest;
 }
 
-/* Whether all that may know of whole parts have been heard of, be it by others, or are not there. */
+/* Whether all that may have seen trainers go have been heard of, be it by others, or are not there. */
 static bool
 has_heard_members(const struct cairn_core *core)
 {
@@ -141,9 +141,6 @@ has_heard_members(const struct cairn_core *core)
  * The step itself may be whole in another group already. In the own one it is not before this node's part was captured, so trainers that begin
  * it now are others.
  *
- * An agent that knows nothing learns from it only when it has heard of the other members: alone, it would take what they hold for nothing, and
- * what it said yes to for something that it may say no to. Until then each begin is looked at like the first.
- *
  * That is the only time at which forgotten_before falls, and it falls from UINT64_MAX, which is to know nothing. A limit that is known
  * stays for the epoch: no later begin brings back what was forgotten, and the steps of the next run of trainers start again from 1.
  */
@@ -153,13 +150,12 @@ begin_first(struct cairn_core *core, uint64_t step)
     uint64_t newest = newest_whole(core, false);
     bool anew = newest > step || newest_whole(core, true) >= step;
 
-    if (core->first_step == 0)
-        core->first_step = step;
+    core->first_step = step;
     if (CAIRN_PLANTED(core, BUG_BEGIN_REMEMBERS))
         return;
     if (anew && newest > core->passed_step)
         core->passed_step = newest;
-    if (core->forgotten_before != UINT64_MAX || !has_heard_members(core))
+    if (core->forgotten_before != UINT64_MAX)
         return;
     core->forgotten_before = anew ? newest + 1 : step;
     epoch_store(core);
@@ -168,18 +164,20 @@ begin_first(struct cairn_core *core, uint64_t step)
 void
 save_begin(struct cairn_core *core, const struct cairn_event *event)
 {
-    bool thinned_out, due;
+    bool thinned_out, due, is_deaf;
 
     if (event->rank >= core->own_ranks || event->step == 0)
         return;
     core->pending[event->rank].waiting = false;
-    if (core->first_step == 0 || (core->forgotten_before == UINT64_MAX && event->step >= core->last_step))
+    /* Trainers may have begun anew while this agent was away: the others have seen it. */
+    is_deaf = core->is_back && core->first_step == 0 && !has_heard_members(core);
+    if (!is_deaf && core->first_step == 0)
         begin_first(core, event->step);
     if (CAIRN_PLANTED(core, BUG_BEGIN_REMEMBERS))
         core->forgotten_before = min_u64(core->forgotten_before, event->step);
     if (event->step > core->last_step)
         due_new_step(core, event->step);
-    if (core->frozen || core->self_member == UINT32_MAX) {
+    if (core->frozen || core->self_member == UINT32_MAX || is_deaf) {
         reply_skip(core, event->rank, event->step, CAIRN_SKIP_NOT_READY);
         return;
     }

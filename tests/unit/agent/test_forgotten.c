@@ -179,7 +179,6 @@ trainers_that_begin_again_prove_nothing(void **state)
 {
     struct cairn_core *core = *state;
 
-    other_holds(core, core->active, STEP - 1);
     begin(core, STEP);
     new_trainers(core);
     assert_int_equal(begin(core, 1).skipped, CAIRN_SKIP_BEGUN);
@@ -221,7 +220,6 @@ no_begin_brings_back_a_damaged_part(void **state)
 {
     struct cairn_core *core = *state;
 
-    other_holds(core, core->active, STEP - 1);
     begin(core, STEP);
     core->forgotten_before = STEP + 1;
     new_trainers(core);
@@ -244,21 +242,6 @@ who_begins_below_the_others_began_anew(void **state)
     assert_int_equal(seen.until_step, STEP);
     assert_int_equal(begin(core, STEP).skipped, CAIRN_SKIP_BEGUN);
     assert_true(begin(core, STEP + 1).granted);
-}
-
-/* Alone, an agent does not learn from a begin what others hold: what it said yes to stays unknown until it has heard of them. */
-static void
-nobody_heard_is_nothing_known(void **state)
-{
-    struct cairn_core *core = *state;
-
-    begin(core, 1);
-    assert_true(core->forgotten_before == UINT64_MAX);
-    other_holds(core, core->active, STEP);
-    assert_int_equal(begin(core, 2).skipped, CAIRN_SKIP_BEGUN);
-    assert_int_equal(core->forgotten_before, STEP + 1);
-    assert_true(begin(core, STEP + 1).granted);
-    assert_int_equal(core->forgotten_before, STEP + 1);
 }
 
 static void
@@ -288,7 +271,6 @@ an_epoch_that_is_only_heard_of_is_not_known(void **state)
     take(core, (struct cairn_event){.type = CAIRN_EVENT_MESSAGE, .message = &message});
     assert_true(core->active == epoch);
     assert_true(core->forgotten_before == UINT64_MAX);
-    other_holds(core, epoch, STEP - 1);
     begin(core, STEP);
     assert_int_equal(core->forgotten_before, STEP);
     free(bytes);
@@ -304,7 +286,6 @@ main(void)
         cmocka_unit_test_setup_teardown(trainers_that_begin_again_prove_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(the_step_after_the_last_may_be_of_the_trainers_before, setup_two_groups, teardown),
         cmocka_unit_test_setup_teardown(in_one_group_it_is_not, setup, teardown),
-        cmocka_unit_test_setup_teardown(nobody_heard_is_nothing_known, setup, teardown),
         cmocka_unit_test_setup_teardown(no_begin_brings_back_a_damaged_part, setup, teardown),
         cmocka_unit_test_setup_teardown(who_begins_below_the_others_began_anew, setup, teardown),
         cmocka_unit_test_setup_teardown(what_is_whole_in_another_epoch_is_no_limit, setup, teardown),
