@@ -559,7 +559,7 @@ client_fill_run(struct client_fill *fill)
             err = CAIRN_CORRUPT;
     }
 done:
-    fill->hangs = !client_sink_close(run->sink);
+    fill->hung = client_sink_close(run->sink) ? NULL : run->sink;
     for (uint32_t i = 0; run->sources && i < fill->container_count; i++)
         free(run->sources[i].needed);
     free(run->sources);

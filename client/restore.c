@@ -8,6 +8,7 @@
 #include "cairn/client.h"
 
 #include "client/fill.h"
+#include "client/sink.h"
 #include "client/state.h"
 
 #include "base/clock.h"
@@ -32,7 +33,7 @@ struct restore {
     size_t window_map_bytes;
     uint8_t *own;
     size_t own_map_bytes;
-    bool hangs; /* a device still reads both */
+    struct client_sink *hung; /* a device still reads both, NULL: none does */
 };
 
 /* ---- what the service thread hands over ---- */
@@ -362,7 +363,7 @@ run(struct restore *restore, struct cairn_restored *out)
     fill.window = restore->window;
     fill.window_bytes = restore->info.window_bytes;
     err = client_fill_run(&fill);
-    restore->hangs = fill.hangs;
+    restore->hung = fill.hung;
     if (err)
         return err;
     out->generation = restore->info.generation;
@@ -374,12 +375,47 @@ run(struct restore *restore, struct cairn_restored *out)
 }
 
 static void
+unmap(struct client_hung *hung)
+{
+    if (hung->window)
+        munmap(hung->window, hung->window_map_bytes);
+    if (hung->own)
+        munmap(hung->own, hung->own_map_bytes);
+    memset(hung, 0, sizeof *hung);
+}
+
+/*
+ * Waits for a device that hung in the restore before: its late copies, of a window that is filled anew by now, would go over
+ * what this one brings, on a stream of their own, after all checks.
+ */
+static cairn_err
+await_hung(struct cairn_client *client, uint64_t deadline_ns)
+{
+    struct client_hung *hung = &client->hung;
+
+    if (!hung->sink)
+        return CAIRN_OK;
+    while (!client_sink_close(hung->sink)) {
+        if (client_now_ns() < deadline_ns)
+            continue;
+        client_say(client, CAIRN_LOG_ERROR,
+                   "client: restore failed: a device hangs, and still has copies of the restore before");
+        return CAIRN_TIMEOUT;
+    }
+    unmap(hung);
+    return CAIRN_OK;
+}
+
+static void
 restore_fini(struct restore *restore)
 {
-    if (restore->window && !restore->hangs)
-        munmap(restore->window, restore->window_map_bytes);
-    if (restore->own && !restore->hangs)
-        munmap(restore->own, restore->own_map_bytes);
+    struct client_hung had = {restore->hung, restore->window, restore->own, restore->window_map_bytes,
+                              restore->own_map_bytes};
+
+    if (had.sink)
+        restore->client->hung = had;
+    else
+        unmap(&had);
     for (uint32_t i = 0; restore->manifests && i < restore->info.count; i++)
         cairn_manifest_fini(&restore->manifests[i]);
     free(restore->manifests);
@@ -399,6 +435,9 @@ cairn_client_restore(struct cairn_client *client, struct cairn_restored *out)
     if (client->path[0] == '\0')
         return CAIRN_NOT_FOUND; /* no agent is configured: a fresh start */
     restore.deadline_ns = client_now_ns() + client->restore_timeout_ns;
+    err = await_hung(client, restore.deadline_ns);
+    if (err)
+        return err;
     pthread_mutex_lock(&client->lock);
     client_give_up(client, CAIRN_AGAIN,
                    CAIRN_REASON_OTHER); /* the tensors are about to be overwritten */

@@ -33,7 +33,7 @@ CAIRN_MUST_CHECK cairn_err client_sink_flush(struct client_sink *sink);
 
 /*
  * Waits until no device writes any more, frees. NULL is allowed. False: a device hangs, until the deadline and for a second at
- * least. What it has is left to it then, and the memory that bytes were put from must stay mapped.
+ * least. What it has is left to it then, the memory that bytes were put from must stay mapped, and this may be called again.
  */
 bool client_sink_close(struct client_sink *sink);
 

@@ -119,6 +119,13 @@ struct client_rings {
     uint64_t look_at_ns, look_ns; /* when to look for more, and how long after the last look */
 };
 
+/* What a device that hung still reads of a restore that was given up, and writes into its tensors. */
+struct client_hung {
+    struct client_sink *sink; /* NULL: there is none */
+    uint8_t *window, *own;    /* NULL: not mapped */
+    size_t window_map_bytes, own_map_bytes;
+};
+
 /* What the service thread hands to a waiting restore. */
 struct client_mail {
     bool wanted;
@@ -152,6 +159,7 @@ struct cairn_client {
     /* the trainer's thread's */
     struct client_stream streams[CAIRN_RANKS_PER_NODE_MAX];
     uint32_t stream_count;
+    struct client_hung hung;
 
     /* the service thread's */
     struct cairn_session_reader reader;

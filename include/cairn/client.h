@@ -134,7 +134,8 @@ CAIRN_MUST_CHECK cairn_err cairn_client_register(struct cairn_client *client,
  * log names it; tensors untouched. CAIRN_AGAIN: a device's stream is captured into a CUDA graph, or a
  * restore of the job is under way; tensors untouched. CAIRN_CORRUPT, CAIRN_PEER, CAIRN_TIMEOUT,
  * CAIRN_DEVICE: tensors may be half filled and must not be used; calling again is allowed. Where a device hangs this returns a second
- * later at most, and what the device may still read stays mapped and pinned until the process ends.
+ * later at most, and what the device may still read stays mapped and pinned. Should it go on later, it writes its last copies into
+ * the tensors: synchronise the device before they are written or freed. The next restore waits for that by itself.
  */
 CAIRN_MUST_CHECK cairn_err cairn_client_restore(struct cairn_client *client,
                                                 struct cairn_restored *out);

@@ -52,6 +52,22 @@ class Deploy(unittest.TestCase):
         wait_for("no process is left", lambda: not pids_with("agent", os.path.join(run, "agent.yaml")) and
                  not pids_with("keeper", os.path.join(run, "state", "keeper.sock")))
 
+    def test_slurm_agent_is_gone(self):
+        """The numbers of an agent and a keeper that ended before the job belong to others by now."""
+        others = [subprocess.Popen(["sleep", str(600 * PATIENCE)]) for _ in range(2)]
+        for other in others:
+            self.addCleanup(other.wait)
+            self.addCleanup(other.kill)
+        run = os.path.join(self.dir, "job-8")
+        os.makedirs(os.path.join(run, "state"))
+        for name, text in ("agent.pid", f"{others[0].pid}\n"), ("state/keeper.sock.lock", f"pid {others[1].pid}\n"):
+            with open(os.path.join(run, name), "w") as file:
+                file.write(text)
+        epilog = self.script("slurm-epilog.sh", {**os.environ, "CAIRN_RUN": self.dir, "SLURM_JOB_ID": "8"})
+        self.assertEqual((epilog.returncode, epilog.stdout), (OK, ""))
+        self.assertEqual([other.poll() for other in others], [None, None])
+        self.assertFalse(os.path.exists(run))
+
     @unittest.skipUnless(shutil.which("systemd-analyze"), "systemd-analyze is not installed")
     def test_systemd(self):
         unit = os.path.join(self.dir, "cairn-agent.service")
