@@ -74,7 +74,7 @@ enum cairn_event_type {
     CAIRN_EVENT_TICK,    /* time has passed */
     CAIRN_EVENT_MESSAGE, /* message, payload_ok */
     CAIRN_EVENT_RANKS,  /* the local trainers' tensors are known: blocks = data blocks of the shard,
-                           count = ranks; 0: gone; world = ranks of the whole job, 0: unknown */
+                           count = ranks; 0: gone; world = ranks of the whole job, 0: unknown; same_trainers */
     CAIRN_EVENT_BEGIN,  /* rank, step: that update is done */
     CAIRN_EVENT_BLOCKS, /* generation, first_block, count, crcs: captured blocks of the shard */
     CAIRN_EVENT_DONE,   /* generation, rank: that rank's region is captured */
@@ -107,6 +107,7 @@ struct cairn_event {
     const struct cairn_message *message;
     bool payload_ok; /* the payload's checksums are those in the message */
     bool record_damaged;
+    bool same_trainers; /* that were here until now, and have registered anew */
     uint32_t rank;
     uint32_t agent;
     uint32_t world;

@@ -193,7 +193,7 @@ save_ranks(struct cairn_core *core, const struct cairn_event *event)
     if (core->own_ranks == 0)
         core->began_anew = false;
     if (core->own_ranks == 0) /* new trainers: what they begin again is not what the old ones had */
-        core->passed_step = max_u64(core->passed_step, begun_before(core));
+        core->passed_step = max_u64(core->passed_step, event->same_trainers ? core->last_step : begun_before(core));
     core->tiling.refused = (struct cairn_generation){0, 0}; /* they may fit together now */
     if (event->count == 0)
         core->tiling.refusal[0] = '\0';

@@ -39,7 +39,7 @@ strip(struct cairn_agent *agent, struct session *session)
     session->granted = (struct cairn_generation){0, 0};
     session->held_back.step = 0;
     if (was_rank && !agent->stopping)
-        session_tell_ranks(agent);
+        session_tell_ranks(agent, false);
 }
 
 void
@@ -356,7 +356,7 @@ session_epoch(struct cairn_agent *agent, uint64_t epoch, bool restart)
         session_flush(agent, session);
     }
     if (any)
-        session_tell_ranks(agent);
+        session_tell_ranks(agent, false);
 }
 
 /* ---- the socket ---- */

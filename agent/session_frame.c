@@ -163,13 +163,14 @@ take_register(struct cairn_agent *agent, struct session *session,
               const struct cairn_session_frame *frame)
 {
     struct cairn_session_registered answer = {.slot_count = agent->config.slots};
+    bool again = session->registered;
     int fds[CAIRN_OWN_SLOTS_MAX];
     char text[CAIRN_SESSION_TEXT_BYTES] = "";
     cairn_err err;
 
-    if (session->registered) {
+    if (again) {
         session_forget_region(session);
-        session_tell_ranks(agent);
+        session_tell_ranks(agent, false);
     }
     err = cairn_session_take_register(frame, &session->slices);
     if (err) {
@@ -198,7 +199,7 @@ take_register(struct cairn_agent *agent, struct session *session,
         fds[i] = cairn_memory_slot_fd(agent->memory, i);
     if (cairn_session_put_registered(&session->writer, &answer, fds) != CAIRN_OK)
         session->state = SESSION_CLOSING;
-    session_tell_ranks(agent);
+    session_tell_ranks(agent, again);
 }
 
 static void

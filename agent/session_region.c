@@ -45,9 +45,9 @@ place_region(const struct cairn_agent *agent, const struct session *self, uint64
 
 /* Tells the core what the trainers of this node hold; nothing before all of them are here. */
 void
-session_tell_ranks(struct cairn_agent *agent)
+session_tell_ranks(struct cairn_agent *agent, bool same_trainers)
 {
-    struct cairn_event event = {.type = CAIRN_EVENT_RANKS};
+    struct cairn_event event = {.type = CAIRN_EVENT_RANKS, .same_trainers = same_trainers};
     uint32_t count = 0, wanted = 0;
     uint64_t end = 0;
 

@@ -17,7 +17,7 @@ void session_refuse(struct session *session, uint32_t request, cairn_err err, co
 void session_release_grants(struct cairn_agent *agent);
 bool session_same_generation(struct cairn_generation a, struct cairn_generation b);
 bool session_is_rank(const struct session *session);
-void session_tell_ranks(struct cairn_agent *agent);
+void session_tell_ranks(struct cairn_agent *agent, bool same_trainers);
 void session_forget_region(struct session *session);
 cairn_err session_plan_region(struct cairn_agent *agent, struct session *session, char *text,
                               size_t text_bytes);

@@ -202,6 +202,21 @@ the_step_after_the_last_may_be_of_the_trainers_before(void **state)
     assert_true(begin(core, STEP + 2).granted);
 }
 
+/* A script whose tensors are others after each step registers them anew before each snapshot: it is the same run all the same. */
+static void
+trainers_that_register_anew_go_on(void **state)
+{
+    struct cairn_core *core = *state;
+
+    assert_int_equal(core->table->group_count, 2);
+    for (uint64_t step = STEP; step < STEP + 3; step++) {
+        assert_true(begin(core, step).granted);
+        take(core, (struct cairn_event){.type = CAIRN_EVENT_RANKS});
+        take(core, (struct cairn_event){.type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 1, .same_trainers = true});
+    }
+    assert_int_equal(begin(core, STEP + 2).skipped, CAIRN_SKIP_BEGUN); /* that one was given up with its tensors */
+}
+
 /* What is whole has every member's part, and this one never had it. */
 static void
 in_one_group_it_is_not(void **state)
@@ -285,6 +300,7 @@ main(void)
         cmocka_unit_test_setup_teardown(the_step_of_the_own_group_is_of_another_run, setup, teardown),
         cmocka_unit_test_setup_teardown(trainers_that_begin_again_prove_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(the_step_after_the_last_may_be_of_the_trainers_before, setup_two_groups, teardown),
+        cmocka_unit_test_setup_teardown(trainers_that_register_anew_go_on, setup_two_groups, teardown),
         cmocka_unit_test_setup_teardown(in_one_group_it_is_not, setup, teardown),
         cmocka_unit_test_setup_teardown(no_begin_brings_back_a_damaged_part, setup, teardown),
         cmocka_unit_test_setup_teardown(who_begins_below_the_others_began_anew, setup, teardown),
