@@ -220,6 +220,7 @@ liveness_message(struct cairn_core *core, const struct cairn_message *message)
     } else if (message->epoch == core->active &&
                (!core->frozen || CAIRN_PLANTED(core, BUG_ACCEPT_OLD_EPOCH))) {
         facts_learn_committed(core, message->generation);
-        core->passed_step = max_u64(core->passed_step, message->offset);
+        if (!CAIRN_PLANTED(core, BUG_BEGIN_REMEMBERS))
+            core->passed_step = max_u64(core->passed_step, message->offset);
     }
 }
