@@ -408,7 +408,8 @@ build_optimizer(struct cairn_torch_building *building, struct cairn_pickle_node 
         groups = build_groups(building);
     cairn_pickle_put(tree, optimizer, cairn_pickle_text(tree, "state"), state);
     cairn_pickle_put(tree, optimizer, cairn_pickle_text(tree, "param_groups"), groups);
-    err = cairn_torch_building_say(building, groups->count, &said);
+    if (groups) /* else memory ran out, which the tree says */
+        err = cairn_torch_building_say(building, groups->count, &said);
     if (!err && said)
         cairn_pickle_put(tree, dict_at(building, root, CAIRN_TORCH_CARRIED), cairn_pickle_text(tree, CAIRN_TORCH_PARAMETERS), said);
     if (!err)
