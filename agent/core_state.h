@@ -58,7 +58,7 @@ enum cairn_planted_bug {
     BUG_JOIN_RESTARTS,      /* an epoch that takes an agent in refuses the trainers that run */
     BUG_TILING_UNSEEN,      /* whether the parts hold every tensor exactly once is not looked at */
     BUG_ASKS_ONCE,          /* a step that was due and was given up is not tried again */
-    BUG_BEGIN_REMEMBERS,    /* any step that is begun counts as proof that nothing later was promised before */
+    BUG_BEGIN_REMEMBERS,    /* any step that is begun counts as proof that nothing later was promised before; heartbeats do not tell */
     BUG_LAST
 };
 
@@ -468,6 +468,8 @@ void save_give_up(struct cairn_core *core, struct cairn_generation generation, c
 
 /* ---- save_begin.c ---- */
 void save_begin(struct cairn_core *core, const struct cairn_event *event);
+/* The newest step of the active epoch of which a part is known to be whole, at this agent or another, of its group or of any. */
+uint64_t save_newest_whole(const struct cairn_core *core, bool of_group);
 /* Grants what waits for a slot, as far as there is one. */
 void save_grant_pending(struct cairn_core *core);
 

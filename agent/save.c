@@ -169,11 +169,14 @@ save_give_up(struct cairn_core *core, struct cairn_generation generation, const 
 /*
  * Up to where the trainers that are gone may have begun, of whom this agent knows its own alone. Steps are begun in lockstep, so the others may
  * be at the next one, and it may be whole in other groups, by a yes that nobody here has heard. The own group cannot have it without this part.
+ * Where steps are left out, the next one may have any number: what is whole elsewhere is heard of long before there are other trainers.
  */
 static uint64_t
 begun_before(const struct cairn_core *core)
 {
-    return core->last_step != 0 && core->table->group_count > 1 ? core->last_step + 1 : core->last_step;
+    if (core->last_step == 0 || core->table->group_count == 1)
+        return core->last_step;
+    return max_u64(core->last_step + 1, save_newest_whole(core, false));
 }
 
 /*

@@ -96,9 +96,8 @@ is_in_group(const struct cairn_core *core, uint32_t agent)
            core->table->members[member].group == core->table->members[core->self_member].group;
 }
 
-/* The newest step of the active epoch of which a part is known to be whole, at this agent or another, of its group or of any. */
-static uint64_t
-newest_whole(const struct cairn_core *core, bool of_group)
+uint64_t
+save_newest_whole(const struct cairn_core *core, bool of_group)
 {
     uint64_t newest = core->committed.step; /* of the active epoch, or none */
 
@@ -147,8 +146,8 @@ has_heard_members(const struct cairn_core *core)
 static void
 begin_first(struct cairn_core *core, uint64_t step)
 {
-    uint64_t newest = newest_whole(core, false);
-    bool anew = newest > step || newest_whole(core, true) >= step;
+    uint64_t newest = save_newest_whole(core, false);
+    bool anew = newest > step || save_newest_whole(core, true) >= step;
 
     core->first_step = step;
     if (CAIRN_PLANTED(core, BUG_BEGIN_REMEMBERS))

@@ -202,6 +202,20 @@ the_step_after_the_last_may_be_of_the_trainers_before(void **state)
     assert_true(begin(core, STEP + 2).granted);
 }
 
+/* Not every step is begun: the next one of the others may have been any. */
+static void
+what_is_whole_elsewhere_is_of_the_trainers_before(void **state)
+{
+    struct cairn_core *core = *state;
+
+    other_holds(core, core->active, STEP - 5);
+    begin(core, STEP);
+    core->peers[OTHER].holds = STEP + 5; /* as it has said meanwhile */
+    new_trainers(core);
+    assert_int_equal(begin(core, STEP + 5).skipped, CAIRN_SKIP_BEGUN);
+    assert_true(begin(core, STEP + 6).granted);
+}
+
 /* A script whose tensors are others after each step registers them anew before each snapshot: it is the same run all the same. */
 static void
 trainers_that_register_anew_go_on(void **state)
@@ -300,6 +314,7 @@ main(void)
         cmocka_unit_test_setup_teardown(the_step_of_the_own_group_is_of_another_run, setup, teardown),
         cmocka_unit_test_setup_teardown(trainers_that_begin_again_prove_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(the_step_after_the_last_may_be_of_the_trainers_before, setup_two_groups, teardown),
+        cmocka_unit_test_setup_teardown(what_is_whole_elsewhere_is_of_the_trainers_before, setup_two_groups, teardown),
         cmocka_unit_test_setup_teardown(trainers_that_register_anew_go_on, setup_two_groups, teardown),
         cmocka_unit_test_setup_teardown(in_one_group_it_is_not, setup, teardown),
         cmocka_unit_test_setup_teardown(no_begin_brings_back_a_damaged_part, setup, teardown),
