@@ -287,7 +287,6 @@ open_core(struct cairn_agent *agent, const struct cairn_sizes *sizes)
     struct cairn_bytes epoch = {0};
     uint8_t *epoch_bytes = NULL;
     uint32_t dropped = 0;
-    bool records_lost = false;
     cairn_err err = domains && spares ? CAIRN_OK : CAIRN_NOMEM;
 
     if (!err)
@@ -300,10 +299,7 @@ open_core(struct cairn_agent *agent, const struct cairn_sizes *sizes)
         cairn_err load = cairn_memory_record_load(agent->memory, i, &buffers[i], &records[i].len);
 
         records[i].bytes = buffers[i];
-        records_lost |= load != CAIRN_OK;
-        if (load == CAIRN_NOMEM)
-            err = load;
-        else if (load)
+        if (load)
             CAIRN_LOG_AT(ERROR, "memory: the record of slot %u is damaged: its generation counts as lost here", i);
         else if (cairn_core_record_is_foreign(records[i]))
             err = CAIRN_VERSION; /* it may be of a committed generation */
@@ -312,7 +308,7 @@ open_core(struct cairn_agent *agent, const struct cairn_sizes *sizes)
         core_options(agent, domains, spares, &options);
         options.slot_blocks = sizes->slot_blocks;
         options.parity_blocks = sizes->parity_blocks;
-        options.memory_is_new = !agent->memory_adopted || records_lost; /* a yes may have been said to what the damaged one described */
+        options.memory_is_new = !agent->memory_adopted;
         err = cairn_core_create(&options, agent_now_ns(agent), epoch, records, &dropped,
                                 &agent->core);
     }

@@ -37,7 +37,7 @@ struct cairn_memory {
     uint64_t reserved_bytes;
     struct cairn_keeper_item *kept; /* found in the keeper at start */
     uint32_t kept_count;
-    bool adopted; /* with what its records say */
+    bool adopted;
 };
 
 static struct cairn_keeper_item *
@@ -74,6 +74,7 @@ take_arena(struct cairn_memory *memory, const char *name, uint64_t bytes, struct
             return err;
         kept->fd = -1;
         *adopted = true;
+        memory->adopted = true;
     } else {
         err = cairn_arena_create(name, bytes, &options, out, report, report_bytes);
         if (err)
@@ -107,16 +108,16 @@ give_back_arena(struct cairn_memory *memory, const char *name, struct cairn_aren
 }
 
 /*
- * Finds the store of records in an adopted arena, or makes an empty one, and then *adopted is false. Memory whose agent died before it had
- * formatted it holds no generation; records of another version or shape are refused, for they may describe committed generations.
+ * Finds the store of records in an adopted arena, or makes an empty one. Memory whose agent died before it had formatted it
+ * holds no generation; records of another version or shape are refused, for they may describe committed generations.
  */
 static cairn_err
-attach_records(const struct cairn_arena *arena, uint32_t count, uint64_t record_bytes, bool *adopted,
+attach_records(const struct cairn_arena *arena, uint32_t count, uint64_t record_bytes, bool adopted,
                struct cairn_slots *out, char *report, size_t report_bytes)
 {
     cairn_err err = CAIRN_NOT_FOUND;
 
-    if (*adopted)
+    if (adopted)
         err = cairn_slot_attach(cairn_arena_base(arena), cairn_arena_bytes(arena), out);
     if (err == CAIRN_OK && (out->slot_count != count || out->payload_bytes_max < record_bytes)) {
         snprintf(report, report_bytes,
@@ -133,7 +134,6 @@ attach_records(const struct cairn_arena *arena, uint32_t count, uint64_t record_
         return err;
     if (err == CAIRN_CORRUPT)
         CAIRN_LOG_AT(ERROR, "memory: the store of records is damaged: what this node held counts as lost");
-    *adopted = false;
     return cairn_slot_format(cairn_arena_base(arena), cairn_arena_bytes(arena), count, record_bytes,
                              out);
 }
@@ -188,9 +188,8 @@ open_slots(struct cairn_memory *memory, char *report, size_t report_bytes)
                          cairn_slot_memory_bytes(options->slots, options->record_bytes),
                          &memory->records, &adopted, report, report_bytes);
     if (!err)
-        err = attach_records(memory->records, options->slots, options->record_bytes, &adopted,
+        err = attach_records(memory->records, options->slots, options->record_bytes, adopted,
                              &memory->record_store, report, report_bytes);
-    memory->adopted = !err && adopted;
     return err;
 }
 
@@ -227,7 +226,7 @@ adopt_hosted(struct cairn_memory *memory)
             continue;
         if (take_arena(memory, record->name, record->bytes, &part->record, &adopted, report,
                        sizeof report) ||
-            attach_records(part->record, 1, 1, &adopted, &part->record_store, report,
+            attach_records(part->record, 1, 1, true, &part->record_store, report,
                            sizeof report) ||
             take_arena(memory, data->name, data->bytes, &part->data, &adopted, report,
                        sizeof report) ||
@@ -520,13 +519,12 @@ cairn_memory_host(struct cairn_memory *memory, uint32_t holding,
 {
     struct part *part = &memory->parts[holding];
     char report[CAIRN_ARENA_REPORT_BYTES] = "";
-    bool adopted = false;
     cairn_err err;
 
     if (holding < memory->options.slots || holding >= memory->options.holdings || part->data ||
         !reserved->data)
         return CAIRN_INVAL;
-    err = attach_records(reserved->record, 1, memory->options.record_bytes, &adopted,
+    err = attach_records(reserved->record, 1, memory->options.record_bytes, false,
                          &part->record_store, report, sizeof report);
     if (err)
         return err;

@@ -38,8 +38,7 @@ struct cairn_memory_options {
 
 /*
  * Reserves or adopts. CAIRN_NOMEM: it does not fit; CAIRN_CONFIG: the keeper holds arenas of other sizes; report[] says the
- * sum, or what to do. *adopted tells whether memory was taken over from an earlier agent,
- * with its store of records: else nobody knows what it held.
+ * sum, or what to do. *adopted tells whether memory was taken over from an earlier agent.
  */
 CAIRN_MUST_CHECK cairn_err cairn_memory_open(const struct cairn_memory_options *options,
                                              struct cairn_memory **out, bool *adopted, char *report,

@@ -7,8 +7,6 @@
 #include "snapshot/catalog.h"
 #include "tests/unit/agent/one_agent.h"
 
-#include <sys/mman.h>
-
 /* ---- tests ---- */
 
 static void
@@ -181,77 +179,6 @@ test_new_memory_stays_new_until_it_is_stored(void **state)
     cairn_catalog_close(catalog);
     node->pid = start_process(node);
     await_log(node, "agent: serves");
-}
-
-/* Flips a bit in every line of the records that the keeper holds, from that byte on. */
-static void
-damage_records(const struct node *node, uint64_t from)
-{
-    struct cairn_keeper *keeper = NULL;
-    struct cairn_keeper_item *items = NULL;
-    uint32_t count = 0, damaged = 0;
-    char path[128];
-
-    (void)snprintf(path, sizeof path, "%s/state/keeper.sock", node->dir);
-    assert_int_equal(cairn_keeper_connect(path, TIMEOUT_MS, &keeper), CAIRN_OK);
-    assert_int_equal(cairn_keeper_get(keeper, &items, &count), CAIRN_OK);
-    for (uint32_t i = 0; i < count; i++) {
-        uint8_t *bytes;
-
-        if (strcmp(items[i].name, "cairn-records") != 0)
-            continue;
-        bytes = mmap(NULL, items[i].bytes, PROT_READ | PROT_WRITE, MAP_SHARED, items[i].fd, 0);
-        assert_true(bytes != MAP_FAILED);
-        for (uint64_t at = from + 40; at < items[i].bytes; at += 64)
-            bytes[at] ^= 1;
-        assert_int_equal(munmap(bytes, items[i].bytes), 0);
-        damaged++;
-    }
-    assert_int_equal(damaged, 1);
-    cairn_keeper_items_free(items, count);
-    cairn_keeper_close(keeper);
-}
-
-/* What a damaged record described may have been promised: the next start knows only from its trainers' first step what was not. */
-static void
-lose_a_record(struct node *node, uint64_t from, const char *said)
-{
-    struct cairn_session_grant grant;
-    struct cairn_catalog *catalog;
-    struct trainer trainer;
-
-    attach(node, &trainer, 0, 1);
-    enlist(&trainer, 0);
-    grant = begin(&trainer, 5);
-    capture(&trainer, &grant, 0x11);
-    await_ready(node, 5);
-    kill_agent(node);
-    hang_up(&trainer);
-    damage_records(node, from);
-    node->pid = start_process(node);
-    await_log(node, said);
-    attach(node, &trainer, 0, 1);
-    enlist(&trainer, 0);
-    (void)begin(&trainer, 6);
-    kill_agent(node);
-    hang_up(&trainer);
-    catalog = open_catalog(node);
-    assert_int_equal(stored_forgotten_before(catalog), 6);
-    cairn_catalog_close(catalog);
-    node->pid = start_process(node);
-    await_log(node, "agent: serves");
-}
-
-static void
-test_a_damaged_record_is_a_promise_forgotten(void **state)
-{
-    lose_a_record(*state, 128, "is damaged: its generation counts as lost here"); /* behind the two heads of the store */
-}
-
-static void
-test_damaged_records_are_promises_forgotten(void **state)
-{
-    lose_a_record(*state, 0, "the store of records is damaged");
 }
 
 /* Pieces outside the region, of what was never granted, after DONE: none may reach a generation. */
@@ -695,8 +622,6 @@ main(int argc, char **argv)
                                         end_node),
         cmocka_unit_test_setup_teardown(test_a_generation_outlives_the_agent, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_new_memory_stays_new_until_it_is_stored, start_node, end_node),
-        cmocka_unit_test_setup_teardown(test_a_damaged_record_is_a_promise_forgotten, start_node, end_node),
-        cmocka_unit_test_setup_teardown(test_damaged_records_are_promises_forgotten, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_frames_out_of_place, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_noise_ends_its_own_session_alone, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_a_dead_trainer_whose_child_lives, start_node, end_node),
