@@ -743,9 +743,11 @@ def _quiet(function: Callable[..., Any]) -> Callable[..., Any]:
 def _never_compiled(function: Any) -> None:
     """torch.compile does not take it for a function of the script's; what is compiled and calls it may have it inside. Without Dynamo,
     whose import takes as long as torch's own."""
-    from torch._C._dynamo import eval_frame
-
-    if hasattr(eval_frame, "set_code_exec_strategy"):
+    try:
+        from torch._C._dynamo import eval_frame
+    except ImportError:
+        return  # a version without Dynamo
+    if all(hasattr(eval_frame, name) for name in ("set_code_exec_strategy", "_FrameExecStrategy", "_FrameAction")):
         actions = eval_frame._FrameAction
         eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(actions.SKIP, actions.DEFAULT))
     elif hasattr(eval_frame, "skip_code"):  # until 2.6

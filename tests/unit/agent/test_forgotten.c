@@ -273,6 +273,42 @@ who_begins_below_the_others_began_anew(void **state)
     assert_true(begin(core, STEP + 1).granted);
 }
 
+/* Another agent has seen trainers go that had begun up to that step. */
+static void
+what_others_saw_of_trainers_is_a_limit(void **state)
+{
+    struct cairn_core *core = *state;
+    uint8_t bytes[2 * 4 * 8] = {0};
+    struct cairn_message message = {.type = CAIRN_MSG_HEARTBEAT,
+                                    .from = OTHER,
+                                    .epoch = core->active + 1,
+                                    .offset = STEP,
+                                    .bytes = bytes,
+                                    .bytes_len = sizeof bytes};
+
+    take(core, (struct cairn_event){.type = CAIRN_EVENT_MESSAGE, .message = &message});
+    assert_int_equal(core->passed_step, 0); /* of another epoch */
+    message.epoch = core->active;
+    take(core, (struct cairn_event){.type = CAIRN_EVENT_MESSAGE, .message = &message});
+    assert_int_equal(begin(core, STEP).skipped, CAIRN_SKIP_BEGUN);
+    assert_true(begin(core, STEP + 1).granted);
+}
+
+/* Trainers may have begun anew while an agent was away: it captures nothing before it has heard of the others. */
+static void
+an_agent_that_is_back_waits_for_the_others(void **state)
+{
+    struct cairn_core *core = *state;
+    struct seen seen;
+
+    core->is_back = true;
+    seen = begin(core, STEP);
+    assert_false(seen.granted);
+    assert_int_equal(seen.skipped, CAIRN_SKIP_NOT_READY);
+    other_holds(core, core->active, STEP - 1);
+    assert_true(begin(core, STEP + 1).granted);
+}
+
 static void
 what_is_whole_in_another_epoch_is_no_limit(void **state)
 {
@@ -319,6 +355,8 @@ main(void)
         cmocka_unit_test_setup_teardown(in_one_group_it_is_not, setup, teardown),
         cmocka_unit_test_setup_teardown(no_begin_brings_back_a_damaged_part, setup, teardown),
         cmocka_unit_test_setup_teardown(who_begins_below_the_others_began_anew, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_others_saw_of_trainers_is_a_limit, setup, teardown),
+        cmocka_unit_test_setup_teardown(an_agent_that_is_back_waits_for_the_others, setup, teardown),
         cmocka_unit_test_setup_teardown(what_is_whole_in_another_epoch_is_no_limit, setup, teardown),
         cmocka_unit_test_setup_teardown(an_epoch_that_is_only_heard_of_is_not_known, setup, teardown),
     };
