@@ -235,8 +235,8 @@ on_timer(void *context)
 
     timing_rings_read(agent, now_ns);
     find_eligible(agent);
+    say_unsent(timing, now_ns); /* of the analyst that did not take them: the tick may choose another */
     cairn_watch_tick(timing->watch, timing->eligible, now_ns);
-    say_unsent(timing, now_ns);
     if (timing_analysis_look(agent, &view) && cairn_ledger_open_count(&timing->ledger) > 0 && now_ns > timing->told_ns + tell_again_ns)
         tell_ledger(agent, now_ns);
     timing_analysis_turn(agent, now_ns);
