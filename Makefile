@@ -31,7 +31,9 @@ LIBS_transport := -ldl
 LIBS_snapshot  := -lrocksdb -ldl -lm
 LIBS_ALL       := $(LIBS_transport) $(LIBS_snapshot) $(LIBS_base)
 
-SRC_OF  = $(wildcard $(1)/*.c) $(wildcard $(1)/*/*.c)
+# All C that is ours, tests included.
+C_FILES = $(sort $(shell find include $(MODULES) bindings/nccl examples/gpt tests -name '*.[ch]'))
+SRC_OF  = $(sort $(shell find $(1) -name '*.c'))
 OBJ_OF  = $(patsubst %.c,$(BUILD)/%.o,$(call SRC_OF,$(1)))
 ARCHIVES := $(foreach m,$(MODULES),$(if $(call SRC_OF,$(m)),$(BUILD)/lib$(m).a))
 GPT_OBJ  := $(patsubst %.c,$(BUILD)/%.o,$(wildcard examples/gpt/*.c))
@@ -61,9 +63,9 @@ $(BUILD)/%.o: %.c $(BUILD)/flags
 # libfabric is opened at run time, with the symbols' version that linking it would have taken.
 $(BUILD)/transport/fabric.o: CFLAGS_EXTRA = -DFABRIC_ABI='"$(shell nm -D --with-symbol-versions "$$($(CC) -print-file-name=libfabric.so)" | sed -n 's/.* fi_getinfo@@//p')"'
 # Tables that the planner has few milliseconds for: their inner loops in vectors.
-$(addprefix $(BUILD)/replan/,bound_parts.o assign_table.o assign_slots.o): CFLAGS_EXTRA = $(if $(SAN),,-O3)
+$(addprefix $(BUILD)/replan/,bound/parts.o assign/table.o assign/slots.o): CFLAGS_EXTRA = $(if $(SAN),,-O3)
 # The maps that are built in are part of this object.
-$(BUILD)/tools/convert/map_presets.o: $(wildcard tools/convert/presets/*.map)
+$(BUILD)/tools/convert/maps/presets.o: $(wildcard tools/convert/maps/presets/*.map)
 define archive_rule
 $(BUILD)/lib$(1).a: $(call OBJ_OF,$(1))
 	$$(Q)rm -f $$@ && ar rcsP $$@ $$^
@@ -84,14 +86,14 @@ $(BUILD)/libnccl-profiler-cairn.so: $(NCCL_OBJ) bindings/nccl/libnccl-profiler-c
 $(BUILD)/gpt: $(GPT_OBJ) $(BUILD)/libcairn.so
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(GPT_OBJ) -L$(BUILD) -lcairn -lm -lcrypto -Wl,-rpath,'$$ORIGIN'
 
-# ---- unit and fault tests: tests/unit/<module>/test_<noun>.c, tests/fault/test_<noun>.c ----
+# ---- unit and fault tests: tests/unit/<path of the source>/test_<noun>.c, tests/fault/test_<noun>.c ----
 # The fake CUDA driver is a library that the code under test opens by path.
 SUPPORT_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/support/*.c))
 $(BUILD)/libfakecuda.so: $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/support/fakecuda/*.c))
 	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $^
 $(addprefix $(BUILD)/tests/unit/,snapshot/test_mem snapshot/test_capture client/test_device tools/test_bench_device): | $(BUILD)/libfakecuda.so
 $(BUILD)/tests/unit/client/test_client: | $(BUILD)/libcairn.so
-UNIT_SRC  := $(wildcard tests/unit/*/test_*.c)
+UNIT_SRC  := $(sort $(shell find tests/unit -name 'test_*.c'))
 FAULT_SRC := $(wildcard tests/fault/test_*.c)
 UNIT_BIN  := $(patsubst %.c,$(BUILD)/%,$(UNIT_SRC))
 FAULT_BIN := $(patsubst %.c,$(BUILD)/%,$(FAULT_SRC))
@@ -99,14 +101,16 @@ define unit_rule
 $(BUILD)/tests/unit/$(1)/%: $(BUILD)/tests/unit/$(1)/%.o $(SUPPORT_OBJ) $(call ARCHIVES_FOR,$(1))
 	$$(Q)$$(CC) $$(LDFLAGS) -o $$@ $$(filter %.o,$$^) -Wl,--start-group $$(filter %.a,$$^) -Wl,--end-group $$(LIBS_ALL) -lcmocka -lm
 endef
-$(foreach m,$(filter-out gpt,$(MODULES)),$(eval $(call unit_rule,$(m))))
+$(foreach m,$(MODULES),$(eval $(call unit_rule,$(m))))
 # Link speeds are measured on jobs of the traces' simulator.
-$(BUILD)/tests/unit/replan/test_search: $(BUILD)/tests/bench/made.o
-$(BUILD)/tests/unit/replan/test_profile_links: $(addprefix $(BUILD)/tests/traces/,simulate.o random.o)
-$(BUILD)/tests/unit/gpt/%: $(BUILD)/tests/unit/gpt/%.o $(filter-out %/main.o,$(GPT_OBJ)) $(BUILD)/libcairn.so
+$(BUILD)/tests/unit/replan/search/test_search: $(BUILD)/tests/bench/made.o
+# It reads the command's JSON with the command's own tree.
+$(BUILD)/tests/unit/agent/service/test_operator: $(BUILD)/libtools.a
+$(BUILD)/tests/unit/replan/profile/test_links: $(addprefix $(BUILD)/tests/traces/,simulate.o random.o)
+$(BUILD)/tests/unit/examples/gpt/%: $(BUILD)/tests/unit/examples/gpt/%.o $(filter-out %/main.o,$(GPT_OBJ)) $(BUILD)/libcairn.so
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -L$(BUILD) -lcairn -lcrypto -lcmocka -lm -Wl,-rpath,$(abspath $(BUILD))
 # The plugin is opened by path, as NCCL does, and so is another that it is chained to; its pure parts are linked too, and what reads its ring.
-$(BUILD)/tests/unit/nccl/%: $(BUILD)/tests/unit/nccl/%.o $(BUILD)/tests/support/nccl/fake_nccl.o $(BUILD)/bindings/nccl/sampler.o $(call ARCHIVES_FOR,replan) | $(BUILD)/libnccl-profiler-cairn.so $(BUILD)/libnccl-profiler-recording.so
+$(BUILD)/tests/unit/bindings/nccl/%: $(BUILD)/tests/unit/bindings/nccl/%.o $(BUILD)/tests/support/nccl/fake_nccl.o $(BUILD)/bindings/nccl/sampler.o $(call ARCHIVES_FOR,replan) | $(BUILD)/libnccl-profiler-cairn.so $(BUILD)/libnccl-profiler-recording.so
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS_base) -lcmocka -ldl -lm
 $(BUILD)/libnccl-profiler-recording.so: $(BUILD)/tests/support/nccl/recording_plugin.o
 	$(Q)$(CC) $(LDFLAGS) -shared -o $@ $^
@@ -179,7 +183,7 @@ bench-convert: all
 lint:
 	$(Q)python3 tests/runner.py lint
 format:
-	clang-format -i $(wildcard include/cairn/*.h $(MODULES:=/*.[ch]) $(MODULES:=/*/*.[ch]) bindings/nccl/*.[ch] examples/gpt/*.[ch] tests/*/*.[ch] tests/unit/*/*.[ch])
+	clang-format -i $(C_FILES)
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include/cairn
 	install -m 755 $(BUILD)/cairn $(DESTDIR)$(PREFIX)/bin/
@@ -190,9 +194,8 @@ install: all
 	install -m 644 bindings/python/cairn/autoload/*.py $(DESTDIR)$(PREFIX)/lib/cairn/python/cairn/autoload/
 
 # The simulator: the protocol's own files, with planted bugs compiled in; the product is built without them.
-SIM_CORE := actions again choose core due epoch facts facts_tell holding inventory liveness message parity rebuild rebuild_target rebuild_work restore restore_ask restore_claim restore_join restore_plan restore_watch roster save save_begin seal tiling tiling_audit
 SIM_LAYOUT := layout share manifest manifest_check reshard_tiling reshard_boxes reshard_pieces reshard_report tiling tiling_pieces
-SIM_SRC  := $(wildcard tests/sim/*.c) $(SIM_CORE:%=agent/%.c) $(SIM_LAYOUT:%=snapshot/%.c) $(wildcard erasure/*.c) base/crc.c base/crc_x86.c base/wire.c base/text.c base/log.c base/err.c base/clock.c
+SIM_SRC  := $(wildcard tests/sim/*.c) $(wildcard agent/core/*.c) $(SIM_LAYOUT:%=snapshot/%.c) $(wildcard erasure/*.c) base/crc.c base/crc_x86.c base/wire.c base/text.c base/log.c base/err.c base/clock.c
 SIM_OBJ  := $(patsubst %.c,$(BUILD)/sim/%.o,$(SIM_SRC))
 $(BUILD)/sim/%.o: %.c $(BUILD)/flags
 	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS) -DCAIRN_PLANTED_BUGS $(CFLAGS) -MMD -MP -c -o $@ $<
@@ -205,12 +208,13 @@ sim: $(BUILD)/sim/sim
 
 # The pattern of layers: siblings know only themselves, base/ and include/cairn/.
 layers:
-	$(Q)! for d in base erasure transport snapshot replan; do grep -HnE '^#include "' $$d/*.[ch] | grep -vE "\"($$d|base|cairn)/"; done 2>/dev/null | grep .
+	$(Q)! for d in base erasure transport snapshot replan; do grep -rHnE --include='*.[ch]' '^#include "' $$d | grep -vE "\"($$d|base|cairn)/"; done 2>/dev/null | grep .
 	$(Q)! grep -HnE '^#include "' client/*.[ch] | grep -vE '"(client|snapshot|base|cairn)/' | grep .
 	$(Q)! grep -HnE '^#include "' bindings/nccl/*.[ch] | grep -vE '"(bindings/nccl|base|cairn)/' | grep .
 	$(Q)! grep -HnE '^#include "' examples/gpt/*.[ch] | grep -vE '"(cairn/|[a-z_]+\.h")' | grep .
+	$(Q)! grep -HnE '^#include "' agent/core/*.[ch] | grep -E '"agent/(process|service)/' | grep .
 headers:
-	$(Q)for h in $(wildcard include/cairn/*.h $(MODULES:=/*.h) $(MODULES:=/*/*.h) bindings/nccl/*.h); do $(CC) $(CPPFLAGS) $(filter-out -Werror,$(CFLAGS)) -Werror -Wno-unused -fsyntax-only -x c $$h || exit 1; done
+	$(Q)for h in $(filter-out examples/% tests/%,$(filter %.h,$(C_FILES))); do $(CC) $(CPPFLAGS) $(filter-out -Werror,$(CFLAGS)) -Werror -Wno-unused -fsyntax-only -x c $$h || exit 1; done
 # One line per stage: value, floor and ratio of one run. `cairn bench STAGE` shows every case of a stage.
 bench: $(BUILD)/cairn
 	$(Q)$(BUILD)/cairn bench all

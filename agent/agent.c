@@ -1,8 +1,8 @@
 /* agent/agent.c - one agent's life: open everything, run the loop, close everything. */
 #include "agent/agent.h"
 
-#include "agent/agent_state.h"
-#include "agent/sizes.h"
+#include "agent/process/agent_state.h"
+#include "agent/process/sizes.h"
 #include "base/crc.h"
 #include "base/log.h"
 #include "base/wire.h"

@@ -4,7 +4,7 @@
 #ifndef CAIRN_AGENT_AGENT_H
 #define CAIRN_AGENT_AGENT_H
 
-#include "agent/config.h"
+#include "agent/process/config.h"
 
 /*
  * Runs an agent in this process until SIGTERM or SIGINT; what is in its memory stays with the keeper, so that the next

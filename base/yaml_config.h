@@ -4,7 +4,7 @@
  *
  * A strict subset of YAML, by libyaml's events: one document; keys are plain scalars; no anchors,
  * aliases or tags (so nothing can be expanded or executed); no key twice in one map. Everything is
- * bounded by the limits below. What the values mean is the business of agent/config.c.
+ * bounded by the limits below. What the values mean is the business of agent/process/config.c.
  */
 #ifndef CAIRN_BASE_YAML_CONFIG_H
 #define CAIRN_BASE_YAML_CONFIG_H

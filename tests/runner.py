@@ -35,7 +35,7 @@ ORDER = ["style", "unit", "fault", "gpu", "fuzz", "asan", "tsan", "sim", "cluste
 # Programs with threads, run under ThreadSanitizer.
 THREADED = ["base/test_loop", "base/test_worker", "base/test_ring", "snapshot/test_capture",
             "snapshot/test_spill", "client/test_client", "client/test_trouble", "client/test_device", "client/test_fence", "client/test_restore",
-            "agent/test_timing", "agent/test_enforcing", "nccl/test_plugin", "tools/test_conversion"]
+            "service/test_timing", "service/test_enforcing", "nccl/test_plugin", "engine/test_conversion"]
 # Of cluster, where each program starts several processes of its own with short deadlines.
 CLUSTER_JOBS_MAX = 2
 # Of interop, whose programs wait for each other's starts half of the time.
@@ -101,7 +101,7 @@ def longest_first(programs):
 
 def run_binaries(suite, build, patterns, variables=(), target=None, env=None, only=None):
     """Builds a make target and runs every program below the build folder that matches the patterns, those that take longest first."""
-    sources = sorted(s for pattern in patterns for s in glob.glob(os.path.join(ROOT, "tests", pattern + ".c")))
+    sources = sorted(s for pattern in patterns for s in glob.glob(os.path.join(ROOT, "tests", pattern + ".c"), recursive=True))
     names = longest_first(os.path.relpath(s, os.path.join(ROOT, "tests"))[:-2] for s in sources)
     if only is not None:
         names = [n for n in names if any(n.endswith(o) for o in only)]
@@ -125,7 +125,7 @@ def suite_unit():
     status, output = make("all")
     if status != 0:
         return [Result("unit: build", failed=1, output=output)]
-    return run_binaries("unit", "build/plain", ["unit/*/test_*"]) + [
+    return run_binaries("unit", "build/plain", ["unit/**/test_*"]) + [
         run_program("unit: test_programs.py", [*PYTHON, "tests/unit/test_programs.py", "-v"])]
 
 
@@ -140,12 +140,12 @@ def suite_gpu():
 def suite_asan():
     env = {"ASAN_OPTIONS": "abort_on_error=0:detect_leaks=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
     build = "build/address-undefined"
-    return run_binaries("asan", build, ["unit/*/test_*", "fault/test_*"], ["SAN=address,undefined"], env=env)
+    return run_binaries("asan", build, ["unit/**/test_*", "fault/test_*"], ["SAN=address,undefined"], env=env)
 
 
 def suite_tsan():
     env = {"TSAN_OPTIONS": "halt_on_error=1"}
-    return run_binaries("tsan", "build/thread", ["unit/*/test_*"], ["SAN=thread"], env=env, only=THREADED)
+    return run_binaries("tsan", "build/thread", ["unit/**/test_*"], ["SAN=thread"], env=env, only=THREADED)
 
 
 FUZZING = None  # the fuzzers in the background

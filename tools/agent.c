@@ -1,9 +1,9 @@
 /* tools/agent.c - `cairn agent`: runs this node's agent; and the hidden `cairn keeper`, which an
  * agent starts for itself. */
 #include "agent/agent.h"
-#include "agent/command.h"
-#include "agent/keeper.h"
-#include "agent/problem_file.h"
+#include "agent/service/command.h"
+#include "agent/process/keeper.h"
+#include "agent/service/problem_file.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "tools/common.h"

@@ -2,7 +2,7 @@
  * together. */
 #include "tools/ask.h"
 
-#include "agent/config.h"
+#include "agent/process/config.h"
 #include "base/clock.h"
 #include "client/session.h"
 #include "tools/common.h"

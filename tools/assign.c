@@ -1,5 +1,5 @@
 /* tools/assign.c - `cairn assign`: sequences of different length to pipelines of different speed. */
-#include "replan/pack.h"
+#include "replan/assign/pack.h"
 #include "tools/common.h"
 #include "tools/planning.h"
 #include "tools/verb.h"

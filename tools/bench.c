@@ -1,7 +1,7 @@
 /* tools/bench.c - `cairn bench`: one stage against its floor, as a table for people or as JSON. */
 #include "tools/bench.h"
 
-#include "agent/config.h"
+#include "agent/process/config.h"
 #include "base/json.h"
 #include "base/limits.h"
 #include "base/log.h"

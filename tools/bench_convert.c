@@ -17,7 +17,7 @@
 #include "tools/bench_measure.h"
 
 #include "base/file.h"
-#include "tools/convert/conversion.h"
+#include "tools/convert/engine/conversion.h"
 
 #include <fcntl.h>
 #include <inttypes.h>

@@ -11,8 +11,8 @@
 #include "tools/bench_measure.h"
 
 #include "base/ring.h"
-#include "replan/live.h"
-#include "replan/reduce.h"
+#include "replan/live/live.h"
+#include "replan/live/reduce.h"
 
 #include <stdio.h>
 #include <stdlib.h>

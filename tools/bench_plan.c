@@ -11,8 +11,8 @@
 #include "tools/bench.h"
 #include "tools/bench_measure.h"
 
-#include "replan/answer.h"
-#include "replan/assign.h"
+#include "replan/search/answer.h"
+#include "replan/assign/assign.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* tools/convert.c - `cairn convert`: from one checkpoint to another, with the proof that they are
  * equal. */
-#include "tools/convert/conversion.h"
-#include "tools/convert/map_language.h"
-#include "tools/convert/verbs.h"
+#include "tools/convert/engine/conversion.h"
+#include "tools/convert/maps/language.h"
+#include "tools/checkpoint_verbs.h"
 #include "tools/verb.h"
 
 #include <inttypes.h>

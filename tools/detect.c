@@ -1,6 +1,6 @@
 /* tools/detect.c - `cairn detect`: who is slow, who hangs, and why, from a trace of collective timing. */
 #include "base/json.h"
-#include "replan/detect.h"
+#include "replan/detect/detect.h"
 #include "tools/common.h"
 #include "tools/detect_counts.h"
 #include "tools/trace_source.h"

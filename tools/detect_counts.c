@@ -4,7 +4,7 @@
 #include "tools/detect_counts.h"
 
 #include "base/json.h"
-#include "replan/stall.h"
+#include "replan/detect/stall.h"
 #include "tools/common.h"
 #include "tools/ras.h"
 #include "tools/verb.h"

@@ -1,6 +1,6 @@
 /* tools/diff.c - `cairn diff`: the tensors that differ between two checkpoints. */
-#include "tools/convert/difference.h"
-#include "tools/convert/verbs.h"
+#include "tools/convert/compare/difference.h"
+#include "tools/checkpoint_verbs.h"
 #include "tools/verb.h"
 
 #include <inttypes.h>

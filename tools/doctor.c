@@ -7,9 +7,9 @@
  */
 #include "tools/doctor.h"
 
-#include "agent/command.h"
-#include "agent/problem_file.h"
-#include "agent/sizes.h"
+#include "agent/service/command.h"
+#include "agent/service/problem_file.h"
+#include "agent/process/sizes.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "snapshot/budget.h"

@@ -7,7 +7,7 @@
  */
 #include "tools/embedded.h"
 
-#include "agent/config.h"
+#include "agent/process/config.h"
 #include "base/clock.h"
 #include "base/crc.h"
 #include "tools/ask.h"

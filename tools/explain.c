@@ -6,10 +6,10 @@
  * anything.
  */
 #include "base/json.h"
-#include "replan/detect.h"
-#include "replan/shift.h"
+#include "replan/detect/detect.h"
+#include "replan/detect/shift.h"
 #include "tools/common.h"
-#include "tools/convert/verbs.h"
+#include "tools/checkpoint_verbs.h"
 #include "tools/explain.h"
 #include "tools/trace_source.h"
 #include "tools/usage.h"

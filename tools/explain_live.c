@@ -3,7 +3,7 @@
  *
  * Seconds are those since the agents knew of it, and before that steps times the length of a step now.
  */
-#include "replan/verdict.h"
+#include "replan/detect/verdict.h"
 #include "tools/ask.h"
 #include "tools/common.h"
 #include "tools/explain.h"

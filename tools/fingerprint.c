@@ -1,9 +1,9 @@
 /* tools/fingerprint.c - `cairn fingerprint`: which state a checkpoint holds, whatever its format and
  * parallelism. */
-#include "tools/convert/fingerprints.h"
-#include "tools/convert/box.h"
-#include "tools/convert/verbs.h"
-#include "tools/convert/whole.h"
+#include "tools/convert/engine/fingerprints.h"
+#include "tools/convert/core/box.h"
+#include "tools/checkpoint_verbs.h"
+#include "tools/convert/engine/whole.h"
 #include "tools/verb.h"
 
 #include <inttypes.h>

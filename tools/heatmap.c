@@ -1,7 +1,7 @@
 /* tools/heatmap.c - `cairn heatmap`: who computes how long, as a field of pipeline stages by pipelines. */
-#include "replan/heatmap.h"
+#include "replan/views/heatmap.h"
 #include "base/json.h"
-#include "replan/detect.h"
+#include "replan/detect/detect.h"
 #include "tools/common.h"
 #include "tools/png.h"
 #include "tools/trace_source.h"

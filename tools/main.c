@@ -1,6 +1,6 @@
 /* tools/main.c - the `cairn` command: a table of verbs, the help over all of them, and the way into
  * one. */
-#include "agent/message.h"
+#include "agent/core/message.h"
 #include "client/session.h"
 #include "tools/usage.h"
 #include "tools/verb.h"

@@ -1,5 +1,5 @@
 /* tools/plan.c - `cairn plan`: pipelines for the devices that are left, and how good they are at most. */
-#include "replan/answer.h"
+#include "replan/search/answer.h"
 #include "tools/common.h"
 #include "tools/plan_view.h"
 #include "tools/planning.h"

@@ -2,7 +2,7 @@
 #ifndef CAIRN_TOOLS_PLAN_VIEW_H
 #define CAIRN_TOOLS_PLAN_VIEW_H
 
-#include "replan/answer.h"
+#include "replan/search/answer.h"
 
 #include <stdio.h>
 

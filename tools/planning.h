@@ -5,8 +5,8 @@
 #define CAIRN_TOOLS_PLANNING_H
 
 #include "base/json.h"
-#include "replan/pipelines.h"
-#include "replan/plan.h"
+#include "replan/search/pipelines.h"
+#include "replan/fleet/plan.h"
 #include "tools/usage.h"
 
 /* Reads a file whole; the caller frees *text. False, and said with *exit_code, where that fails. */

@@ -1,8 +1,8 @@
 /* tools/profile.c - `cairn profile`: a problem with the times, rates, links and memory that a trace shows. */
-#include "replan/profile.h"
-#include "replan/detect.h"
-#include "replan/profile_links.h"
-#include "replan/profile_memory.h"
+#include "replan/profile/profile.h"
+#include "replan/detect/detect.h"
+#include "replan/profile/links.h"
+#include "replan/profile/memory.h"
 #include "tools/common.h"
 #include "tools/planning.h"
 #include "tools/trace_source.h"

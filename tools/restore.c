@@ -1,5 +1,5 @@
 /* tools/restore.c - `cairn restore`, `cairn verify` and `cairn snapshot`. */
-#include "agent/config.h"
+#include "agent/process/config.h"
 #include "base/clock.h"
 #include "tools/ask.h"
 #include "tools/common.h"

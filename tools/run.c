@@ -11,7 +11,7 @@
  * A command none of whose processes ever attaches would train unprotected in silence, so that is
  * said: after a while, else at its end. The agent's count of trainers tells.
  */
-#include "agent/config.h"
+#include "agent/process/config.h"
 #include "base/clock.h"
 #include "tools/ask.h"
 #include "tools/common.h"

@@ -1,7 +1,7 @@
 /* tools/run_agent.c - see run_agent.h. */
 #include "tools/run_agent.h"
 
-#include "agent/served.h"
+#include "agent/process/served.h"
 #include "base/clock.h"
 #include "tools/ask.h"
 #include "tools/common.h"

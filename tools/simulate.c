@@ -1,6 +1,6 @@
 /* tools/simulate.c - `cairn simulate`: a plan's step replayed operation by operation. */
-#include "replan/schedule.h"
-#include "replan/simulate.h"
+#include "replan/fleet/schedule.h"
+#include "replan/fleet/simulate.h"
 #include "tools/common.h"
 #include "tools/planning.h"
 #include "tools/verb.h"

@@ -7,7 +7,7 @@
  * begin inside of one, have tracks of their own. The parts of a collective, or of a pair, are joined by
  * arrows from the first that arrived to the last, for whom the others wait.
  */
-#include "replan/timeline.h"
+#include "replan/views/timeline.h"
 #include "tools/common.h"
 #include "tools/trace_source.h"
 #include "tools/usage.h"

@@ -1,7 +1,7 @@
 /* tools/trace_source.c - a thread that reads lines into one batch while the other is worked on. */
 #include "tools/trace_source.h"
 
-#include "replan/trace_read.h"
+#include "replan/trace/read.h"
 #include "tools/common.h"
 #include "tools/verb.h"
 

@@ -7,8 +7,8 @@
 #ifndef CAIRN_TOOLS_TRACE_SOURCE_H
 #define CAIRN_TOOLS_TRACE_SOURCE_H
 
-#include "replan/record.h"
-#include "replan/topology.h"
+#include "replan/trace/record.h"
+#include "replan/trace/topology.h"
 
 struct cairn_trace_source;
 

@@ -3,7 +3,7 @@
 #define CAIRN_TOOLS_VERDICT_VIEW_H
 
 #include "base/json.h"
-#include "replan/verdict.h"
+#include "replan/detect/verdict.h"
 
 #include <stdbool.h>
 #include <stdio.h>

@@ -7,8 +7,8 @@
 #ifndef CAIRN_TESTS_BENCH_BASELINE_H
 #define CAIRN_TESTS_BENCH_BASELINE_H
 
-#include "replan/assign.h"
-#include "replan/plan.h"
+#include "replan/assign/assign.h"
+#include "replan/fleet/plan.h"
 
 /* A baseline's plan: *out owned by the caller, NULL where it has none that fits. CAIRN_NOMEM. */
 typedef cairn_err cairn_baseline(const struct cairn_problem *problem, struct cairn_plan **out);

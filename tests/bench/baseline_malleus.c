@@ -1,9 +1,9 @@
 /* tests/bench/baseline_malleus.c - plans after Malleus's published procedure. */
 #include "tests/bench/baseline.h"
 
-#include "replan/cost.h"
-#include "replan/divide.h"
-#include "replan/group.h"
+#include "replan/fleet/cost.h"
+#include "replan/fleet/divide.h"
+#include "replan/fleet/group.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* tests/bench/baseline_uniform.c - plans of equal pipelines, with and without micro-batches moved. */
 #include "tests/bench/baseline.h"
 
-#include "replan/migrate.h"
+#include "replan/search/migrate.h"
 
 #include <math.h>
 #include <stdlib.h>

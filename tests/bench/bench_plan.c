@@ -4,8 +4,8 @@
  * Every row is made from seeds, so that each run shows the same problems. Times are those of one thread. The
  * baselines are described in tests/bench/baseline.h. `make bench-plan` runs it; --full takes all problems, some minutes.
  */
-#include "replan/answer.h"
-#include "replan/simulate.h"
+#include "replan/search/answer.h"
+#include "replan/fleet/simulate.h"
 #include "tests/bench/baseline.h"
 #include "tests/bench/made.h"
 

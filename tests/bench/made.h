@@ -4,8 +4,8 @@
 #ifndef CAIRN_TESTS_BENCH_MADE_H
 #define CAIRN_TESTS_BENCH_MADE_H
 
-#include "replan/assign.h"
-#include "replan/problem.h"
+#include "replan/assign/assign.h"
+#include "replan/fleet/problem.h"
 
 /* A number below `bound`, which is at least 1. */
 uint32_t cairn_made_below(uint64_t *state, uint32_t bound);

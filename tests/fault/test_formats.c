@@ -8,7 +8,7 @@
  * where it starts differs from case to case. test_convert.c fails every single call of the engine.
  */
 #include "tests/support/failing_calls.h"
-#include "tools/convert/conversion.h"
+#include "tools/convert/engine/conversion.h"
 
 #include "base/log.h"
 

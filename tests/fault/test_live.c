@@ -2,8 +2,8 @@
  * tests/fault/test_live.c - the analysis of a running job whose n-th allocation fails, for many n until none does: it loses a step or
  * begins later, never crashes or leaks, and names the slow rank all the same.
  */
-#include "replan/live.h"
-#include "replan/reduce.h"
+#include "replan/live/live.h"
+#include "replan/live/reduce.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,7 +2,7 @@
  * tests/fault/test_map.c - a map whose n-th allocation fails, for every n until none does: it says
  * so, leaks nothing, and the same map afterwards comes out right.
  */
-#include "tools/convert/map.h"
+#include "tools/convert/maps/map.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,8 +12,8 @@
 #include <cmocka.h>
 
 #include "base/log.h"
-#include "tools/convert/param_groups.h"
-#include "tools/convert/whole.h"
+#include "tools/convert/state/param_groups.h"
+#include "tools/convert/engine/whole.h"
 
 enum { ATTEMPTS_MAX = 100000, CONTAINER_BYTES = 4096 };
 

@@ -6,10 +6,10 @@
  * calloc and realloc. The allocator counts freed blocks that it keeps for reuse as used, so each case runs until that
  * has settled: what then still grows with each run is a leak.
  */
-#include "replan/offers.h"
-#include "replan/pack.h"
-#include "replan/profile_links.h"
-#include "replan/profile_memory.h"
+#include "replan/advise/offers.h"
+#include "replan/assign/pack.h"
+#include "replan/profile/links.h"
+#include "replan/profile/memory.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -22,8 +22,8 @@
 
 #include "base/log.h"
 #include "tests/fuzz/archive.h"
-#include "tools/convert/format.h"
-#include "tools/convert/map.h"
+#include "tools/convert/core/format.h"
+#include "tools/convert/maps/map.h"
 
 enum { STORAGE_BYTES = 5120, FUZZ_FILES_MAX = 64, FUZZ_PATH_BYTES_MAX = 128, FUZZ_INPUT_BYTES_MAX = 1 << 18 };
 

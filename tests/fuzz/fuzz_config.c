@@ -1,6 +1,6 @@
 /* tests/fuzz/fuzz_config.c - any bytes as a configuration: refused with a text, or a whole
  * configuration. */
-#include "agent/config.h"
+#include "agent/process/config.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "tools/convert/dcp_metadata.h"
+#include "tools/convert/dcp/metadata.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len);
 

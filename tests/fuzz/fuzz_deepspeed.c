@@ -18,7 +18,7 @@
 
 #include "base/log.h"
 #include "tests/fuzz/archive.h"
-#include "tools/convert/format.h"
+#include "tools/convert/core/format.h"
 
 enum { HEAD_BYTES = 5 };
 

@@ -8,7 +8,7 @@
 #include "base/crc.h"
 #include "base/file.h"
 #include "tests/fuzz/folder.h"
-#include "tools/convert/journal.h"
+#include "tools/convert/engine/journal.h"
 
 #define NAME "journal"
 

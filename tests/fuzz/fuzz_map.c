@@ -2,8 +2,8 @@
  * tests/fuzz/fuzz_map.c - any text is refused with a reason, or is a map; and a map that fits a
  * small checkpoint gives whole tensors, whose pieces lie inside of their containers.
  */
-#include "tools/convert/map.h"
-#include "tools/convert/map_language.h"
+#include "tools/convert/maps/map.h"
+#include "tools/convert/maps/language.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/convert/megatron_names.h"
+#include "tools/convert/megatron/names.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len);
 

@@ -8,7 +8,7 @@
  * votes, layouts and activations among them, with numbers that mean something to it.
  * Nothing may break an assertion, and what is taken must pack to the same bytes.
  */
-#include "agent/core_state.h"
+#include "agent/core/core_state.h"
 #include "base/log.h"
 
 #include <stdlib.h>

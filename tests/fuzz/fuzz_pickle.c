@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "tools/convert/pickle_read.h"
-#include "tools/convert/pickle_write.h"
+#include "tools/convert/pickle/read.h"
+#include "tools/convert/pickle/write.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len);
 

@@ -1,6 +1,6 @@
 /* tests/fuzz/fuzz_progress.c - answers of NCCL's RAS and dumps of PyTorch's Flight Recorder: any bytes are read or refused with a
  * reason, and every count that comes out is named. */
-#include "replan/progress.h"
+#include "replan/trace/progress.h"
 
 #include <stdlib.h>
 #include <string.h>

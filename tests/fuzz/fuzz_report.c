@@ -3,8 +3,8 @@
  * to the same bytes; and an analysis takes whatever was not refused.
  */
 #include "base/assert.h"
-#include "replan/enforce.h"
-#include "replan/live.h"
+#include "replan/live/enforce.h"
+#include "replan/live/live.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -7,8 +7,8 @@
  */
 #include "base/assert.h"
 #include "base/ring.h"
-#include "replan/live.h"
-#include "replan/reduce.h"
+#include "replan/live/live.h"
+#include "replan/live/reduce.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -10,8 +10,8 @@
 
 #include "base/file.h"
 #include "base/log.h"
-#include "tools/convert/torch_file.h"
-#include "tools/convert/zip_write.h"
+#include "tools/convert/torch/file.h"
+#include "tools/convert/zip/write.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len);
 

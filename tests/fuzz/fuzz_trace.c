@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "replan/detect.h"
-#include "replan/heatmap.h"
-#include "replan/profile_links.h"
-#include "replan/timeline.h"
-#include "replan/trace_read.h"
+#include "replan/detect/detect.h"
+#include "replan/views/heatmap.h"
+#include "replan/profile/links.h"
+#include "replan/views/timeline.h"
+#include "replan/trace/read.h"
 
 enum { WORLD_MAX = 64 };
 

@@ -4,9 +4,9 @@
  *
  *     make build/plain/tests/fuzz/make_seeds && build/plain/tests/fuzz/make_seeds tests/fuzz/corpus
  */
-#include "agent/core_state.h"
-#include "agent/message.h"
-#include "agent/roster.h"
+#include "agent/core/core_state.h"
+#include "agent/core/message.h"
+#include "agent/core/roster.h"
 #include "snapshot/manifest.h"
 #include "transport/frame.h"
 

@@ -4,7 +4,7 @@
  *
  *   sim [--seeds N] [--first S]    N schedules from seed S on, over all cores; then the planted
  * bugs; then message counts sim --seed S                   that schedule alone, event by event sim
- * --seed S --bug B           the same with planted bug B (agent/core_state.h)
+ * --seed S --bug B           the same with planted bug B (agent/core/core_state.h)
  *
  * With --hard 1 each schedule has more of everything (setup_harden), and another meaning than without.
  *
@@ -12,7 +12,7 @@
  * failed, every planted bug was caught, messages grow no faster than log2 of the nodes, and memory
  * does not grow with the generations.
  */
-#include "agent/core_state.h"
+#include "agent/core/core_state.h"
 #include "base/log.h"
 #include "tests/sim/sim.h"
 

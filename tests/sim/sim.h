@@ -22,7 +22,7 @@
 #ifndef CAIRN_SIM_SIM_H
 #define CAIRN_SIM_SIM_H
 
-#include "agent/core.h"
+#include "agent/core/core.h"
 #include "erasure/stripe.h"
 #include "tests/sim/random.h"
 

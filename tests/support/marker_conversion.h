@@ -6,7 +6,7 @@
 #define CAIRN_TESTS_MARKER_CONVERSION_H
 
 #include "tests/support/marker_format.h"
-#include "tools/convert/conversion.h"
+#include "tools/convert/engine/conversion.h"
 
 #include "base/file.h"
 #include "base/log.h"

@@ -10,7 +10,7 @@
 #ifndef CAIRN_TESTS_MARKER_FORMAT_H
 #define CAIRN_TESTS_MARKER_FORMAT_H
 
-#include "tools/convert/format.h"
+#include "tools/convert/core/format.h"
 
 #include <fcntl.h>
 #include <stdio.h>

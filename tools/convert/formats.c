@@ -1,6 +1,6 @@
 /* tools/convert/formats.c - the table of formats, in the order in which a place is shown to them:
  * what is told by a marker file of its own comes before what is told by the ending of a name. */
-#include "tools/convert/format.h"
+#include "tools/convert/core/format.h"
 
 #include <string.h>
 

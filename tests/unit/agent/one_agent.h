@@ -6,7 +6,7 @@
 #define ONE_AGENT_H
 
 #include "agent/agent.h"
-#include "agent/keeper.h"
+#include "agent/process/keeper.h"
 #include "base/clock.h"
 #include "base/crc.h"
 #include "base/limits.h"

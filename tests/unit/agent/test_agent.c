@@ -119,7 +119,7 @@ open_catalog(const struct node *node)
     return catalog;
 }
 
-/* Up to where the stored record says that promises may be forgotten (agent/epoch.c). */
+/* Up to where the stored record says that promises may be forgotten (agent/core/epoch.c). */
 static uint64_t
 stored_forgotten_before(struct cairn_catalog *catalog)
 {

@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "replan/live.h"
-#include "replan/reduce.h"
+#include "replan/live/live.h"
+#include "replan/live/reduce.h"
 
 enum { WORLD = 4, MS = 1000000, ALL = 0xa0, TENSOR = 0xb0, DATA = 0xd0, ONCE = 0xe0, ALL_RANKS = 0xf };
 static const uint64_t S = 1000000000;

@@ -3,8 +3,8 @@
 #ifndef CAIRN_TESTS_REPLAN_SMALL_H
 #define CAIRN_TESTS_REPLAN_SMALL_H
 
-#include "replan/plan.h"
-#include "replan/problem.h"
+#include "replan/fleet/plan.h"
+#include "replan/fleet/problem.h"
 
 #include <math.h>
 #include <stdlib.h>

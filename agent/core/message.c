@@ -1,0 +1,87 @@
+/* agent/core/message.c - packing of messages: all fields in the struct's order, little-endian, then `bytes`. */
+#include "agent/core/message.h"
+
+#include "base/limits.h"
+#include "base/wire.h"
+
+const char *
+cairn_message_name(enum cairn_message_type type)
+{
+    switch (type) {
+#define CASE(symbol, value, name)                                                                  \
+    case symbol:                                                                                   \
+        return name;
+        CAIRN_MESSAGE_LIST(CASE)
+#undef CASE
+    }
+    return "?";
+}
+
+cairn_err
+cairn_message_pack(const struct cairn_message *message, void *out, size_t out_bytes, size_t *used)
+{
+    struct cairn_writer writer;
+    cairn_err err;
+
+    cairn_writer_init(&writer, out, out_bytes);
+    cairn_write_u8(&writer, (uint8_t)message->type);
+    cairn_write_u32(&writer, message->from);
+    cairn_write_u32(&writer, message->to);
+    cairn_write_u64(&writer, message->epoch);
+    cairn_write_u64(&writer, message->generation.epoch);
+    cairn_write_u64(&writer, message->generation.step);
+    cairn_write_u32(&writer, message->member);
+    cairn_write_u32(&writer, message->area);
+    cairn_write_u32(&writer, message->stripe);
+    cairn_write_u32(&writer, message->row);
+    cairn_write_u64(&writer, message->first_block);
+    cairn_write_u32(&writer, message->block_count);
+    cairn_write_u32(&writer, message->err);
+    cairn_write_u64(&writer, message->request);
+    cairn_write_u64(&writer, message->offset);
+    cairn_write_u64(&writer, message->total);
+    cairn_write_u32(&writer, message->bytes_len);
+    cairn_write_bytes(&writer, message->bytes, message->bytes_len);
+    err = cairn_writer_done(&writer);
+    if (!err)
+        *used = writer.used_bytes;
+    return err;
+}
+
+cairn_err
+cairn_message_unpack(const void *bytes, size_t bytes_len, struct cairn_message *out)
+{
+    struct cairn_message message = {0};
+    struct cairn_reader reader;
+    cairn_err err;
+
+    cairn_reader_init(&reader, bytes, bytes_len);
+    message.type = (enum cairn_message_type)cairn_read_u8(&reader);
+    message.from = cairn_read_u32(&reader);
+    message.to = cairn_read_u32(&reader);
+    message.epoch = cairn_read_u64(&reader);
+    message.generation.epoch = cairn_read_u64(&reader);
+    message.generation.step = cairn_read_u64(&reader);
+    message.member = cairn_read_u32(&reader);
+    message.area = cairn_read_u32(&reader);
+    message.stripe = cairn_read_u32(&reader);
+    message.row = cairn_read_u32(&reader);
+    message.first_block = cairn_read_u64(&reader);
+    message.block_count = cairn_read_u32(&reader);
+    message.err = cairn_read_u32(&reader);
+    message.request = cairn_read_u64(&reader);
+    message.offset = cairn_read_u64(&reader);
+    message.total = cairn_read_u64(&reader);
+    message.bytes_len = cairn_read_u32(&reader);
+    message.bytes = cairn_read_borrow(&reader, message.bytes_len);
+    err = cairn_reader_done(&reader);
+    if (err)
+        return err;
+    if (message.type < CAIRN_MSG_HEARTBEAT || message.type > CAIRN_MESSAGE_TYPE_LAST ||
+        message.area > CAIRN_AREA_SCRATCH || message.from >= CAIRN_NODES_MAX ||
+        message.to >= CAIRN_NODES_MAX || message.block_count > CAIRN_MESSAGE_BLOCKS_MAX ||
+        message.err > CAIRN_INTERNAL)
+        return CAIRN_CORRUPT;
+    *out = message;
+    return CAIRN_OK;
+}

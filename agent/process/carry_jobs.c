@@ -1,0 +1,339 @@
+/*
+ * agent/process/carry_jobs.c - the core's actions that are workers' jobs: decoding, checksumming and verifying whole holdings,
+ * reserving memory for another node's part.
+ *
+ * Each answers with an event. Jobs name their holding's generation, so that a late answer about memory that has been
+ * filled anew is recognised by the core.
+ */
+#include "agent/process/agent_state.h"
+
+#include "base/crc.h"
+#include "base/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct decode_job {
+    struct cairn_job job;
+    struct cairn_agent *agent;
+    uint32_t item;
+    uint64_t request;
+    uint64_t sources, lost;
+    size_t bytes;
+    const struct cairn_code *code;
+    uint8_t *shards[CAIRN_SHARDS_MAX];
+    struct space *space; /* held, as the buffers are: the item may be released meanwhile */
+    uint32_t payload_count; /* so are its sources */
+    struct kept_payload payloads[CAIRN_SHARDS_MAX];
+    cairn_err err;
+};
+
+static void
+decode_run(struct cairn_job *job)
+{
+    struct decode_job *decode = (struct decode_job *)job;
+
+    decode->err = cairn_code_rebuild_some(decode->code, decode->bytes, decode->sources,
+                                          decode->lost, decode->shards);
+    for (uint32_t s = 0; !decode->err && s < CAIRN_SHARDS_MAX; s++)
+        for (size_t at = 0; ((decode->lost >> s) & 1) && at < decode->bytes; at += CAIRN_BLOCK_BYTES)
+            space_crcs(decode->space, s)[at / CAIRN_BLOCK_BYTES] =
+                cairn_crc64(0, decode->shards[s] + at, CAIRN_BLOCK_BYTES);
+}
+
+static void
+decode_done(struct cairn_job *job)
+{
+    struct decode_job *decode = (struct decode_job *)job;
+    struct cairn_agent *agent = decode->agent;
+    struct cairn_event event = {.type = CAIRN_EVENT_DECODED,
+                                .item = decode->item,
+                                .request = decode->request};
+
+    space_drop(agent, decode->space);
+    scratch_give_back(agent, decode->payloads, decode->payload_count);
+    if (decode->err) { /* an item that is never answered would hold up every later repair */
+        CAIRN_LOG_AT(ERROR, "rebuild: decode failed: %s", cairn_err_text(decode->err));
+        agent_abort(agent, 1, "lost blocks cannot be decoded");
+    } else { /* of a released item too: before the answer the core does not use it again */
+        agent_step(agent, &event, NULL);
+    }
+    free(decode);
+}
+
+static void
+submit(struct cairn_agent *agent, struct cairn_job *job)
+{
+    if (cairn_workers_submit(agent->workers, job) == CAIRN_OK)
+        return;
+    agent_abort(agent, 1, "more jobs than holdings and repairs can ask for");
+    job->done(job); /* a stopping agent takes no event, so this only frees */
+}
+
+void
+carry_decode(struct cairn_agent *agent, const struct cairn_action *action)
+{
+    struct scratch *scratch = &agent->scratch[action->item % SCRATCH_ITEMS_MAX];
+    const struct cairn_code *code = agent_code(agent, action->data_shards, action->parity_shards);
+    struct decode_job *decode = calloc(1, sizeof *decode);
+    uint32_t shards = action->data_shards + action->parity_shards;
+
+    if (!decode || !code || !scratch->space) {
+        free(decode);
+        agent_abort(agent, 1, "no memory to decode lost blocks");
+        return;
+    }
+    decode->job = (struct cairn_job){.run = decode_run, .done = decode_done};
+    decode->agent = agent;
+    decode->item = action->item;
+    decode->request = action->request;
+    decode->sources = action->sources;
+    decode->lost = action->lost;
+    decode->bytes = (size_t)action->count * CAIRN_BLOCK_BYTES;
+    decode->code = code;
+    for (uint32_t s = 0; s < shards; s++)
+        if (((scratch->staged | action->lost) >> s) & 1) /* a source that is not staged is zeros */
+            decode->shards[s] = scratch_shard(agent, action->item, s);
+    decode->payload_count = scratch_take_kept(agent, action->item, decode->payloads);
+    decode->space = scratch->space;
+    space_hold(decode->space);
+    submit(agent, &decode->job);
+}
+
+/* Checksums a holding: parity alone (a save), everything and its record (verify), or data and parity (a rebuild). */
+struct check_job {
+    struct cairn_job job;
+    struct cairn_agent *agent;
+    uint32_t holding;
+    uint64_t request;
+    struct cairn_generation generation;
+    bool verify;       /* answer VERIFIED, else FINISHED */
+    bool check_data;
+    bool record_damaged;
+    uint64_t data_blocks;
+    const uint8_t *data;
+    uint64_t *data_crcs; /* expected */
+    uint32_t parity_slots;
+    const uint8_t *parity[CAIRN_SHARDS_MAX];
+    uint64_t parity_blocks[CAIRN_SHARDS_MAX];
+    uint64_t parity_total;
+    uint64_t *parity_crcs; /* expected when verifying, else the answer */
+    struct cairn_bad_block *bad;
+    uint64_t bad_count;
+    uint64_t bad_room;
+    cairn_err err;
+};
+
+static void
+note_bad(struct check_job *check, enum cairn_area area, uint64_t block)
+{
+    if (check->bad_count == check->bad_room) {
+        uint64_t room = check->bad_room ? 2 * check->bad_room : 64;
+        struct cairn_bad_block *bad = realloc(check->bad, room * sizeof *bad);
+
+        if (!bad) {
+            check->err = CAIRN_NOMEM;
+            return;
+        }
+        check->bad = bad;
+        check->bad_room = room;
+    }
+    check->bad[check->bad_count++] = (struct cairn_bad_block){.area = area, .block = block};
+}
+
+static void
+check_run(struct cairn_job *job)
+{
+    struct check_job *check = (struct check_job *)job;
+    uint64_t index = 0;
+
+    if (check->verify)
+        check->record_damaged = !cairn_memory_record_is_whole(check->agent->memory, check->holding);
+    for (uint64_t b = 0; check->check_data && b < check->data_blocks; b++)
+        if (cairn_crc64(0, check->data + b * CAIRN_BLOCK_BYTES, CAIRN_BLOCK_BYTES) !=
+            check->data_crcs[b])
+            note_bad(check, CAIRN_AREA_DATA, b);
+    for (uint32_t slot = 0; slot < check->parity_slots; slot++)
+        for (uint64_t b = 0; b < check->parity_blocks[slot]; b++, index++) {
+            uint64_t crc = cairn_crc64(0, check->parity[slot] + b * CAIRN_BLOCK_BYTES,
+                                       CAIRN_BLOCK_BYTES);
+
+            if (!check->verify)
+                check->parity_crcs[index] = crc;
+            else if (check->parity_crcs[index] != crc)
+                note_bad(check, CAIRN_AREA_PARITY, index);
+        }
+}
+
+static void
+check_free(struct check_job *check)
+{
+    free(check->data_crcs);
+    free(check->parity_crcs);
+    free(check->bad);
+    free(check);
+}
+
+static void
+check_done(struct cairn_job *job)
+{
+    struct check_job *check = (struct check_job *)job;
+    struct cairn_agent *agent = check->agent;
+    struct cairn_event event = {.type = CAIRN_EVENT_VERIFIED,
+                                .holding = check->holding,
+                                .request = check->request,
+                                .generation = check->generation,
+                                .bad = check->bad,
+                                .record_damaged = check->record_damaged,
+                                .count = check->bad_count,
+                                .err = check->err};
+
+    cairn_memory_unhold(agent->memory, check->holding);
+    if (!check->verify) {
+        event.type = CAIRN_EVENT_FINISHED;
+        event.crcs = check->parity_crcs;
+        event.count = check->parity_total;
+        event.err = check->err ? check->err : check->bad_count ? CAIRN_CORRUPT : CAIRN_OK;
+    }
+    agent_step(agent, &event, NULL);
+    check_free(check);
+}
+
+static cairn_err
+fill_check(struct cairn_agent *agent, struct check_job *check, const struct cairn_holding_view *view)
+{
+    const struct cairn_roster_group *group = cairn_roster_group_of(view->table, view->member);
+    uint64_t at = 0;
+
+    check->data_blocks = view->stripes->shard_blocks[view->position];
+    check->data = cairn_memory_data(agent->memory, check->holding, 0, check->data_blocks);
+    check->data_crcs = malloc(8 * check->data_blocks + 8);
+    check->parity_slots = group->parity;
+    for (uint32_t slot = 0; slot < group->parity; slot++) {
+        uint32_t stripe = cairn_slot_stripe(&view->stripes->geometry, view->position, slot);
+
+        check->parity_blocks[slot] = view->stripes->parity_blocks[stripe];
+        check->parity_total += check->parity_blocks[slot];
+        check->parity[slot] = cairn_memory_parity(agent->memory, check->holding, slot,
+                                                  group->parity, 0, check->parity_blocks[slot]);
+        if (!check->parity[slot] && check->parity_blocks[slot])
+            return CAIRN_INTERNAL;
+    }
+    check->parity_crcs = malloc(8 * check->parity_total + 8);
+    if (!check->data_crcs || !check->parity_crcs)
+        return CAIRN_NOMEM;
+    if (!check->data || !view->block_crcs)
+        return CAIRN_INTERNAL;
+    memcpy(check->data_crcs, view->block_crcs, 8 * check->data_blocks);
+    for (uint32_t slot = 0; check->verify && slot < group->parity; slot++) {
+        memcpy(check->parity_crcs + at, view->parity_crcs[slot], 8 * check->parity_blocks[slot]);
+        at += check->parity_blocks[slot];
+    }
+    return CAIRN_OK;
+}
+
+void
+carry_check(struct cairn_agent *agent, const struct cairn_action *action, bool verify)
+{
+    struct cairn_holding_view view;
+    struct check_job *check = calloc(1, sizeof *check);
+    cairn_err err = check ? CAIRN_OK : CAIRN_NOMEM;
+
+    if (!err && (!cairn_core_look_holding(agent->core, action->holding, &view) || !view.stripes))
+        err = CAIRN_INTERNAL;
+    if (!err) {
+        check->job = (struct cairn_job){.run = check_run, .done = check_done};
+        check->agent = agent;
+        check->holding = action->holding;
+        check->request = action->request;
+        check->generation = action->generation;
+        check->verify = verify;
+        check->check_data = verify || view.state == CAIRN_HOLDING_REBUILDING;
+        err = fill_check(agent, check, &view);
+    }
+    if (err) {
+        struct cairn_event failed = {.type = verify ? CAIRN_EVENT_VERIFIED : CAIRN_EVENT_FINISHED,
+                                     .holding = action->holding,
+                                     .request = action->request,
+                                     .generation = action->generation,
+                                     .err = err};
+
+        CAIRN_LOG_AT(ERROR, "memory: cannot check a generation's memory: %s", cairn_err_text(err));
+        if (check)
+            check_free(check);
+        agent_step(agent, &failed, NULL); /* whoever waits for it must not wait for ever */
+        return;
+    }
+    cairn_memory_hold(agent->memory, action->holding);
+    submit(agent, &check->job);
+}
+
+/* Reserving memory for a hosted part touches every page of it, and may take seconds. */
+struct host_job {
+    struct cairn_job job;
+    struct cairn_agent *agent;
+    uint32_t holding;
+    uint64_t request;
+    uint64_t serial;
+    uint64_t data_blocks, parity_blocks;
+    struct cairn_memory_reserved reserved;
+    cairn_err err;
+};
+
+static void
+host_run(struct cairn_job *job)
+{
+    struct host_job *host = (struct host_job *)job;
+
+    host->err = cairn_memory_reserve(host->agent->memory, host->data_blocks, host->parity_blocks,
+                                     &host->reserved);
+}
+
+static void
+host_done(struct cairn_job *job)
+{
+    struct host_job *host = (struct host_job *)job;
+    struct cairn_agent *agent = host->agent;
+    struct cairn_event event = {.type = CAIRN_EVENT_OPENED,
+                                .holding = host->holding,
+                                .request = host->request,
+                                .err = host->err};
+
+    if (agent->hosting[host->holding] == host->serial && !agent->stopping) {
+        agent->hosting[host->holding] = 0;
+        if (!event.err)
+            event.err = cairn_memory_host(agent->memory, host->holding, &host->reserved);
+        agent_step(agent, &event, NULL);
+    }
+    cairn_memory_unreserve(&host->reserved); /* of a holding that was closed meanwhile */
+    free(host);
+}
+
+void
+carry_open(struct cairn_agent *agent, const struct cairn_action *action)
+{
+    struct host_job *host = calloc(1, sizeof *host);
+
+    if (!host || action->holding >= CAIRN_HOLDINGS_MAX || action->holding < agent->config.slots) {
+        struct cairn_event event = {.type = CAIRN_EVENT_OPENED,
+                                    .holding = action->holding,
+                                    .request = action->request,
+                                    .err = host ? CAIRN_FULL : CAIRN_NOMEM};
+
+        if (host)
+            CAIRN_LOG_AT(ERROR, "memory: a lost part is larger than this node's slots: state_bytes must be the same on all "
+                                "nodes");
+
+        free(host);
+        agent_step(agent, &event, NULL);
+        return;
+    }
+    host->job = (struct cairn_job){.run = host_run, .done = host_done};
+    host->agent = agent;
+    host->holding = action->holding;
+    host->request = action->request;
+    host->serial = agent->hosting[action->holding] = ++agent->hosting_serial;
+    host->data_blocks = action->blocks;
+    host->parity_blocks = action->first_block;
+    submit(agent, &host->job);
+}

@@ -1,0 +1,252 @@
+/* agent/process/config_check.c - the rules between options, and those for addresses and names. */
+#include "agent/process/config.h"
+
+#include <arpa/inet.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+enum { WHY_BYTES = 512 };
+
+static bool
+is_name(const char *text)
+{
+    return text[strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                             "0123456789._-")] == '\0';
+}
+
+/* Cuts "host:port" or "[v6]:port" into host[CAIRN_CONFIG_ADDRESS_BYTES_MAX]. False: it is neither.
+ */
+static bool
+cut_address(const char *address, char *host)
+{
+    const char *colon = strrchr(address, ':');
+    struct in6_addr v6;
+    size_t host_len, digits;
+
+    if (!colon)
+        return false;
+    host_len = (size_t)(colon - address);
+    digits = strspn(colon + 1, "0123456789");
+    if (digits == 0 || digits > 5 || colon[1 + digits] || colon[1] == '0' ||
+        atol(colon + 1) > 65535)
+        return false;
+    if (address[0] == '[') {
+        if (host_len < 3 || address[host_len - 1] != ']')
+            return false;
+        memcpy(host, address + 1, host_len - 2);
+        host[host_len - 2] = '\0';
+        return inet_pton(AF_INET6, host, &v6) == 1;
+    }
+    memcpy(host, address, host_len);
+    host[host_len] = '\0';
+    return host_len > 0 && is_name(host);
+}
+
+static bool
+is_loopback(const char *address)
+{
+    char host[CAIRN_CONFIG_ADDRESS_BYTES_MAX];
+    struct in6_addr v6;
+    struct in_addr v4;
+
+    if (!cut_address(address, host))
+        return false;
+    if (inet_pton(AF_INET, host, &v4) == 1)
+        return ntohl(v4.s_addr) >> 24 == 127;
+    if (inet_pton(AF_INET6, host, &v6) == 1)
+        return IN6_IS_ADDR_LOOPBACK(&v6);
+    return strcasecmp(host, "localhost") == 0;
+}
+
+bool
+cairn_config_on_loopback(const struct cairn_config *config)
+{
+    for (uint32_t i = 0; i < config->node_count; i++)
+        if (!is_loopback(config->nodes[i].address))
+            return false;
+    return true;
+}
+
+static int
+by_address(const void *a, const void *b)
+{
+    const struct cairn_config_node *left = *(const struct cairn_config_node *const *)a;
+    const struct cairn_config_node *right = *(const struct cairn_config_node *const *)b;
+
+    return strcasecmp(left->address, right->address);
+}
+
+/* Two nodes of one address: *line and why[WHY_BYTES] say which. */
+static cairn_err
+check_distinct(const struct cairn_config *config, uint32_t *line, char *why)
+{
+    const struct cairn_config_node **sorted = malloc(config->node_count * sizeof *sorted);
+    cairn_err err = CAIRN_OK;
+
+    if (!sorted) {
+        snprintf(why, WHY_BYTES, "out of memory: free some and try again");
+        return CAIRN_NOMEM;
+    }
+    for (uint32_t i = 0; i < config->node_count; i++)
+        sorted[i] = &config->nodes[i];
+    qsort(sorted, config->node_count, sizeof *sorted, by_address);
+    for (uint32_t i = 1; i < config->node_count && !err; i++)
+        if (by_address(&sorted[i - 1], &sorted[i]) == 0) {
+            uint32_t first = (uint32_t)(sorted[i - 1] - config->nodes);
+            uint32_t second = (uint32_t)(sorted[i] - config->nodes);
+
+            *line = config->nodes[first > second ? first : second].line;
+            snprintf(why, WHY_BYTES,
+                     "nodes %u and %u have the same address %s, but each agent needs its own: give "
+                     "one of them another port or host",
+                     first < second ? first : second, first < second ? second : first,
+                     sorted[i]->address);
+            err = CAIRN_CONFIG;
+        }
+    free(sorted);
+    return err;
+}
+
+static cairn_err
+check_nodes(const struct cairn_config *config, uint32_t *line, char *why)
+{
+    char host[CAIRN_CONFIG_ADDRESS_BYTES_MAX];
+
+    *line = cairn_config_line(config, "nodes");
+    if (config->node_count == 0 || config->node_count > CAIRN_NODES_MAX || !config->nodes) {
+        snprintf(why, WHY_BYTES, "there are %u nodes, but a job has 1 to %d: list them",
+                 config->node_count, CAIRN_NODES_MAX);
+        return CAIRN_CONFIG;
+    }
+    for (uint32_t i = 0; i < config->node_count; i++) {
+        const struct cairn_config_node *node = &config->nodes[i];
+
+        *line = node->line;
+        if (!cut_address(node->address, host)) {
+            snprintf(why, WHY_BYTES,
+                     "the address \"%.64s\" of node %u is not host:port: write it as node1:7431, "
+                     "10.0.0.1:7431 or \"[fd00::1]:7431\", with a port from 1 to 65535",
+                     node->address, i);
+            return CAIRN_CONFIG;
+        }
+        if (!is_name(node->domain)) {
+            snprintf(why, WHY_BYTES,
+                     "the domain \"%.64s\" of node %u is not a plain name: use letters, digits and "
+                     ". _ - alone",
+                     node->domain, i);
+            return CAIRN_CONFIG;
+        }
+    }
+    return check_distinct(config, line, why);
+}
+
+static cairn_err
+check_group(const struct cairn_config *config, uint32_t *line, char *why)
+{
+    uint32_t active_count = cairn_config_active_count(config);
+
+    *line = cairn_config_line(config, "node");
+    if (config->node >= config->node_count) {
+        snprintf(why, WHY_BYTES,
+                 "node is %u, but nodes lists %u, numbered 0 to %u: mend the number or the list",
+                 config->node, config->node_count, config->node_count - 1);
+        return CAIRN_CONFIG;
+    }
+    *line = cairn_config_line(config, "nodes");
+    if (active_count == 0) {
+        snprintf(why, WHY_BYTES, "every node is a spare, so none trains: set spare: false on some");
+        return CAIRN_CONFIG;
+    }
+    *line = cairn_config_line(config, "parity");
+    if (config->parity >= active_count) {
+        snprintf(why, WHY_BYTES,
+                 "parity is %u, but %u active nodes can stand the loss of at most %u: lower it to "
+                 "that or add nodes",
+                 config->parity, active_count, active_count - 1);
+        return CAIRN_CONFIG;
+    }
+    *line = cairn_config_line(config, "group_size");
+    if (config->group_size && config->group_size <= config->parity) {
+        snprintf(why, WHY_BYTES,
+                 "group_size is %u, but a group of parity %u has at least %u nodes: raise it, or "
+                 "lower parity",
+                 config->group_size, config->parity, config->parity + 1);
+        return CAIRN_CONFIG;
+    }
+    if (config->group_size > active_count) {
+        snprintf(why, WHY_BYTES,
+                 "group_size is %u, but there are %u active nodes: lower it, or set 0 to have it "
+                 "chosen",
+                 config->group_size, active_count);
+        return CAIRN_CONFIG;
+    }
+    return CAIRN_OK;
+}
+
+static cairn_err
+check_rest(const struct cairn_config *config, uint32_t *line, char *why)
+{
+    *line = cairn_config_line(config, "job");
+    if (!config->job[0] || !is_name(config->job)) {
+        snprintf(why, WHY_BYTES,
+                 "job is \"%s\", which is not a plain name: use letters, digits and . _ - alone",
+                 config->job);
+        return CAIRN_CONFIG;
+    }
+    *line = cairn_config_line(config, "dead_after_ms");
+    if (!*line) /* the default, too short for the other */
+        *line = cairn_config_line(config, "heartbeat_interval_ms");
+    if (config->dead_after_ms / 2 < config->heartbeat_interval_ms) {
+        snprintf(
+            why, WHY_BYTES,
+            "dead_after_ms is %u, but one late heartbeat of %u ms must not kill a node: set it "
+            "to at least %u",
+            config->dead_after_ms, config->heartbeat_interval_ms,
+            2 * config->heartbeat_interval_ms);
+        return CAIRN_CONFIG;
+    }
+    *line = cairn_config_line(config, "spill_every_generations");
+    if (config->spill_every_generations && !config->spill_dir[0]) {
+        snprintf(why, WHY_BYTES,
+                 "spill_every_generations is %u, but there is nowhere to spill to: set spill_dir",
+                 config->spill_every_generations);
+        return CAIRN_CONFIG;
+    }
+    *line = cairn_config_line(config, "verdict_policy");
+    if (config->verdict_policy == CAIRN_CONFIG_ENFORCE && config->enforce_command.count == 0) {
+        snprintf(why, WHY_BYTES,
+                 "verdict_policy is enforce, but there is nothing to run: set enforce_command to a program that takes ranks' "
+                 "nodes out of the cluster's use, or verdict_policy to advise");
+        return CAIRN_CONFIG;
+    }
+    *line = cairn_config_line(config, "nodes");
+    if (!config->key_file[0] && !cairn_config_on_loopback(config)) {
+        snprintf(why, WHY_BYTES,
+                 "nodes are reached off loopback without a key, so anyone on the network could "
+                 "read and change the job's state: make one with \"openssl rand -out job.key 32\", "
+                 "chmod 600 it, copy it to every node and set key_file");
+        return CAIRN_CONFIG;
+    }
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_config_check(const struct cairn_config *config, char *error, size_t error_bytes)
+{
+    const char *source = config->source[0] ? config->source : "configuration";
+    char why[WHY_BYTES];
+    uint32_t line = 0;
+    cairn_err err;
+
+    err = check_nodes(config, &line, why);
+    if (!err)
+        err = check_group(config, &line, why);
+    if (!err)
+        err = check_rest(config, &line, why);
+    if (err && line)
+        snprintf(error, error_bytes, "%s:%u: %s", source, line, why);
+    else if (err)
+        snprintf(error, error_bytes, "%s: %s", source, why);
+    return err;
+}

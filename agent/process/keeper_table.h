@@ -1,0 +1,47 @@
+/*
+ * agent/process/keeper_table.h - what a keeper holds: descriptors by name.
+ *
+ * Invariant: items[] is sorted by name, bytewise, each name once; each fd is open and the table's.
+ */
+#ifndef CAIRN_AGENT_PROCESS_KEEPER_TABLE_H
+#define CAIRN_AGENT_PROCESS_KEEPER_TABLE_H
+
+#include "agent/process/keeper.h"
+
+#include <sys/types.h>
+
+struct cairn_keeper_held {
+    char name[CAIRN_KEEPER_NAME_BYTES_MAX];
+    uint64_t bytes;
+    dev_t device; /* with inode: which file it is */
+    ino_t inode;
+    int fd;
+};
+
+/* Empty when zeroed. */
+struct cairn_keeper_table {
+    struct cairn_keeper_held *items;
+    uint32_t count;
+    uint32_t room;
+};
+
+/* Closes everything. */
+void cairn_keeper_table_fini(struct cairn_keeper_table *table);
+
+/*
+ * Takes fd over under a name of less than CAIRN_KEEPER_NAME_BYTES_MAX bytes; on failure it stays
+ * the caller's. The same file under the same name: CAIRN_OK, nothing changes but that fd is closed.
+ * CAIRN_INVAL for an empty name, one that another file has, or an fd that is no plain file of
+ * `bytes` bytes; CAIRN_FULL at CAIRN_KEEPER_ITEMS_MAX; CAIRN_NOMEM.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_keeper_table_put(struct cairn_keeper_table *table,
+                                                  const char *name, int fd, uint64_t bytes);
+
+/* Closes and forgets one. CAIRN_NOT_FOUND. */
+CAIRN_MUST_CHECK cairn_err cairn_keeper_table_drop(struct cairn_keeper_table *table,
+                                                   const char *name);
+
+/* The index of the first name behind `after`; `count` when there is none. */
+uint32_t cairn_keeper_table_behind(const struct cairn_keeper_table *table, const char *after);
+
+#endif

@@ -1,0 +1,196 @@
+/*
+ * agent/process/keeping.c - watches the keeper that holds the agent's memory, and replaces it when it has died.
+ *
+ * A keeper that dies takes nothing with it as long as the agent lives, for the agent maps the memory too; but a crash of
+ * the agent would then lose a node's parts though the node is up. So a worker asks the keeper every second whether it
+ * lives. Where it is gone, the worker starts a new one, and the loop hands it every descriptor. A keeper that is alive
+ * but does not answer still holds what it has: that is said, and nothing else is done.
+ */
+#include "agent/process/agent_state.h"
+
+#include "base/log.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum {
+    START_TIMEOUT_MS = 5000,
+    CALL_TIMEOUT_MS = 500, /* of calls in the loop, which must not keep heartbeats waiting */
+    PING_TIMEOUT_MS = 2000
+};
+static const uint64_t ping_interval_ns = 1 * CAIRN_NS_PER_S;
+
+/* Between submit and done it belongs to a worker. */
+struct keeping {
+    struct cairn_job job;
+    struct cairn_agent *agent;
+    char path[CAIRN_CONFIG_PATH_BYTES_MAX + 16];
+    struct cairn_keeper *watched; /* a connection of its own, for the worker */
+    bool lost;                    /* the agent's own connection leads to a keeper that is gone */
+    bool silent;                  /* said that it does not answer */
+    bool failed;                  /* said that no new one can be started */
+    bool running;
+    uint64_t due_ns;
+    cairn_err err;
+};
+
+/* In a worker: asks; where the answer is that nobody is there, starts another one. */
+static void
+ask(struct cairn_job *job)
+{
+    struct keeping *keeping = (struct keeping *)job;
+
+    keeping->err = CAIRN_PEER;
+    if (keeping->watched) {
+        keeping->err = cairn_keeper_ping(keeping->watched);
+        if (!keeping->err)
+            return;
+        cairn_keeper_close(keeping->watched);
+        keeping->watched = NULL;
+    }
+    if (keeping->err == CAIRN_PEER) {
+        keeping->lost = true;
+        keeping->err = cairn_keeper_spawn(keeping->agent->executable, keeping->path,
+                                          keeping->agent->config.keeper_linger_s,
+                                          START_TIMEOUT_MS, NULL);
+    }
+    if (!keeping->err || keeping->err == CAIRN_TIMEOUT)
+        keeping->err = cairn_keeper_connect(keeping->path, PING_TIMEOUT_MS, &keeping->watched);
+}
+
+/* Has a keeper that was started anew hold everything. */
+static cairn_err
+hand_over(struct keeping *keeping)
+{
+    struct cairn_agent *agent = keeping->agent;
+    struct cairn_keeper *keeper = NULL;
+    cairn_err err = cairn_keeper_connect(keeping->path, CALL_TIMEOUT_MS, &keeper);
+
+    if (err)
+        return err;
+    err = cairn_memory_keeper_set(agent->memory, keeper);
+    cairn_keeper_close(agent->keeper); /* the memory knows the new one, whatever it has taken */
+    agent->keeper = keeper;
+    return err;
+}
+
+static void
+answered(struct cairn_job *job)
+{
+    struct keeping *keeping = (struct keeping *)job;
+    struct cairn_agent *agent = keeping->agent;
+    cairn_err err = keeping->err;
+
+    keeping->running = false;
+    keeping->due_ns = agent_now_ns(agent) + ping_interval_ns;
+    if (agent->stopping)
+        return;
+    if (!err && keeping->lost) {
+        err = hand_over(keeping);
+        if (!err) {
+            CAIRN_LOG_AT(WARN, "keeper: had died, a new one holds the memory now");
+            keeping->lost = false;
+        }
+    }
+    agent->unkept = keeping->lost;
+    if (err == CAIRN_TIMEOUT && !keeping->lost && !keeping->silent)
+        CAIRN_LOG_AT(WARN, "keeper: does not answer at %s; it still holds the memory", keeping->path);
+    keeping->silent = err == CAIRN_TIMEOUT && !keeping->lost;
+    if (keeping->lost && !keeping->failed)
+        CAIRN_LOG_AT(ERROR,
+                     "keeper: is gone, and no new one holds the memory: %s: what this node protects is lost if its agent "
+                     "dies; check that %s can be written and that processes can be started; tried again every second",
+                     cairn_err_text(err), agent->config.dir);
+    keeping->failed = keeping->lost;
+}
+
+cairn_err
+keeping_open(struct cairn_agent *agent)
+{
+    struct keeping *keeping;
+    cairn_err err;
+
+    agent->unkept = !agent->config.keeper;
+    if (!agent->config.keeper)
+        return CAIRN_OK;
+    keeping = calloc(1, sizeof *keeping);
+    if (!keeping)
+        return CAIRN_NOMEM;
+    agent->keeping = keeping;
+    keeping->agent = agent;
+    keeping->job = (struct cairn_job){.run = ask, .done = answered};
+    snprintf(keeping->path, sizeof keeping->path, "%s/keeper.sock", agent->config.dir);
+    err = cairn_keeper_spawn(agent->executable, keeping->path, agent->config.keeper_linger_s,
+                             START_TIMEOUT_MS, NULL);
+    if (!err)
+        err = cairn_keeper_connect(keeping->path, START_TIMEOUT_MS, &keeping->watched);
+    if (!err)
+        err = cairn_keeper_connect(keeping->path, START_TIMEOUT_MS, &agent->keeper);
+    if (err)
+        CAIRN_LOG_AT(ERROR, "keeper: cannot be started at %s: %s: check `dir`, or set keeper: false to live without one",
+                     keeping->path, cairn_err_text(err));
+    return err;
+}
+
+void
+keeping_started(struct cairn_agent *agent)
+{
+    if (agent->keeper)
+        cairn_keeper_set_timeout(agent->keeper, CALL_TIMEOUT_MS);
+}
+
+void
+keeping_tick(struct cairn_agent *agent)
+{
+    struct keeping *keeping = agent->keeping;
+
+    if (!keeping || keeping->running || agent_now_ns(agent) < keeping->due_ns)
+        return;
+    keeping->running = cairn_workers_submit(agent->workers, &keeping->job) == CAIRN_OK;
+}
+
+void
+keeping_close(struct cairn_agent *agent)
+{
+    struct keeping *keeping = agent->keeping;
+
+    if (!keeping)
+        return;
+    cairn_keeper_close(keeping->watched);
+    free(keeping);
+    agent->keeping = NULL;
+}
+
+/* ---- whether what it keeps is known ---- */
+
+static const char memory_key[] = "memory";
+
+/*
+ * Memory that is made for this start outlives it, but what it means (nothing is known of what was promised before) is stored only with the first
+ * record of the epoch: whoever ends in between, on a full disk, say, leaves a next start that takes the memory for one it knows. So a mark
+ * stands in the catalog from before it is made until then.
+ */
+cairn_err
+keeping_mark_memory(struct cairn_agent *agent, bool *was_marked)
+{
+    uint8_t *stored = NULL;
+    size_t stored_len = 0;
+    cairn_err err = cairn_catalog_get(agent->catalog, CAIRN_TABLE_EPOCHS, memory_key, sizeof memory_key - 1, &stored, &stored_len);
+
+    free(stored);
+    *was_marked = err == CAIRN_OK;
+    if (err == CAIRN_NOT_FOUND)
+        err = cairn_catalog_put(agent->catalog, CAIRN_TABLE_EPOCHS, memory_key, sizeof memory_key - 1, "", 0);
+    agent->memory_marked = err == CAIRN_OK;
+    return err;
+}
+
+cairn_err
+keeping_memory_is_known(struct cairn_agent *agent)
+{
+    if (!agent->memory_marked)
+        return CAIRN_OK;
+    agent->memory_marked = false;
+    return cairn_catalog_delete(agent->catalog, CAIRN_TABLE_EPOCHS, memory_key, sizeof memory_key - 1);
+}

@@ -1,0 +1,104 @@
+/*
+ * agent/process/memory.h - the agent's memory: arenas of its own slots, of hosted parts, and their records.
+ *
+ * Everything is reserved and pre-faulted at start, after the sum was compared with what is free: `slots` times
+ * (data + parity), and one small arena of records. The keeper, where there is one, holds every descriptor; an agent
+ * that finds arenas of the right sizes there adopts them with what is in them. Hosted parts (of lost members, during and
+ * after a repair) are reserved when they are needed.
+ *
+ * Blocks are CAIRN_BLOCK_BYTES. A holding index below `slots` is an own slot, others are hosted. Parity slot i of a
+ * holding with m parity slots begins at block i * (parity_blocks / m) of its parity arena. Thread: loop; workers may read
+ * and write through pointers that they were given while the holding is held (cairn_memory_hold).
+ */
+#ifndef CAIRN_AGENT_PROCESS_MEMORY_H
+#define CAIRN_AGENT_PROCESS_MEMORY_H
+
+#include "agent/process/keeper.h"
+#include "base/limits.h"
+#include "cairn/err.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct cairn_arena;
+struct cairn_memory;
+
+struct cairn_memory_options {
+    uint32_t slots;
+    uint32_t holdings; /* own slots and hosted ones */
+    uint64_t slot_blocks;
+    uint64_t parity_blocks;
+    uint64_t record_bytes; /* most bytes of one holding's record */
+    uint32_t data_count;   /* k and m, for the printed sum */
+    uint32_t parity_count;
+    bool hugepages;
+    struct cairn_keeper *keeper; /* NULL: none; kept until close */
+};
+
+/*
+ * Reserves or adopts. CAIRN_NOMEM: it does not fit; CAIRN_CONFIG: the keeper holds arenas of other sizes; report[] says the
+ * sum, or what to do. *adopted tells whether memory was taken over from an earlier agent.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_memory_open(const struct cairn_memory_options *options,
+                                             struct cairn_memory **out, bool *adopted, char *report,
+                                             size_t report_bytes);
+/* Lets go of all; what the keeper holds lives on. NULL is allowed. */
+void cairn_memory_close(struct cairn_memory *memory);
+
+/*
+ * Goes on with another keeper (kept until close), which is handed every arena: the one before has died. The first error of a
+ * put; what it did not take is then not kept, and the call may be repeated.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_memory_keeper_set(struct cairn_memory *memory,
+                                                   struct cairn_keeper *keeper);
+
+/* Reserved bytes of own slots (data and parity), and of everything. */
+uint64_t cairn_memory_slot_bytes(const struct cairn_memory *memory);
+uint64_t cairn_memory_reserved_bytes(const struct cairn_memory *memory);
+
+/* Descriptor of an own slot's data arena, for trainers. Borrowed. */
+int cairn_memory_slot_fd(const struct cairn_memory *memory, uint32_t slot);
+
+/* Where blocks are; NULL where the holding has no memory or not so much. */
+uint8_t *cairn_memory_data(const struct cairn_memory *memory, uint32_t holding, uint64_t block,
+                           uint64_t count);
+uint8_t *cairn_memory_parity(const struct cairn_memory *memory, uint32_t holding,
+                             uint32_t parity_slot, uint32_t parity_slots, uint64_t line,
+                             uint64_t count);
+
+/* Stores (or with len 0 erases) a holding's record, so that a death at any instruction leaves the old or the new. */
+CAIRN_MUST_CHECK cairn_err cairn_memory_record_store(struct cairn_memory *memory, uint32_t holding,
+                                                     const void *bytes, size_t len);
+/* Loads a record; *bytes is NULL where there is none. CAIRN_CORRUPT when no copy passes its check. Freed by the caller. */
+CAIRN_MUST_CHECK cairn_err cairn_memory_record_load(struct cairn_memory *memory, uint32_t holding,
+                                                    uint8_t **bytes, size_t *len);
+/*
+ * False where the record of a holding that has one is gone, or one of its copies fails its check: storing it anew mends
+ * that. Thread: any, beside stores too, while the holding is held.
+ */
+bool cairn_memory_record_is_whole(const struct cairn_memory *memory, uint32_t holding);
+
+/*
+ * Memory for a hosted holding, in two steps, for reserving takes seconds per ten gigabytes: reserve (in a worker; `memory`
+ * is read only), then host (in the loop), which takes over what *reserved holds. cairn_memory_unreserve gives back what was
+ * not hosted; all zero is allowed. CAIRN_NOMEM with the sum in the log; CAIRN_INVAL where the holding is no hosted one or has
+ * memory already. A keeper that does not take it is said in the log, and no failure.
+ */
+struct cairn_memory_reserved {
+    struct cairn_arena *data, *parity, *record;
+};
+CAIRN_MUST_CHECK cairn_err cairn_memory_reserve(const struct cairn_memory *memory,
+                                                uint64_t data_blocks, uint64_t parity_blocks,
+                                                struct cairn_memory_reserved *reserved);
+CAIRN_MUST_CHECK cairn_err cairn_memory_host(struct cairn_memory *memory, uint32_t holding,
+                                             struct cairn_memory_reserved *reserved);
+void cairn_memory_unreserve(struct cairn_memory_reserved *reserved);
+
+/* A user (a message in flight, a worker's job) of a holding's bytes; hosted memory is given back after the last. */
+void cairn_memory_hold(struct cairn_memory *memory, uint32_t holding);
+void cairn_memory_unhold(struct cairn_memory *memory, uint32_t holding);
+/* The holding is free: hosted memory is given back as soon as nobody holds it. Own slots stay reserved. */
+void cairn_memory_free(struct cairn_memory *memory, uint32_t holding);
+
+#endif

@@ -1,0 +1,191 @@
+/*
+ * agent/process/scratch.c - decoding space: where the shards of a repair item are gathered and the lost ones come out.
+ *
+ * A space has room for every shard of an item, side by side, and one checksum per block of what was decoded. It has users:
+ * the item it was staged for, a worker's job that decodes in it, and each letter that sends from it. An item that is released
+ * while others still use its space leaves the space to them and gets another one next time; a space without users waits in a
+ * list to be used again, so that its pages stay mapped. Pages are touched as far as shards are used.
+ *
+ * A shard is not copied there but decoded from where it came. That of a peer lies in a buffer of the transport, which is kept until
+ * then. Half of all buffers and half of one peer's window at most are kept, so that there is always room for what else is sent,
+ * and no item waits for a payload that has no room because of those of other waiting items; what comes beyond is copied. A shard
+ * of this node lies in its own memory, which is held; the core releases the item before it gives that memory up.
+ */
+#include "agent/process/agent_state.h"
+
+#include "base/assert.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+enum {
+    SHARD_BYTES = CAIRN_MESSAGE_BLOCKS_MAX * CAIRN_BLOCK_BYTES,
+    SPACE_BYTES = CAIRN_SHARDS_MAX * SHARD_BYTES,
+    KEPT_MAX = MAIL_BUFFERS / 2,
+    KEPT_PER_PEER_MAX = MAIL_WINDOW / 2
+};
+
+struct space {
+    struct space *next; /* in the list of unused ones */
+    uint32_t users;
+    uint8_t *bytes; /* [CAIRN_SHARDS_MAX] shards of SHARD_BYTES */
+    uint64_t crcs[CAIRN_SHARDS_MAX][CAIRN_MESSAGE_BLOCKS_MAX];
+};
+
+static struct space *
+space_create(void)
+{
+    struct space *space = calloc(1, sizeof *space);
+    void *bytes = MAP_FAILED;
+
+    if (space)
+        bytes = mmap(NULL, SPACE_BYTES, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (bytes == MAP_FAILED) {
+        free(space);
+        return NULL;
+    }
+    (void)madvise(bytes, SPACE_BYTES, MADV_HUGEPAGE);
+    (void)madvise(bytes, SPACE_BYTES, MADV_DONTDUMP); /* the job's state stays out of core files */
+    space->bytes = bytes;
+    return space;
+}
+
+uint8_t *
+scratch_stage(struct cairn_agent *agent, uint32_t item, uint32_t shard)
+{
+    struct scratch *scratch = &agent->scratch[item];
+
+    CAIRN_ASSERT(item < SCRATCH_ITEMS_MAX && shard < CAIRN_SHARDS_MAX);
+    if (!scratch->space && agent->unused_spaces) {
+        scratch->space = agent->unused_spaces;
+        agent->unused_spaces = scratch->space->next;
+        scratch->space->users = 1;
+    } else if (!scratch->space) {
+        scratch->space = space_create();
+        if (!scratch->space)
+            return NULL;
+        scratch->space->users = 1;
+    }
+    scratch->staged |= UINT64_C(1) << shard;
+    return space_shard(scratch->space, shard);
+}
+
+bool
+scratch_keep(struct cairn_agent *agent, uint32_t item, uint32_t shard, const uint8_t *payload)
+{
+    struct scratch *scratch = &agent->scratch[item];
+    struct cairn_transport_peer peer;
+
+    if (agent->arriving_holding != UINT32_MAX) {
+        if (!scratch_stage(agent, item, shard))
+            return false;
+        cairn_memory_hold(agent->memory, agent->arriving_holding);
+    } else {
+        if (agent->arriving_buffer == 0 || agent->kept_buffers >= KEPT_MAX)
+            return false;
+        cairn_transport_peer_read(agent->transport, agent->arriving_from, &peer);
+        if (peer.buffers_held > KEPT_PER_PEER_MAX || !scratch_stage(agent, item, shard))
+            return false;
+        agent->kept_buffers++;
+    }
+    scratch->kept |= UINT64_C(1) << shard;
+    scratch->payloads[shard] = (struct kept_payload){(uint8_t *)(uintptr_t)payload, agent->arriving_buffer,
+                                                     agent->arriving_holding};
+    agent->arriving_buffer = 0;
+    return true;
+}
+
+uint8_t *
+scratch_shard(struct cairn_agent *agent, uint32_t item, uint32_t shard)
+{
+    const struct scratch *scratch = &agent->scratch[item];
+
+    return (scratch->kept >> shard) & 1 ? scratch->payloads[shard].bytes
+                                        : space_shard(scratch->space, shard);
+}
+
+uint32_t
+scratch_take_kept(struct cairn_agent *agent, uint32_t item, struct kept_payload *payloads)
+{
+    struct scratch *scratch = &agent->scratch[item];
+    uint32_t count = 0;
+
+    for (uint32_t s = 0; s < CAIRN_SHARDS_MAX; s++)
+        if ((scratch->kept >> s) & 1)
+            payloads[count++] = scratch->payloads[s];
+    scratch->kept = 0;
+    return count;
+}
+
+void
+scratch_give_back(struct cairn_agent *agent, const struct kept_payload *payloads, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (payloads[i].holding != UINT32_MAX) {
+            cairn_memory_unhold(agent->memory, payloads[i].holding);
+            continue;
+        }
+        CAIRN_ASSERT(agent->kept_buffers > 0);
+        cairn_transport_release(agent->transport, payloads[i].buffer);
+        agent->kept_buffers--;
+    }
+}
+
+void
+scratch_release(struct cairn_agent *agent, uint32_t item)
+{
+    struct scratch *scratch = &agent->scratch[item];
+    struct kept_payload payloads[CAIRN_SHARDS_MAX];
+
+    CAIRN_ASSERT(item < SCRATCH_ITEMS_MAX);
+    scratch_give_back(agent, payloads, scratch_take_kept(agent, item, payloads));
+    scratch->staged = 0;
+    if (scratch->space && scratch->space->users > 1) {
+        space_drop(agent, scratch->space);
+        scratch->space = NULL;
+    }
+}
+
+uint8_t *
+space_shard(struct space *space, uint32_t shard)
+{
+    return space->bytes + (size_t)shard * SHARD_BYTES;
+}
+
+uint64_t *
+space_crcs(struct space *space, uint32_t shard)
+{
+    return space->crcs[shard];
+}
+
+void
+space_hold(struct space *space)
+{
+    space->users++;
+}
+
+void
+space_drop(struct cairn_agent *agent, struct space *space)
+{
+    if (!space || --space->users > 0)
+        return;
+    space->next = agent->unused_spaces;
+    agent->unused_spaces = space;
+}
+
+void
+scratch_close(struct cairn_agent *agent)
+{
+    for (uint32_t i = 0; i < SCRATCH_ITEMS_MAX; i++) {
+        space_drop(agent, agent->scratch[i].space);
+        agent->scratch[i].space = NULL;
+    }
+    while (agent->unused_spaces) {
+        struct space *space = agent->unused_spaces;
+
+        agent->unused_spaces = space->next;
+        (void)munmap(space->bytes, SPACE_BYTES);
+        free(space);
+    }
+}

@@ -1,0 +1,494 @@
+/*
+ * agent/process/session.c - the Unix socket of the node: trainers and operators; what is sent to them, and their end.
+ *
+ * The socket is 0600 and every peer's user is checked. A trainer says hello, registers, and then begins a snapshot after
+ * every step; the core decides. Sessions end between events only (sessions_reap).
+ */
+#include "agent/process/served.h"
+#include "agent/process/session_state.h"
+
+#include "base/crc.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { SESSION_QUEUE_BYTES = 4 << 20, BEGUN_STEPS_SAID = 8 };
+static const uint64_t hello_deadline_ns = 10 * CAIRN_NS_PER_S;   /* of who connects and says nothing */
+static const uint64_t closing_deadline_ns = 5 * CAIRN_NS_PER_S;  /* of who is shown out and does not read */
+static const uint64_t held_back_max_ns = 10 * CAIRN_NS_PER_S;
+
+/* Lets go of all but the socket. */
+static void
+strip(struct cairn_agent *agent, struct session *session)
+{
+    bool was_rank = session_is_rank(session);
+
+    fetch_forget(agent, session);
+    operator_forget(agent, session->serial);
+    session_forget_region(session);
+    session->granted = (struct cairn_generation){0, 0};
+    session->held_back.step = 0;
+    if (was_rank && !agent->stopping)
+        session_tell_ranks(agent, false);
+}
+
+void
+session_end(struct cairn_agent *agent, struct session *session)
+{
+    bool trainer = session->trainer;
+
+    if (!session->used)
+        return;
+    session->ending = false; /* what strip sets off may reap */
+    if (trainer)
+        timing_session_ended(agent, session);
+    strip(agent, session);
+    cairn_loop_fd_remove(agent->loop, session->fd);
+    cairn_loop_fd_remove(agent->loop, session->pid_fd);
+    close(session->fd);
+    if (session->pid_fd >= 0)
+        close(session->pid_fd);
+    cairn_session_reader_fini(&session->reader);
+    cairn_session_writer_fini(&session->writer);
+    free(session->coverage);
+    if (trainer)
+        CAIRN_LOG_AT(INFO, "session: trainer left rank=%u pid=%" PRIu64 " in_good_order=%d",
+                     session->hello.rank, session->hello.pid, session->leaves);
+    memset(session, 0, sizeof *session);
+    session->fd = session->pid_fd = -1;
+    session_release_grants(agent);
+}
+
+/*
+ * Ends a session whose other end is still there. A trainer that may be copying into a slot is shown out, and its end of the
+ * socket is waited for: it closes that when its copying has stopped, and the kernel does when it has died.
+ */
+void
+session_show_out(struct cairn_agent *agent, struct session *session)
+{
+    if (session->writing == 0 || agent->stopping) {
+        session_end(agent, session);
+        return;
+    }
+    session->ending = false; /* what strip sets off may reap */
+    session->state = SESSION_DRAINING;
+    strip(agent, session);
+    shutdown(session->fd, SHUT_WR);
+    if (cairn_loop_fd_set(agent->loop, session->fd, CAIRN_LOOP_READ) != CAIRN_OK)
+        session_end(agent, session);
+}
+
+void
+session_flush(struct cairn_agent *agent, struct session *session)
+{
+    cairn_err err;
+
+    if (!session->used || session->ending || session->state == SESSION_DRAINING)
+        return;
+    if (session->state == SESSION_CLOSING && session->closing_ns == 0)
+        session->closing_ns = agent_now_ns(agent);
+    err = cairn_session_writer_send(&session->writer, session->fd);
+    if (err == CAIRN_PEER || (err == CAIRN_OK && session->state == SESSION_CLOSING)) {
+        session->ending = true;
+        return;
+    }
+    if (cairn_loop_fd_set(agent->loop, session->fd,
+                          (session->state == SESSION_CLOSING ? 0 : CAIRN_LOOP_READ) |
+                              (err == CAIRN_AGAIN ? CAIRN_LOOP_WRITE : 0)) != CAIRN_OK)
+        session->ending = true;
+}
+
+void
+sessions_reap(struct cairn_agent *agent)
+{
+    for (uint32_t i = 0; i < SESSIONS_MAX; i++)
+        if (agent->sessions[i].used && agent->sessions[i].ending)
+            session_show_out(agent, &agent->sessions[i]);
+}
+
+void
+session_refuse(struct session *session, uint32_t request, cairn_err err, const char *text)
+{
+    struct cairn_session_refused refused = {.request = request, .err = err};
+
+    snprintf(refused.text, sizeof refused.text, "%s", text);
+    CAIRN_LOG_AT(WARN, "session: refused rank=%u: %s", session->hello.rank, text);
+    if (request == 0)
+        session->state = SESSION_CLOSING;
+    if (cairn_session_put_refused(&session->writer, &refused) != CAIRN_OK)
+        session->state = SESSION_CLOSING;
+}
+
+static struct session *
+find_rank(struct cairn_agent *agent, uint32_t local_rank)
+{
+    for (uint32_t i = 0; i < SESSIONS_MAX; i++)
+        if (session_is_rank(&agent->sessions[i]) && agent->sessions[i].local_rank == local_rank)
+            return &agent->sessions[i];
+    return NULL;
+}
+
+/* Blocks of the shard that belong to no rank: zeros, with the checksum of zeros. */
+static void
+fill_holes(struct cairn_agent *agent, struct cairn_generation generation, uint32_t slot)
+{
+    static uint8_t zeros[CAIRN_BLOCK_BYTES];
+    uint64_t crc = cairn_crc64(0, zeros, sizeof zeros);
+
+    for (uint64_t block = 0; block < agent->shard_blocks; block++) {
+        struct cairn_event event = {.type = CAIRN_EVENT_BLOCKS,
+                                    .generation = generation,
+                                    .first_block = block,
+                                    .count = 1,
+                                    .crcs = &crc};
+        bool owned = false;
+        uint8_t *bytes;
+
+        for (uint32_t i = 0; i < SESSIONS_MAX && !owned; i++) {
+            const struct session *session = &agent->sessions[i];
+
+            if (session_is_rank(session) && block >= session->region_block &&
+                block < session->region_block + session->region_blocks) {
+                block = session->region_block + session->region_blocks - 1;
+                owned = true;
+            }
+        }
+        bytes = owned ? NULL : cairn_memory_data(agent->memory, slot, block, 1);
+        if (!bytes)
+            continue;
+        memset(bytes, 0, CAIRN_BLOCK_BYTES);
+        agent_step(agent, &event, NULL);
+    }
+}
+
+/* True when somebody else may still be copying into a slot that was his before. */
+static bool
+written_by_others(const struct cairn_agent *agent, const struct session *self, uint32_t slot)
+{
+    for (uint32_t i = 0; i < SESSIONS_MAX; i++) {
+        const struct session *other = &agent->sessions[i];
+
+        if (other->used && other != self && (other->writing >> slot & 1) &&
+            (other->granted.step == 0 || other->stale))
+            return true;
+    }
+    return false;
+}
+
+static void
+put_grant(struct cairn_agent *agent, struct session *session,
+          const struct cairn_session_grant *grant)
+{
+    session->granted = grant->generation;
+    session->writing |= 1u << grant->slot;
+    if (session->local_rank == 0)
+        fill_holes(agent, grant->generation, grant->slot);
+    if (cairn_session_put_grant(&session->writer, grant) != CAIRN_OK)
+        session->state = SESSION_CLOSING;
+    session_flush(agent, session);
+}
+
+/*
+ * A trainer that was told to stop copying into a slot and has not said that it did would write into what comes there
+ * next. Bounded, for a stopped left-over must not end the protection of the job; what it then damages is found by its
+ * checksums and repaired.
+ */
+void
+session_grant(struct cairn_agent *agent, const struct cairn_action *action)
+{
+    struct session *session = find_rank(agent, action->rank);
+    struct cairn_session_grant grant = {.step = action->step,
+                                        .generation = action->generation,
+                                        .slot = action->holding};
+
+    if (!session)
+        return;
+    if (written_by_others(agent, session, grant.slot)) {
+        session->held_back = grant;
+        session->held_back_ns = agent_now_ns(agent);
+        return;
+    }
+    put_grant(agent, session, &grant);
+}
+
+/* Grants what was held back and need not be any more. */
+void
+session_release_grants(struct cairn_agent *agent)
+{
+    uint64_t now_ns = agent_now_ns(agent);
+
+    for (uint32_t i = 0; i < SESSIONS_MAX && !agent->stopping; i++) {
+        struct session *session = &agent->sessions[i];
+        struct cairn_session_grant grant = session->held_back;
+        bool overdue = now_ns - session->held_back_ns > held_back_max_ns;
+
+        if (grant.step == 0 || !session_is_rank(session) ||
+            (written_by_others(agent, session, grant.slot) && !overdue))
+            continue;
+        if (overdue)
+            CAIRN_LOG_AT(WARN, "session: a left-over trainer does not stop: its slot is used again; end it");
+        session->held_back.step = 0;
+        put_grant(agent, session, &grant);
+    }
+}
+
+/* A trainer that was resumed passes the few steps that its predecessors had begun unprotected, as it should; not so many of them. */
+static bool
+is_said(const struct cairn_agent *agent, const struct cairn_action *action)
+{
+    uint64_t every = agent->config.snapshot_every_steps ? agent->config.snapshot_every_steps : 1;
+
+    return action->until_step - action->step >= BEGUN_STEPS_SAID * every;
+}
+
+void
+session_skip(struct cairn_agent *agent, const struct cairn_action *action)
+{
+    static const uint32_t reasons[] = {[CAIRN_SKIP_NOT_DUE] = CAIRN_REASON_NOT_DUE,
+                                       [CAIRN_SKIP_BUSY] = CAIRN_REASON_BUSY,
+                                       [CAIRN_SKIP_NOT_READY] = CAIRN_REASON_NOT_READY,
+                                       [CAIRN_SKIP_STALE] = CAIRN_REASON_OTHER,
+                                       [CAIRN_SKIP_BEGUN] = CAIRN_REASON_BUSY,
+                                       [CAIRN_SKIP_UNTILED] = CAIRN_REASON_OTHER};
+    struct session *session = find_rank(agent, action->rank);
+    struct cairn_session_skip skip = {.step = action->step, .reason = reasons[action->reason]};
+
+    if (!session)
+        return;
+    if (action->reason == CAIRN_SKIP_NOT_READY)
+        snprintf(skip.text, sizeof skip.text,
+                 "a restore is under way, or this node is no member: a spare, or not found by the last restore and not yet taken in");
+    if (action->reason == CAIRN_SKIP_BUSY)
+        snprintf(skip.text, sizeof skip.text, "an earlier generation is still being protected, or steps follow faster than commits");
+    if (action->reason == CAIRN_SKIP_BEGUN)
+        snprintf(skip.text, sizeof skip.text,
+                 "the trainers before this one had begun this step too, and parts of theirs may not be mixed with its own: the "
+                 "first step after theirs is taken again");
+    if (action->reason == CAIRN_SKIP_BEGUN && is_said(agent, action)) {
+        skip.reason = CAIRN_REASON_OTHER;
+        snprintf(skip.text, sizeof skip.text,
+                 "the trainers before this one had begun all steps up to %" PRIu64 ", and parts of theirs may not be mixed with its "
+                 "own: snapshots begin after that step%s",
+                 action->until_step,
+                 action->generation.step ? ""
+                                         : ". They left nothing to restore: to have snapshots at once end the trainers, `cairn "
+                                           "restore --fresh`, and start them again");
+    }
+    if (action->reason == CAIRN_SKIP_STALE)
+        snprintf(skip.text, sizeof skip.text,
+                 "the job holds a later generation than this step: restore it before training (--resume), or give it up "
+                 "with `cairn restore --fresh`");
+    if (action->reason == CAIRN_SKIP_UNTILED) {
+        struct cairn_core_view view;
+
+        cairn_core_look(agent->core, &view);
+        snprintf(skip.text, sizeof skip.text,
+                 "%s: snapshots are refused until the ranks register every element of every tensor once; those that hold "
+                 "the same number themselves as replicas", view.refusal);
+    }
+    if (cairn_session_put_skip(&session->writer, &skip) != CAIRN_OK)
+        session->state = SESSION_CLOSING;
+    session_flush(agent, session);
+}
+
+bool
+session_same_generation(struct cairn_generation a, struct cairn_generation b)
+{
+    return a.epoch == b.epoch && a.step == b.step;
+}
+
+void
+session_drop(struct cairn_agent *agent, struct cairn_generation generation)
+{
+    struct cairn_session_drop drop = {.generation = generation, .reason = CAIRN_REASON_NOT_READY};
+    struct cairn_session_skip skip = {.step = generation.step, .reason = CAIRN_REASON_BUSY};
+
+    for (uint32_t i = 0; i < SESSIONS_MAX; i++) {
+        struct session *session = &agent->sessions[i];
+        cairn_err err;
+
+        if (!session_is_rank(session))
+            continue;
+        if (session->held_back.step && session_same_generation(session->held_back.generation, generation)) {
+            session->held_back.step = 0;
+            err = cairn_session_put_skip(&session->writer, &skip);
+        } else if (session_same_generation(session->granted, generation)) {
+            session->granted = (struct cairn_generation){0, 0}; /* `writing` stays, until it says so */
+            err = cairn_session_put_drop(&session->writer, &drop);
+        } else {
+            continue;
+        }
+        if (err)
+            session->state = SESSION_CLOSING;
+        session_flush(agent, session);
+    }
+}
+
+void
+session_epoch(struct cairn_agent *agent, uint64_t epoch, bool restart)
+{
+    struct cairn_session_epoch value = {.epoch = epoch};
+    bool any = false;
+
+    for (uint32_t i = 0; i < SESSIONS_MAX; i++) {
+        struct session *session = &agent->sessions[i];
+
+        if (!session->used || !session->trainer)
+            continue;
+        if (restart && session->registered && !session->stale) {
+            session->stale = true; /* a trainer of before the restore may not write into the new epoch */
+            any = true;
+        }
+        if (session->stale)
+            continue; /* nor hear its number, by which the next agent would take it for one of that epoch */
+        if (cairn_session_put_epoch(&session->writer, &value) != CAIRN_OK)
+            session->state = SESSION_CLOSING;
+        session_flush(agent, session);
+    }
+    if (any)
+        session_tell_ranks(agent, false);
+}
+
+/* ---- the socket ---- */
+
+static void
+accept_one(struct cairn_agent *agent, int fd)
+{
+    struct ucred peer;
+    socklen_t peer_len = sizeof peer;
+
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &peer_len) != 0 ||
+        (peer.uid != geteuid() && peer.uid != 0)) {
+        CAIRN_LOG_AT(WARN, "session: refused a process of another user uid=%u pid=%d", peer.uid,
+                     peer.pid);
+        close(fd);
+        return;
+    }
+    for (uint32_t i = 0; i < SESSIONS_MAX; i++) {
+        struct session *session = &agent->sessions[i];
+
+        if (session->used)
+            continue;
+        memset(session, 0, sizeof *session);
+        session->index = i;
+        session->fd = fd;
+        session->serial = ++agent->next_serial;
+        session->pid_fd = -1;
+        session->since_ns = agent_now_ns(agent);
+        cairn_session_reader_init(&session->reader, CAIRN_SESSION_CLIENT);
+        cairn_session_writer_init(&session->writer, SESSION_QUEUE_BYTES);
+        if (cairn_loop_fd_add(agent->loop, fd, CAIRN_LOOP_READ, session_ready, session) != CAIRN_OK)
+            break;
+        session->used = true;
+        return;
+    }
+    CAIRN_LOG_AT(WARN, "session: refused, %d sessions are open", SESSIONS_MAX);
+    close(fd);
+}
+
+static void
+listen_ready(void *context, int fd, uint32_t ready)
+{
+    struct cairn_agent *agent = context;
+
+    (void)ready;
+    for (;;) {
+        int accepted = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+
+        if (accepted >= 0) {
+            accept_one(agent, accepted);
+            continue;
+        }
+        if (errno == EINTR || errno == ECONNABORTED)
+            continue;
+        if (errno != EAGAIN) { /* out of descriptors: the backlog stays, so do not ask again at once */
+            CAIRN_LOG_AT(WARN, "session: cannot accept: %m");
+            agent->listen_paused = cairn_loop_fd_set(agent->loop, fd, 0) == CAIRN_OK;
+        }
+        return;
+    }
+}
+
+void
+sessions_tick(struct cairn_agent *agent)
+{
+    uint64_t now_ns = agent_now_ns(agent);
+
+    for (uint32_t i = 0; i < SESSIONS_MAX; i++) {
+        struct session *session = &agent->sessions[i];
+
+        if (!session->used)
+            continue;
+        if ((session->state == SESSION_NEW && now_ns - session->since_ns > hello_deadline_ns) ||
+            (session->closing_ns && now_ns - session->closing_ns > closing_deadline_ns))
+            session->ending = session->state != SESSION_DRAINING;
+    }
+    session_release_grants(agent);
+    sessions_reap(agent);
+    if (agent->listen_paused)
+        agent->listen_paused =
+            cairn_loop_fd_set(agent->loop, agent->listen_fd, CAIRN_LOOP_READ) != CAIRN_OK;
+}
+
+cairn_err
+sessions_lock(struct cairn_agent *agent)
+{
+    for (uint32_t i = 0; i < SESSIONS_MAX; i++)
+        agent->sessions[i].fd = agent->sessions[i].pid_fd = -1;
+    return cairn_served_claim(&agent->config, &agent->lock_fd);
+}
+
+cairn_err
+sessions_open(struct cairn_agent *agent)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    const char *path = agent->config.socket;
+    struct stat status;
+    mode_t mask;
+    int fd;
+
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+    if (lstat(path, &status) == 0 && !S_ISSOCK(status.st_mode)) {
+        CAIRN_LOG_AT(ERROR, "session: %s is there and is no socket: set `socket` to another path", path);
+        return CAIRN_CONFIG;
+    }
+    unlink(path); /* of an agent that died: the lock says that none lives */
+    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    mask = umask(0177);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) != 0 ||
+        listen(fd, SESSIONS_MAX) != 0) {
+        CAIRN_LOG_AT(ERROR, "session: cannot listen on %s: %s: check that its folder exists and is ours",
+                     path, strerror(errno));
+        umask(mask);
+        if (fd >= 0)
+            close(fd);
+        return CAIRN_IO;
+    }
+    umask(mask);
+    agent->listen_fd = fd;
+    return cairn_loop_fd_add(agent->loop, fd, CAIRN_LOOP_READ, listen_ready, agent);
+}
+
+void
+sessions_close(struct cairn_agent *agent)
+{
+    for (uint32_t i = 0; i < SESSIONS_MAX; i++)
+        if (agent->sessions[i].used)
+            session_end(agent, &agent->sessions[i]);
+    if (agent->listen_fd < 0)
+        return;
+    cairn_loop_fd_remove(agent->loop, agent->listen_fd);
+    close(agent->listen_fd);
+    agent->listen_fd = -1;
+    unlink(agent->config.socket);
+}

@@ -1,0 +1,476 @@
+/* agent/process/session_frame.c - the frames that trainers and operators send. */
+#include "agent/process/session_state.h"
+
+#include "base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { LAST_READS_MAX = 4096 };
+
+static struct cairn_agent *
+session_agent(struct session *session)
+{
+    return (struct cairn_agent *)(void *)((char *)(session - session->index) -
+                                          offsetof(struct cairn_agent, sessions));
+}
+
+/* Why a HELLO is refused, in text; CAIRN_OK when it is not. */
+static cairn_err
+check_hello(const struct cairn_agent *agent, const struct cairn_session_hello *hello, char *text,
+            size_t text_bytes)
+{
+    struct cairn_core_view view;
+
+    cairn_core_look(agent->core, &view);
+    if (hello->protocol != CAIRN_SESSION_PROTOCOL) {
+        snprintf(text, text_bytes,
+                 "libcairn speaks version %u of the session protocol, this agent %u: upgrade the older",
+                 hello->protocol, CAIRN_SESSION_PROTOCOL);
+        return CAIRN_VERSION;
+    }
+    if (hello->role != CAIRN_ROLE_TRAINER)
+        return CAIRN_OK;
+    if (strcmp(hello->job, agent->config.job) != 0) {
+        snprintf(text, text_bytes, "this agent serves job \"%s\", not \"%s\"", agent->config.job,
+                 hello->job);
+        return CAIRN_DENIED;
+    }
+    if (hello->local_ranks == 0 || hello->local_ranks > CAIRN_RANKS_PER_NODE_MAX ||
+        hello->rank >= hello->world || hello->local_ranks > hello->world) {
+        snprintf(text, text_bytes,
+                 "rank %u of %u with %u ranks on this node cannot be: ranks count from 0, and a node has 1 to %u of them",
+                 hello->rank, hello->world, hello->local_ranks, CAIRN_RANKS_PER_NODE_MAX);
+        return CAIRN_INVAL;
+    }
+    if (!view.met) { /* it may be an epoch behind: a trainer would be shown out as soon as it hears of that */
+        snprintf(text, text_bytes, "this agent has just started and has not met the job's other agents yet");
+        return CAIRN_AGAIN;
+    }
+    if (hello->epoch != 0 && hello->epoch < view.restart_epoch) { /* repairs since then make it no younger */
+        snprintf(text, text_bytes,
+                 "this trainer belongs to epoch %" PRIu64 "; a restore has begun epoch %" PRIu64 ": end it",
+                 hello->epoch >> 16, view.restart_epoch >> 16);
+        return CAIRN_STALE;
+    }
+    return CAIRN_OK;
+}
+
+static bool
+has_unread(const struct session *session)
+{
+    char byte;
+
+    return session->state != SESSION_CLOSING && recv(session->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+}
+
+/* A trainer that forked leaves its socket in the child, so its process is watched too. */
+static void
+pid_ready(void *context, int fd, uint32_t ready)
+{
+    struct session *session = context;
+    struct cairn_agent *agent = session_agent(session); /* an ended session does not know it any more */
+
+    (void)fd;
+    (void)ready;
+    for (uint32_t i = 0; i < LAST_READS_MAX && session->used && session->pid_fd >= 0 && has_unread(session); i++)
+        session_ready(session, session->fd, CAIRN_LOOP_READ); /* what it said last */
+    if (session->used) {
+        session->writing = 0;
+        session_end(agent, session);
+        sessions_reap(agent);
+    }
+}
+
+static void
+watch_process(struct cairn_agent *agent, struct session *session)
+{
+    struct ucred peer;
+    socklen_t peer_len = sizeof peer;
+
+    /* The kernel's number of the process, not the trainer's, which may live in another namespace. */
+    if (getsockopt(session->fd, SOL_SOCKET, SO_PEERCRED, &peer, &peer_len) != 0 || peer.pid <= 0)
+        return;
+    session->pid_fd = (int)syscall(SYS_pidfd_open, peer.pid, 0);
+    if (session->pid_fd < 0)
+        return; /* an old kernel: the socket alone tells */
+    if (cairn_loop_fd_add(agent->loop, session->pid_fd, CAIRN_LOOP_READ, pid_ready, session) !=
+        CAIRN_OK) {
+        close(session->pid_fd);
+        session->pid_fd = -1;
+    }
+}
+
+static void
+take_hello(struct cairn_agent *agent, struct session *session,
+           const struct cairn_session_frame *frame)
+{
+    struct cairn_session_welcome welcome = {.protocol = CAIRN_SESSION_PROTOCOL,
+                                            .node = agent->config.node};
+    struct cairn_session_hello hello;
+    struct cairn_core_view view;
+    char text[CAIRN_SESSION_TEXT_BYTES] = "";
+    cairn_err err;
+
+    if (session->state != SESSION_NEW || cairn_session_take_hello(frame, &hello) != CAIRN_OK) {
+        session->state = SESSION_CLOSING;
+        return;
+    }
+    session->hello = hello;
+    err = check_hello(agent, &hello, text, sizeof text);
+    if (err) {
+        session_refuse(session, 0, err, text);
+        return;
+    }
+    cairn_core_look(agent->core, &view);
+    session->trainer = hello.role == CAIRN_ROLE_TRAINER;
+    session->state = SESSION_WELCOME;
+    welcome.epoch = view.active;
+    welcome.flags = view.ready.step ? CAIRN_WELCOME_RESTORABLE : 0;
+    if (cairn_session_put_welcome(&session->writer, &welcome) != CAIRN_OK)
+        session->state = SESSION_CLOSING;
+    if (!session->trainer)
+        return;
+    agent->attached_total++;
+    watch_process(agent, session);
+    CAIRN_LOG_AT(INFO, "session: trainer attached rank=%u world=%u pid=%" PRIu64, hello.rank,
+                 hello.world, hello.pid);
+}
+
+/* A trainer of the same rank that is still attached is a left-over whose end the kernel has not told yet. */
+static void
+replace_rank(struct cairn_agent *agent, const struct session *fresh)
+{
+    for (uint32_t i = 0; i < SESSIONS_MAX; i++) {
+        struct session *session = &agent->sessions[i];
+
+        if (session != fresh && session_is_rank(session) && session->hello.rank == fresh->hello.rank)
+            session_show_out(agent, session);
+    }
+}
+
+static void
+take_register(struct cairn_agent *agent, struct session *session,
+              const struct cairn_session_frame *frame)
+{
+    struct cairn_session_registered answer = {.slot_count = agent->config.slots};
+    bool again = session->registered;
+    int fds[CAIRN_OWN_SLOTS_MAX];
+    char text[CAIRN_SESSION_TEXT_BYTES] = "";
+    cairn_err err;
+
+    if (again) {
+        session_forget_region(session);
+        session_tell_ranks(agent, false);
+    }
+    err = cairn_session_take_register(frame, &session->slices);
+    if (err) {
+        session->state = SESSION_CLOSING;
+        return;
+    }
+    if (session->stale) { /* whoever has its rank now is the right one */
+        err = CAIRN_STALE;
+        snprintf(text, sizeof text, "a restore has begun a new epoch: this trainer is a left-over, end it");
+    } else {
+        replace_rank(agent, session);
+        err = session_plan_region(agent, session, text, sizeof text);
+    }
+    if (err) {
+        uint32_t request = session->slices.request;
+
+        session_forget_region(session);
+        session_refuse(session, request, err, text[0] ? text : cairn_err_text(err));
+        return;
+    }
+    session->registered = true;
+    answer.request = session->slices.request;
+    answer.region_offset = session->region_block * CAIRN_BLOCK_BYTES;
+    answer.region_bytes = session->region_blocks * CAIRN_BLOCK_BYTES;
+    for (uint32_t i = 0; i < agent->config.slots; i++)
+        fds[i] = cairn_memory_slot_fd(agent->memory, i);
+    if (cairn_session_put_registered(&session->writer, &answer, fds) != CAIRN_OK)
+        session->state = SESSION_CLOSING;
+    session_tell_ranks(agent, again);
+}
+
+static void
+take_piece(struct cairn_agent *agent, struct session *session,
+           const struct cairn_session_frame *frame)
+{
+    struct cairn_session_piece piece;
+    struct cairn_event event = {.type = CAIRN_EVENT_BLOCKS};
+
+    if (cairn_session_take_piece(frame, &piece) != CAIRN_OK) {
+        session->state = SESSION_CLOSING;
+        return;
+    }
+    if (!session_is_rank(session) || !session_same_generation(session->granted, piece.generation))
+        return; /* given up meanwhile */
+    if (piece.first_block > session->region_blocks ||
+        piece.count > session->region_blocks - piece.first_block) {
+        session->state = SESSION_CLOSING;
+        return;
+    }
+    event.generation = piece.generation;
+    event.first_block = session->region_block + piece.first_block;
+    event.count = piece.count;
+    event.crcs = piece.crcs;
+    agent_step(agent, &event, NULL);
+}
+
+/* Why a trainer gives a snapshot up. */
+static const char *
+reason_text(uint32_t reason)
+{
+    switch (reason) {
+    case CAIRN_REASON_FENCE:
+        return "its next update came before the grant";
+    case CAIRN_REASON_TIMEOUT:
+        return "the copy took longer than a fence may wait";
+    case CAIRN_REASON_DEVICE:
+        return "the copy failed";
+    case CAIRN_REASON_CLOSING:
+        return "it closes, or registers anew";
+    default:
+        return "it was told to, or refuses what was copied";
+    }
+}
+
+static void
+take_step(struct cairn_agent *agent, struct session *session,
+          const struct cairn_session_frame *frame)
+{
+    struct cairn_event event = {.rank = session->local_rank};
+    struct cairn_session_begin begin;
+    struct cairn_session_done done;
+    struct cairn_session_cancel cancel;
+    bool wanted = true; /* a DONE of what was given up meanwhile is not */
+    cairn_err err;
+
+    if (frame->type == CAIRN_SESSION_BEGIN) {
+        err = cairn_session_take_begin(frame, &begin);
+        event.type = CAIRN_EVENT_BEGIN;
+        event.step = err ? 0 : begin.step;
+        if (!err && (!session_is_rank(session) || agent->registered_ranks != session->hello.local_ranks)) {
+            struct cairn_session_skip skip = {.step = begin.step, .reason = CAIRN_REASON_NOT_READY};
+
+            snprintf(skip.text, sizeof skip.text, "%s",
+                     session->stale ? "a restore has begun a new epoch: this trainer is a left-over"
+                                    : "not all ranks of this node are registered");
+            if (cairn_session_put_skip(&session->writer, &skip) != CAIRN_OK)
+                session->state = SESSION_CLOSING;
+            return;
+        }
+    } else if (frame->type == CAIRN_SESSION_DONE) {
+        err = cairn_session_take_done(frame, &done);
+        event.type = CAIRN_EVENT_DONE;
+        if (!err)
+            event.generation = done.generation;
+        wanted = !err && session_same_generation(session->granted, done.generation);
+    } else {
+        err = cairn_session_take_cancel(frame, &cancel);
+        event.type = CAIRN_EVENT_CANCEL;
+        event.step = err ? 0 : cancel.step;
+        if (!err)
+            CAIRN_LOG_AT(DEBUG, "session: rank=%u gives up step=%" PRIu64 " why=%s", session->hello.rank, cancel.step,
+                         reason_text(cancel.reason));
+    }
+    if (err) {
+        session->state = SESSION_CLOSING;
+        return;
+    }
+    if (event.type != CAIRN_EVENT_BEGIN) { /* it has stopped copying, whatever it was */
+        session->granted = (struct cairn_generation){0, 0};
+        session->held_back.step = 0;
+        session->writing = 0;
+    }
+    if (session_is_rank(session) && wanted)
+        agent_step(agent, &event, NULL);
+    if (event.type != CAIRN_EVENT_BEGIN)
+        session_release_grants(agent);
+}
+
+static void
+take_fetch(struct cairn_agent *agent, struct session *session,
+           const struct cairn_session_frame *frame)
+{
+    struct cairn_session_restore restore;
+    struct cairn_session_restored restored;
+    struct cairn_session_fetch *fetch;
+
+    switch (frame->type) {
+    case CAIRN_SESSION_RESTORE:
+        if (cairn_session_take_restore(frame, &restore) == CAIRN_OK)
+            fetch_restore(agent, session, restore.request);
+        else
+            session->state = SESSION_CLOSING;
+        break;
+    case CAIRN_SESSION_RESTORED:
+        if (cairn_session_take_restored(frame, &restored) == CAIRN_OK)
+            fetch_restored(agent, session, &restored);
+        else
+            session->state = SESSION_CLOSING;
+        break;
+    default:
+        fetch = malloc(sizeof *fetch);
+        if (fetch && cairn_session_take_fetch(frame, fetch) == CAIRN_OK)
+            fetch_blocks(agent, session, fetch);
+        else
+            session->state = SESSION_CLOSING;
+        free(fetch);
+        break;
+    }
+}
+
+static void
+take_coverage(struct session *session, const struct cairn_session_frame *frame)
+{
+    struct cairn_session_coverage *coverage = malloc(sizeof *coverage);
+    bool refused_before = session->coverage && session->coverage->refusal[0];
+
+    if (!session->trainer || !coverage || cairn_session_take_coverage(frame, coverage) != CAIRN_OK) {
+        free(coverage);
+        session->state = SESSION_CLOSING;
+        return;
+    }
+    if (coverage->refusal[0] && !refused_before)
+        CAIRN_LOG_AT(WARN, "session: rank=%u takes no snapshots: %s", session->hello.rank,
+                     coverage->refusal);
+    free(session->coverage);
+    session->coverage = coverage;
+}
+
+static void
+take_timing(struct cairn_agent *agent, struct session *session, struct cairn_session_frame *frame)
+{
+    struct cairn_session_timing timing;
+
+    if (!session->trainer || cairn_session_take_timing(frame, &timing) != CAIRN_OK) {
+        session->state = SESSION_CLOSING;
+        return;
+    }
+    if (session->stale) /* whoever has its rank now is the right one */
+        return;
+    timing_take_ring(agent, session, frame->fds[0]);
+    frame->fds[0] = -1;
+}
+
+static void
+take_frame(struct cairn_agent *agent, struct session *session, struct cairn_session_frame *frame)
+{
+    struct cairn_session_operator request;
+
+    if (frame->type != CAIRN_SESSION_HELLO && session->state != SESSION_WELCOME) {
+        session->state = SESSION_CLOSING;
+        return;
+    }
+    switch (frame->type) {
+    case CAIRN_SESSION_HELLO:
+        take_hello(agent, session, frame);
+        break;
+    case CAIRN_SESSION_REGISTER:
+        take_register(agent, session, frame);
+        break;
+    case CAIRN_SESSION_PIECE:
+        take_piece(agent, session, frame);
+        break;
+    case CAIRN_SESSION_BEGIN:
+    case CAIRN_SESSION_DONE:
+    case CAIRN_SESSION_CANCEL:
+        take_step(agent, session, frame);
+        break;
+    case CAIRN_SESSION_RESTORE:
+    case CAIRN_SESSION_FETCH:
+    case CAIRN_SESSION_RESTORED:
+        take_fetch(agent, session, frame);
+        break;
+    case CAIRN_SESSION_STATS:
+        if (cairn_session_take_stats(frame, &session->stats) != CAIRN_OK)
+            session->state = SESSION_CLOSING;
+        break;
+    case CAIRN_SESSION_COVERAGE:
+        take_coverage(session, frame);
+        break;
+    case CAIRN_SESSION_TIMING:
+        take_timing(agent, session, frame);
+        break;
+    case CAIRN_SESSION_LEAVE:
+        if (session->trainer && cairn_session_take_leave(frame) == CAIRN_OK)
+            session->leaves = true;
+        else
+            session->state = SESSION_CLOSING;
+        break;
+    case CAIRN_SESSION_OPERATOR:
+        if (!session->trainer && cairn_session_take_operator(frame, &request) == CAIRN_OK)
+            operator_request(agent, session, request.text, request.text_bytes);
+        else
+            session->state = SESSION_CLOSING;
+        break;
+    default:
+        session->state = SESSION_CLOSING;
+        break;
+    }
+}
+
+/* A trainer that was shown out: nothing that it says counts any more, only its end does. */
+static void
+drain(struct cairn_agent *agent, struct session *session)
+{
+    uint8_t dropped[4096];
+    ssize_t got;
+
+    do
+        got = read(session->fd, dropped, sizeof dropped);
+    while (got > 0);
+    if (got == 0 || (errno != EAGAIN && errno != EINTR))
+        session_end(agent, session);
+}
+
+void
+session_ready(void *context, int fd, uint32_t ready)
+{
+    struct session *session = context;
+    struct cairn_agent *agent = session_agent(session);
+    cairn_err received = CAIRN_OK, err = CAIRN_OK;
+
+    (void)fd;
+    if (session->state == SESSION_DRAINING) {
+        drain(agent, session);
+        return;
+    }
+    if (session->state == SESSION_CLOSING && (ready & CAIRN_LOOP_HANGUP))
+        session->ending = true; /* nobody is there to read what is still queued */
+    if (session->state != SESSION_CLOSING && (ready & (CAIRN_LOOP_READ | CAIRN_LOOP_HANGUP)))
+        received = cairn_session_reader_receive(&session->reader, session->fd);
+    while (!err && session->state != SESSION_CLOSING && !session->ending) {
+        struct cairn_session_frame frame;
+
+        err = cairn_session_reader_next(&session->reader, &frame);
+        if (err)
+            break;
+        take_frame(agent, session, &frame);
+        cairn_session_frame_fini(&frame);
+    }
+    if (err && err != CAIRN_AGAIN) {
+        CAIRN_LOG_AT(WARN, "session: closed rank=%u: %s", session->hello.rank, cairn_err_text(err));
+        session->ending = true;
+    } else if (received == CAIRN_PEER) {
+        session->writing = 0; /* whoever closes has stopped copying, or has died */
+        session->ending = true;
+    } else if (received != CAIRN_OK && received != CAIRN_AGAIN) {
+        session->ending = true;
+    } else {
+        session_flush(agent, session);
+    }
+    sessions_reap(agent);
+    mail_deliver_self(agent);
+}

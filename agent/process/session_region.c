@@ -1,0 +1,275 @@
+/*
+ * agent/process/session_region.c - which blocks of the node's shard belong to which trainer.
+ *
+ * Each trainer's capture plan gets a run of blocks, first fit; when all local ranks are registered the core is told. A
+ * hole between regions (a trainer that came back smaller) is filled with zero blocks, so that a shard has no block without
+ * a checksum.
+ */
+#include "agent/process/session_state.h"
+#include "agent/process/sizes.h"
+#include "snapshot/layout.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/file.h>
+
+bool
+session_is_rank(const struct session *session)
+{
+    return session->used && session->registered && !session->stale;
+}
+
+/* First place of `blocks` blocks between the regions of the other ranks. */
+static uint64_t
+place_region(const struct cairn_agent *agent, const struct session *self, uint64_t blocks)
+{
+    uint64_t at = 0;
+    bool moved = true;
+
+    while (moved) {
+        moved = false;
+        for (uint32_t i = 0; i < SESSIONS_MAX; i++) {
+            const struct session *other = &agent->sessions[i];
+
+            if (other == self || !session_is_rank(other) || other->region_blocks == 0)
+                continue;
+            if (at < other->region_block + other->region_blocks &&
+                other->region_block < at + blocks) {
+                at = other->region_block + other->region_blocks;
+                moved = true;
+            }
+        }
+    }
+    return at;
+}
+
+/* Tells the core what the trainers of this node hold; nothing before all of them are here. */
+void
+session_tell_ranks(struct cairn_agent *agent, bool same_trainers)
+{
+    struct cairn_event event = {.type = CAIRN_EVENT_RANKS, .same_trainers = same_trainers};
+    uint32_t count = 0, wanted = 0;
+    uint64_t end = 0;
+
+    for (uint32_t i = 0; i < SESSIONS_MAX; i++) {
+        struct session *session = &agent->sessions[i];
+
+        if (!session_is_rank(session))
+            continue;
+        session->local_rank = count++;
+        wanted = session->hello.local_ranks;
+        event.world = session->hello.world;
+        if (session->region_block + session->region_blocks > end)
+            end = session->region_block + session->region_blocks;
+    }
+    agent->registered_ranks = count;
+    agent->shard_blocks = end;
+    if (count > 0 && count == wanted) {
+        event.blocks = end;
+        event.count = count;
+    }
+    agent_step(agent, &event, NULL);
+}
+
+void
+session_forget_region(struct session *session)
+{
+    cairn_session_register_fini(&session->slices);
+    free(session->entries);
+    session->entries = NULL;
+    session->registered = false;
+    session->region_blocks = 0;
+}
+
+/* A rank that registered anew may lie behind one whose session is older. */
+static int
+compare_regions(const void *left, const void *right)
+{
+    const struct cairn_manifest_rank *a = left, *b = right;
+
+    if (a->region_offset != b->region_offset)
+        return a->region_offset < b->region_offset ? -1 : 1;
+    return (a->region_bytes > b->region_bytes) - (a->region_bytes < b->region_bytes);
+}
+
+static cairn_err
+pack_manifest(const struct cairn_agent *agent, struct cairn_manifest *manifest, uint8_t **bytes,
+              size_t *len)
+{
+    uint32_t entries = 0, ranks = 0;
+    cairn_err err;
+
+    for (uint32_t i = 0; i < SESSIONS_MAX; i++)
+        if (session_is_rank(&agent->sessions[i])) {
+            entries += agent->sessions[i].slices.count;
+            ranks++;
+        }
+    manifest->ranks = calloc(ranks + 1u, sizeof *manifest->ranks);
+    manifest->entries = calloc(entries + 1u, sizeof *manifest->entries);
+    err = manifest->ranks && manifest->entries ? CAIRN_OK : CAIRN_NOMEM;
+    for (uint32_t i = 0; !err && i < SESSIONS_MAX; i++) {
+        const struct session *session = &agent->sessions[i];
+
+        if (!session_is_rank(session))
+            continue;
+        manifest->ranks[manifest->rank_count++] = (struct cairn_manifest_rank){
+            .rank = session->hello.rank,
+            .world = session->hello.world,
+            .region_offset = session->region_block * CAIRN_BLOCK_BYTES,
+            .region_bytes = session->region_blocks * CAIRN_BLOCK_BYTES};
+        for (uint32_t e = 0; e < session->slices.count; e++) {
+            struct cairn_manifest_entry *entry = &manifest->entries[manifest->entry_count];
+
+            /* A replica whose share is nothing is told of all the same: tiling.h needs its number. */
+            if (cairn_slice_elements(&session->slices.slices[e]) == 0)
+                continue;
+            *entry = session->entries[e];
+            entry->slice.address = NULL;
+            entry->slice.device = -1;
+            entry->offset_bytes += session->region_block * CAIRN_BLOCK_BYTES;
+            entry->rank = session->hello.rank;
+            manifest->entry_count++;
+        }
+    }
+    if (!err) {
+        qsort(manifest->ranks, manifest->rank_count, sizeof *manifest->ranks, compare_regions);
+        err = cairn_manifest_pack(manifest, bytes, len);
+    }
+    free(manifest->ranks);
+    free(manifest->entries);
+    return err;
+}
+
+cairn_err
+session_manifest(struct cairn_agent *agent, const struct cairn_action *action, uint8_t **bytes,
+                 size_t *len)
+{
+    struct cairn_holding_view view;
+    struct cairn_manifest manifest = {.job_id = agent->job_id,
+                                      .generation = action->generation,
+                                      .container = action->member,
+                                      .container_bytes = action->blocks * CAIRN_BLOCK_BYTES,
+                                      .block_count = action->blocks};
+
+    if (!cairn_core_look_holding(agent->core, action->holding, &view))
+        return CAIRN_INTERNAL;
+    manifest.container_count = view.table->member_count;
+    manifest.block_crcs = (uint64_t *)(uintptr_t)action->bytes; /* borrowed, and only read */
+    return pack_manifest(agent, &manifest, bytes, len);
+}
+
+/* Says which tensor ranks of this node describe differently, and how; where there is none, nothing. */
+static void
+say_disagreement(const struct cairn_agent *agent, char *text, size_t text_bytes)
+{
+    struct cairn_layout *layout = NULL;
+    const char *why = NULL;
+    cairn_err err = cairn_layout_create(&layout);
+
+    for (uint32_t i = 0; i < SESSIONS_MAX && !err; i++) {
+        const struct session *session = &agent->sessions[i];
+
+        for (uint32_t e = 0; session_is_rank(session) && e < session->slices.count && !err; e++) {
+            const struct cairn_slice *slice = &session->entries[e].slice;
+
+            err = cairn_layout_add(layout, session->hello.rank, slice, slice->flat_begin, slice->flat_end, 0, &why);
+            if (err == CAIRN_INVAL)
+                snprintf(text, text_bytes, "%s: what rank %u registers does not fit another rank's of this node: %s", slice->name,
+                         session->hello.rank, why ? why : cairn_err_text(err));
+        }
+    }
+    cairn_layout_destroy(layout);
+}
+
+/* A generation's record must hold the names and shapes of all tensors: found out now, not when the first is made. */
+static cairn_err
+check_record(struct cairn_agent *agent, struct session *session, char *text, size_t text_bytes)
+{
+    uint64_t blocks = session->region_block + session->region_blocks;
+    struct cairn_manifest manifest = {.job_id = agent->job_id,
+                                      .generation = {1, 1},
+                                      .container_count = 1};
+    uint8_t *bytes = NULL;
+    uint64_t layout_bytes;
+    size_t len = 0;
+    cairn_err err;
+
+    for (uint32_t i = 0; i < SESSIONS_MAX; i++) {
+        const struct session *other = &agent->sessions[i];
+
+        if (session_is_rank(other) && other->region_block + other->region_blocks > blocks)
+            blocks = other->region_block + other->region_blocks;
+    }
+    manifest.block_count = blocks;
+    manifest.container_bytes = blocks * CAIRN_BLOCK_BYTES;
+    manifest.block_crcs = calloc(blocks + 1, sizeof *manifest.block_crcs);
+    if (!manifest.block_crcs)
+        return CAIRN_NOMEM;
+    session->registered = true;
+    err = pack_manifest(agent, &manifest, &bytes, &len);
+    if (err) {
+        snprintf(text, text_bytes, "the tensors of rank %u and of this node's other ranks do not go together: %s",
+                 session->hello.rank, cairn_err_text(err));
+        say_disagreement(agent, text, text_bytes);
+    }
+    session->registered = false;
+    free(manifest.block_crcs);
+    free(bytes);
+    if (err)
+        return err;
+    layout_bytes = len - 8 * blocks;
+    if (layout_bytes <= agent->layout_bytes_max)
+        return CAIRN_OK;
+    snprintf(text, text_bytes,
+             "the names and shapes of the %u tensors of rank %u, with those of this node's other ranks, take %.1f KiB; "
+             "records have room for %.1f KiB: set state_bytes to at least %.0fMiB, or register fewer and larger tensors",
+             session->slices.count, session->hello.rank, (double)layout_bytes / 1024.0,
+             (double)agent->layout_bytes_max / 1024.0,
+             (double)layout_bytes * CAIRN_LAYOUT_SHARE / 1048576.0 + 1);
+    return CAIRN_NOMEM;
+}
+
+cairn_err
+session_plan_region(struct cairn_agent *agent, struct session *session, char *text, size_t text_bytes)
+{
+    uint64_t capacity = 0, region_bytes = 0;
+    const char *why = NULL;
+    cairn_err err;
+
+    for (uint32_t i = 0; i < SESSIONS_MAX; i++) {
+        const struct session *other = &agent->sessions[i];
+
+        if (other != session && session_is_rank(other) &&
+            (other->hello.local_ranks != session->hello.local_ranks ||
+             other->hello.world != session->hello.world)) {
+            snprintf(text, text_bytes,
+                     "rank %u says %u ranks on this node of %u in all, rank %u says %u of %u: a job has one shape; end the "
+                     "left-over",
+                     session->hello.rank, session->hello.local_ranks, session->hello.world,
+                     other->hello.rank, other->hello.local_ranks, other->hello.world);
+            return CAIRN_INVAL;
+        }
+    }
+    session->entries = calloc(session->slices.count + 1u, sizeof *session->entries);
+    if (!session->entries)
+        return CAIRN_NOMEM;
+    err = cairn_capture_plan(session->slices.slices, session->slices.count, session->entries,
+                             &region_bytes, &why);
+    if (err) {
+        snprintf(text, text_bytes, "a registered tensor is wrong: %s", why ? why : cairn_err_text(err));
+        return err;
+    }
+    session->region_blocks = region_bytes / CAIRN_BLOCK_BYTES;
+    session->region_block = place_region(agent, session, session->region_blocks);
+    capacity = agent->config.state_bytes / CAIRN_BLOCK_BYTES;
+    if (session->region_block + session->region_blocks <= capacity)
+        return check_record(agent, session, text, text_bytes);
+    snprintf(text, text_bytes,
+             "rank %u registers %.1f MiB to capture, %.1f MiB of this node's state_bytes (%.1f MiB) are taken by its other "
+             "ranks: set state_bytes to at least %.0fMiB",
+             session->hello.rank, (double)region_bytes / 1048576.0,
+             (double)session->region_block * CAIRN_BLOCK_BYTES / 1048576.0,
+             (double)agent->config.state_bytes / 1048576.0,
+             (double)(session->region_block + session->region_blocks) * CAIRN_BLOCK_BYTES / 1048576.0 + 1);
+    return CAIRN_NOMEM;
+}

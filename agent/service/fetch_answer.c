@@ -1,0 +1,235 @@
+/* agent/service/fetch_answer.c - answers to other agents' FETCH, what they answer to ours, and asking again. */
+#include "agent/service/fetch_state.h"
+
+#include "base/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const uint64_t read_deadline_ns = 60 * CAIRN_NS_PER_S;
+static const uint64_t read_resend_ns = 1 * CAIRN_NS_PER_S;
+static const uint64_t gone_deadline_ns = 5 * CAIRN_NS_PER_S;
+
+static void
+answer_manifest(struct cairn_agent *agent, const struct cairn_message *ask,
+                const struct cairn_holding_view *view)
+{
+    struct cairn_message answer = *ask;
+
+    answer.type = CAIRN_MSG_FETCHED;
+    answer.to = ask->from;
+    answer.from = agent->config.node;
+    answer.err = view->manifest && ask->offset < view->manifest_len ? CAIRN_OK : CAIRN_NOT_FOUND;
+    answer.bytes = NULL;
+    answer.bytes_len = 0;
+    if (!answer.err) {
+        size_t left = view->manifest_len - ask->offset;
+
+        answer.total = view->manifest_len;
+        answer.bytes = view->manifest + ask->offset;
+        answer.bytes_len = (uint32_t)(left < PART_BYTES ? left : PART_BYTES);
+    }
+    mail_send(agent, &answer, NULL, 0, UINT32_MAX, NULL);
+}
+
+static void
+answer_blocks(struct cairn_agent *agent, const struct cairn_message *ask, uint32_t holding,
+              const struct cairn_holding_view *view)
+{
+    struct cairn_message answer = *ask;
+    const uint8_t *payload = NULL;
+
+    answer.type = CAIRN_MSG_FETCHED;
+    answer.to = ask->from;
+    answer.from = agent->config.node;
+    if (ask->block_count > 0 && ask->first_block <= view->data_blocks &&
+        ask->block_count <= view->data_blocks - ask->first_block)
+        payload = cairn_memory_data(agent->memory, holding, ask->first_block, ask->block_count);
+    answer.err = payload ? CAIRN_OK : CAIRN_NOT_FOUND;
+    answer.bytes = NULL;
+    answer.bytes_len = 0;
+    mail_send(agent, &answer, payload,
+              payload ? (size_t)ask->block_count * CAIRN_BLOCK_BYTES : 0,
+              payload ? holding : UINT32_MAX, NULL);
+}
+
+void
+fetch_answer(struct cairn_agent *agent, const struct cairn_message *ask)
+{
+    struct cairn_message refusal = *ask;
+    struct cairn_holding_view view;
+    uint32_t holding;
+
+    if (fetch_find_holding(agent, ask->generation, ask->member, &holding, &view)) {
+        if (ask->row == ASK_MANIFEST)
+            answer_manifest(agent, ask, &view);
+        else
+            answer_blocks(agent, ask, holding, &view);
+        return;
+    }
+    refusal.type = CAIRN_MSG_FETCHED;
+    refusal.to = ask->from;
+    refusal.from = agent->config.node;
+    refusal.err = CAIRN_NOT_FOUND;
+    refusal.bytes = NULL;
+    refusal.bytes_len = 0;
+    mail_send(agent, &refusal, NULL, 0, UINT32_MAX, NULL);
+}
+
+static bool
+wants_manifest(const struct fetcher *fetcher, const struct cairn_message *message)
+{
+    return !fetcher->from_files && !fetcher->is_ready && !fetcher->is_failed &&
+           message->member < fetcher->container_count &&
+           cairn_generation_compare(message->generation, fetcher->generation) == 0 &&
+           message->err == CAIRN_OK;
+}
+
+static void
+take_manifest_part(struct fetcher *fetcher, const struct cairn_message *message)
+{
+    struct container *container = &fetcher->containers[message->member];
+
+    if (container->whole || message->total == 0 ||
+        message->total > fetcher->agent->seal_bytes_max) /* a seal holds it, and more */
+        return;
+    if (!container->packed) {
+        container->packed = malloc(message->total);
+        container->packed_len = container->packed ? message->total : 0;
+    }
+    if (container->packed_len != message->total || container->received != message->offset ||
+        message->bytes_len > container->packed_len - container->received)
+        return;
+    memcpy(container->packed + container->received, message->bytes, message->bytes_len);
+    container->received += message->bytes_len;
+    if (container->received < container->packed_len) {
+        fetch_ask_manifest(fetcher, message->member);
+        return;
+    }
+    if (fetch_take_manifest(fetcher, message->member, container->packed, container->packed_len))
+        CAIRN_LOG_AT(WARN, "fetch: the manifest of part %u came damaged from node %u: asked for again",
+                     message->member, message->from);
+}
+
+static void
+take_blocks(struct fetcher *fetcher, const struct cairn_message *message, const uint8_t *payload,
+            size_t payload_len)
+{
+    struct read *read = fetch_find_read(fetcher, message->request);
+    const struct cairn_manifest *manifest;
+
+    if (!read || message->member != read->container || message->first_block != read->first_block)
+        return;
+    if (message->err || payload_len != (size_t)read->count * CAIRN_BLOCK_BYTES)
+        return; /* asked again, perhaps of another holder */
+    manifest = &fetcher->containers[read->container].manifest;
+    if (!fetch_blocks_good(manifest, read->first_block, read->count, payload)) {
+        fetch_ask_for_repair(fetcher->agent);
+        return;
+    }
+    memcpy(read->target, payload, payload_len);
+    fetch_end_read(fetcher, read, CAIRN_OK);
+    if (!fetcher->ended)
+        fetch_pump(fetcher);
+}
+
+void
+fetch_message(struct cairn_agent *agent, const struct cairn_message *message,
+              const uint8_t *payload, size_t payload_len)
+{
+    if (message->type == CAIRN_MSG_FETCH) {
+        fetch_answer(agent, message);
+        return;
+    }
+    for (struct fetcher *fetcher = agent->fetches->fetchers, *next; fetcher; fetcher = next) {
+        next = fetcher->next;
+        if (message->row == ASK_MANIFEST) {
+            bool wanted = wants_manifest(fetcher, message);
+
+            if (wanted)
+                take_manifest_part(fetcher, message);
+            if (wanted && fetch_gathered(fetcher))
+                return; /* it called back: the list may have changed; the others ask again */
+        } else if (fetch_find_read(fetcher, message->request)) {
+            fetcher_hold(fetcher);
+            take_blocks(fetcher, message, payload, payload_len);
+            fetcher_unhold(fetcher);
+            return;
+        }
+    }
+}
+
+/* The first read that is to be given up now, and why; NULL where there is none. */
+static struct read *
+hopeless(const struct fetcher *fetcher, uint64_t now_ns, cairn_err *err)
+{
+    for (struct read *read = fetcher->reads; read; read = read->next) {
+        if (read->sent_ns >= UINT64_MAX / 2) /* with a worker, which answers */
+            continue;
+        *err = CAIRN_PEER;
+        if (now_ns - read->started_ns > read_deadline_ns)
+            return read;
+        *err = CAIRN_STALE; /* nobody has it any more: a newer one took its place */
+        if (!fetcher->from_files && now_ns - read->started_ns > gone_deadline_ns &&
+            cairn_core_holder(fetcher->agent->core, fetcher->generation, read->container) ==
+                UINT32_MAX)
+            return read;
+    }
+    return NULL;
+}
+
+/* Asks again for what did not come, and gives up what is overdue. */
+static void
+tick_fetcher(struct fetcher *fetcher, uint64_t now_ns)
+{
+    struct read *read;
+    cairn_err err;
+
+    if (fetcher->is_failed)
+        return;
+    if (!fetcher->is_ready) {
+        if (now_ns - fetcher->started_ns > read_deadline_ns) {
+            fetcher->is_failed = true; /* said once */
+            if (fetcher->from_files)
+                fetcher->ready(fetcher->context, CAIRN_TIMEOUT,
+                               "the spill directory does not answer: look at its disk or mount");
+            else
+                fetcher->ready(fetcher->context, CAIRN_PEER,
+                               "another node does not hand over its manifest");
+            return;
+        }
+        for (uint32_t c = 0; c < fetcher->container_count; c++)
+            if (!fetcher->containers[c].whole &&
+                now_ns - fetcher->containers[c].sent_ns > read_resend_ns)
+                fetch_ask_manifest(fetcher, c);
+        return;
+    }
+    while (!fetcher->ended && (read = hopeless(fetcher, now_ns, &err)) != NULL)
+        fetch_end_read(fetcher, read, err);
+    for (read = fetcher->ended ? NULL : fetcher->reads; read;) {
+        if (read->sent_ns == 0 || read->sent_ns >= UINT64_MAX / 2 ||
+            now_ns - read->sent_ns <= read_resend_ns) {
+            read = read->next;
+        } else if (fetch_read_own(fetcher, read)) {
+            read = fetcher->ended ? NULL : fetcher->reads;
+        } else {
+            fetch_read_remote(fetcher, read);
+            read = read->next;
+        }
+    }
+    if (!fetcher->ended)
+        fetch_pump(fetcher);
+}
+
+void
+fetch_tick(struct cairn_agent *agent)
+{
+    uint64_t now_ns = agent_now_ns(agent);
+
+    for (struct fetcher *fetcher = agent->fetches->fetchers, *next; fetcher; fetcher = next) {
+        fetcher_hold(fetcher);
+        tick_fetcher(fetcher, now_ns);
+        next = fetcher->ended ? agent->fetches->fetchers : fetcher->next;
+        fetcher_unhold(fetcher);
+    }
+}

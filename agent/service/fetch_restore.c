@@ -1,0 +1,216 @@
+/* agent/service/fetch_restore.c - the restore of a trainer: manifests, the window, and blocks into it. */
+#include "agent/service/fetch_state.h"
+
+#include "base/log.h"
+#include "snapshot/arena.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static struct session *
+session_of(struct fetcher *fetcher)
+{
+    return fetcher->session->used && fetcher->session->serial == fetcher->session_serial
+               ? fetcher->session
+               : NULL;
+}
+
+static void
+send_info(struct cairn_agent *agent, struct session *session,
+          const struct cairn_session_restore_info *info, int window_fd)
+{
+    if (cairn_session_put_restore_info(&session->writer, info, window_fd) != CAIRN_OK)
+        session->state = SESSION_CLOSING;
+    session_flush(agent, session);
+}
+
+static void
+refuse_restore(struct cairn_agent *agent, struct session *session, uint32_t request, cairn_err err,
+               const char *text)
+{
+    struct cairn_session_restore_info info = {.request = request, .err = err};
+
+    snprintf(info.text, sizeof info.text, "%s", text);
+    info.own_container = 0;
+    send_info(agent, session, &info, -1);
+}
+
+/* The container that lies in one of this node's slots, so that the trainer can read it without a copy. */
+static void
+find_own_container(const struct fetcher *fetcher, struct cairn_session_restore_info *info)
+{
+    info->own_container = CAIRN_CONTAINER_NONE;
+    for (uint32_t i = 0; !fetcher->from_files && i < fetcher->agent->config.slots; i++) {
+        struct cairn_holding_view view;
+
+        if (!cairn_core_look_holding(fetcher->agent->core, i, &view) ||
+            view.state != CAIRN_HOLDING_COMPLETE ||
+            view.generation.epoch != fetcher->generation.epoch ||
+            view.generation.step != fetcher->generation.step)
+            continue;
+        info->own_container = view.member;
+        info->own_slot = i;
+        return;
+    }
+}
+
+/*
+ * The window's pages are made before the trainer hears of it, and it waits for that. Where everything
+ * lies in this node's slot only blocks that are damaged there come through it.
+ */
+static uint32_t
+window_blocks(const struct fetcher *fetcher, const struct cairn_session_restore_info *info)
+{
+    bool all_here = fetcher->container_count == 1 && info->own_container != CAIRN_CONTAINER_NONE;
+
+    return all_here ? REPAIR_WINDOW_BLOCKS : RESTORE_WINDOW_BLOCKS;
+}
+
+static void
+restore_ready(void *context, cairn_err err, const char *text)
+{
+    struct fetcher *fetcher = context;
+    struct cairn_agent *agent = fetcher->agent;
+    struct session *session = session_of(fetcher);
+    struct cairn_session_restore_info info = {.request = fetcher->request};
+    struct cairn_arena_options options = {.hugepages = CAIRN_HUGEPAGES_NEVER};
+    char report[CAIRN_ARENA_REPORT_BYTES] = "";
+
+    if (!session)
+        return;
+    if (!err) {
+        find_own_container(fetcher, &info);
+        info.window_bytes = (uint64_t)window_blocks(fetcher, &info) * CAIRN_BLOCK_BYTES;
+        err = cairn_arena_create("cairn-window", info.window_bytes, &options, &fetcher->window,
+                                 report, sizeof report);
+    }
+    info.manifests = err ? NULL : calloc(fetcher->container_count, sizeof *info.manifests);
+    if (!err && !info.manifests)
+        err = CAIRN_NOMEM;
+    if (err) {
+        refuse_restore(agent, session, fetcher->request, err, report[0] ? report : text);
+        return;
+    }
+    info.generation = fetcher->generation;
+    info.source = fetcher->from_files ? CAIRN_SOURCE_FILES : CAIRN_SOURCE_MEMORY;
+    info.count = fetcher->container_count;
+    for (uint32_t c = 0; c < fetcher->container_count; c++) {
+        info.manifests[c].bytes = fetcher->containers[c].packed;
+        info.manifests[c].bytes_len = fetcher->containers[c].packed_len;
+    }
+    send_info(agent, session, &info, cairn_arena_fd(fetcher->window));
+    free(info.manifests);
+}
+
+void
+fetch_restore(struct cairn_agent *agent, struct session *session, uint32_t request)
+{
+    struct cairn_core_view view;
+    struct fetcher *fetcher = NULL;
+    cairn_err err;
+
+    fetch_forget(agent, session);
+    cairn_core_look(agent->core, &view);
+    if (view.frozen) {
+        refuse_restore(agent, session, request, CAIRN_AGAIN, "a restore of the job is under way");
+        return;
+    }
+    if (view.ready.step == 0) {
+        refuse_restore(agent, session, request, CAIRN_NOT_FOUND, "no generation is held ready");
+        return;
+    }
+    fetcher = calloc(1, sizeof *fetcher);
+    if (!fetcher) {
+        refuse_restore(agent, session, request, CAIRN_NOMEM, "the agent is out of memory");
+        return;
+    }
+    fetcher->agent = agent;
+    fetcher->generation = view.ready;
+    fetcher->from_files = view.ready_from_files;
+    fetcher->dir_fd = -1;
+    fetcher->ready = restore_ready;
+    fetcher->context = fetcher;
+    fetcher->started_ns = agent_now_ns(agent);
+    fetcher->session = session;
+    fetcher->session_serial = session->serial;
+    fetcher->request = request;
+    fetcher->next = agent->fetches->fetchers;
+    agent->fetches->fetchers = fetcher;
+    session->fetcher = fetcher;
+    err = fetcher->from_files ? fetch_start_files(fetcher) : fetch_start_memory(fetcher);
+    if (err) {
+        session->fetcher = NULL;
+        fetcher_end(fetcher);
+        refuse_restore(agent, session, request, err,
+                       "the generation that is held ready cannot be opened here");
+        return;
+    }
+    fetch_gathered(fetcher);
+}
+
+static void
+fetched(void *context, uint64_t tag, cairn_err err)
+{
+    struct fetcher *fetcher = context;
+    struct session *session = session_of(fetcher);
+    struct cairn_session_fetched answer = {.request = (uint32_t)tag, .err = err};
+
+    if (!session)
+        return;
+    if (err)
+        snprintf(answer.text, sizeof answer.text, "blocks could not be fetched: %s",
+                 cairn_err_text(err));
+    if (cairn_session_put_fetched(&session->writer, &answer) != CAIRN_OK)
+        session->state = SESSION_CLOSING;
+    session_flush(fetcher->agent, session);
+}
+
+void
+fetch_blocks(struct cairn_agent *agent, struct session *session,
+             const struct cairn_session_fetch *fetch)
+{
+    struct fetcher *fetcher = session->fetcher;
+    struct fetcher_run runs[CAIRN_SESSION_FETCH_ITEMS_MAX];
+    cairn_err err = fetcher && fetcher->window ? CAIRN_OK : CAIRN_INVAL;
+
+    (void)agent;
+    for (uint32_t i = 0; !err && i < fetch->count; i++) {
+        const struct cairn_session_fetch_item *item = &fetch->items[i];
+        uint64_t window_bytes = cairn_arena_bytes(fetcher->window);
+
+        if (item->block_count > window_bytes / CAIRN_BLOCK_BYTES ||
+            item->window_offset >
+                window_bytes - (uint64_t)item->block_count * CAIRN_BLOCK_BYTES)
+            err = CAIRN_INVAL;
+        else
+            runs[i] = (struct fetcher_run){item->container, item->block_count, item->first_block,
+                                           cairn_arena_base(fetcher->window) + item->window_offset};
+    }
+    if (!err)
+        err = fetcher_read(fetcher, runs, fetch->count, fetch->request, fetched, fetcher);
+    if (err && fetcher)
+        fetched(fetcher, fetch->request, err);
+    else if (err)
+        session->state = SESSION_CLOSING;
+}
+
+void
+fetch_restored(struct cairn_agent *agent, struct session *session,
+               const struct cairn_session_restored *restored)
+{
+    CAIRN_LOG_AT(INFO, "restore: trainer rank=%u epoch=%" PRIu64 " step=%" PRIu64 " bytes=%" PRIu64 " result=\"%s\"",
+                 session->hello.rank, restored->generation.epoch >> 16, restored->generation.step,
+                 restored->bytes, cairn_err_text(restored->err));
+    fetch_forget(agent, session);
+}
+
+void
+fetch_forget(struct cairn_agent *agent, struct session *session)
+{
+    (void)agent;
+    if (!session->fetcher)
+        return;
+    fetcher_end(session->fetcher);
+    session->fetcher = NULL;
+}

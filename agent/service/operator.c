@@ -1,0 +1,492 @@
+/*
+ * agent/service/operator.c - operators' requests: what was asked, its stages, its answer.
+ *
+ * A request is one frame of JSON: {"verb": "status" | "snapshots" | "snapshot" | "restore" |
+ * "verify"} and, where the verb takes it, "dry_run": 1, "epoch" and "step" of a wanted generation
+ * (as people name it) and "to": a directory. The answer is JSON too, in one or more OPERATOR_REPLY
+ * frames whose texts follow one another, the last one with `final` and the exit code of the
+ * contract.
+ *
+ * A request waits for sources, each a bit: PEERS (the other agents' views, by SERVICE messages, for
+ * at most a second), CORE (the protocol core's reply), FILES (a worker reads the spill directory),
+ * EXPORT. When none is left, its next stage begins:
+ *
+ *   status, snapshots   PEERS FILES ─► answer
+ *   snapshot            CORE ─► answer
+ *   restore             CORE, PEERS beside it ─► answer        a wanted generation, or an export,
+ * first asks by a dry run CORE (dry run) ─► [CORE] ─► [EXPORT] ─► answer     what would be taken;
+ * an export of what is EXPORT ─► answer                                   held ready and whole
+ * needs no restore verify              CORE ─► PEERS FILES ─► answer
+ *
+ * The next stage begins from a posted call, never inside the core's step that ended the one before.
+ */
+#include "agent/service/operator_state.h"
+
+#include "agent/service/spill.h"
+#include "base/log.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { REPLY_PART_BYTES = 512 << 10, FILES_MS = 3000 };
+
+static const char *const verb_names[] = {[VERB_STATUS] = "status",
+                                         [VERB_SNAPSHOTS] = "snapshots",
+                                         [VERB_SNAPSHOT] = "snapshot",
+                                         [VERB_RESTORE] = "restore",
+                                         [VERB_VERIFY] = "verify"};
+
+struct request *
+request_find(struct cairn_agent *agent, uint64_t number)
+{
+    for (uint32_t i = 0; agent->operators && i < REQUESTS_MAX; i++)
+        if (agent->operators->requests[i].used && agent->operators->requests[i].number == number)
+            return &agent->operators->requests[i];
+    return NULL;
+}
+
+static void
+request_end(struct request *request)
+{
+    for (uint32_t i = 0; i < request->node_count; i++)
+        operator_node_fini(&request->nodes[i]);
+    free(request->nodes);
+    free(request->files);
+    memset(request, 0, sizeof *request);
+}
+
+/* ---- answers ---- */
+
+static struct session *
+find_session(struct cairn_agent *agent, uint64_t serial)
+{
+    for (uint32_t i = 0; i < SESSIONS_MAX; i++)
+        if (agent->sessions[i].used && serial != 0 && agent->sessions[i].serial == serial)
+            return &agent->sessions[i];
+    return NULL;
+}
+
+static void
+send_text(struct cairn_agent *agent, uint64_t serial, int exit_code, const char *text, size_t len)
+{
+    struct session *session = find_session(agent, serial);
+    size_t at = 0;
+
+    if (!session)
+        return;
+    do {
+        size_t part = len - at < REPLY_PART_BYTES ? len - at : REPLY_PART_BYTES;
+        struct cairn_session_operator_reply reply = {.exit_code = exit_code,
+                                                     .final = at + part == len,
+                                                     .text = text + at,
+                                                     .text_bytes = part};
+
+        if (cairn_session_put_operator_reply(&session->writer, &reply) != CAIRN_OK) {
+            session->state = SESSION_CLOSING;
+            break;
+        }
+        at += part;
+    } while (at < len);
+    session_flush(agent, session);
+}
+
+/* Sends what was written, and ends the request. */
+void
+request_answer(struct cairn_agent *agent, struct request *request, int exit_code,
+               struct cairn_json_writer *writer)
+{
+    static const char no_memory[] =
+        "{\"schema\":1,\"error\":\"the agent has no memory for the answer\"}";
+    char *text = NULL;
+    size_t len = 0;
+
+    if (cairn_json_writer_done(writer, &text, &len) == CAIRN_OK)
+        send_text(agent, request->serial, exit_code, text, len);
+    else
+        send_text(agent, request->serial, 1, no_memory, sizeof no_memory - 1);
+    free(text);
+    cairn_json_writer_fini(writer);
+    request_end(request);
+}
+
+void
+request_refuse(struct cairn_agent *agent, struct request *request, int exit_code, const char *error)
+{
+    struct cairn_json_writer writer;
+
+    cairn_json_writer_init(&writer);
+    cairn_json_write_object_begin(&writer);
+    cairn_json_write_key(&writer, "schema");
+    cairn_json_write_u64(&writer, 1);
+    cairn_json_write_key(&writer, "error");
+    cairn_json_write_string(&writer, error);
+    cairn_json_write_object_end(&writer);
+    request_answer(agent, request, exit_code, &writer);
+}
+
+int
+request_exit_code(cairn_err err)
+{
+    switch (err) {
+    case CAIRN_OK:
+        return 0;
+    case CAIRN_LOST:
+        return 4;
+    case CAIRN_AGAIN:
+    case CAIRN_STALE:
+        return 75;
+    case CAIRN_PEER:
+    case CAIRN_TIMEOUT:
+        return 69;
+    case CAIRN_IO:
+    case CAIRN_FULL:
+        return 74;
+    case CAIRN_DENIED:
+        return 77;
+    default:
+        return 1;
+    }
+}
+
+/* ---- status and snapshots ---- */
+
+void
+request_fill_job(struct cairn_agent *agent, const struct request *request, struct operator_job *job)
+{
+    struct cairn_core_view view;
+
+    cairn_core_look(agent->core, &view);
+    *job = (struct operator_job){.config = &agent->config,
+                                 .nodes = request->nodes,
+                                 .table = view.table,
+                                 .files = request->files,
+                                 .ledger = timing_ledger(agent)};
+    job->newest =
+        operator_newest(request->nodes, agent->config.node_count, &job->newest_from_files);
+    for (uint32_t i = 0; i < CAIRN_HOLDINGS_MAX; i++) {
+        struct cairn_holding_view holding;
+
+        if (cairn_core_look_holding(agent->core, i, &holding) &&
+            holding.state == CAIRN_HOLDING_COMPLETE && holding.table &&
+            cairn_generation_compare(holding.generation, job->newest) == 0)
+            job->table = holding.table;
+    }
+}
+
+static void
+answer_views(struct cairn_agent *agent, struct request *request)
+{
+    static const int exit_codes[] = {
+        [OPERATOR_OK] = 0, [OPERATOR_WARN] = 2, [OPERATOR_CRITICAL] = 3};
+    struct operator_health *health = calloc(1, sizeof *health);
+    struct cairn_json_writer writer;
+    struct operator_job job;
+    int exit_code = 0;
+
+    if (!health) {
+        request_refuse(agent, request, 1, "the agent is out of memory");
+        return;
+    }
+    request_fill_job(agent, request, &job);
+    cairn_json_writer_init(&writer);
+    if (request->verb == VERB_STATUS) {
+        operator_health_find(&job, health);
+        operator_write_status(&writer, &job, health, agent->config.node);
+        exit_code = exit_codes[health->level];
+    } else {
+        operator_write_snapshots(&writer, &job);
+        exit_code = job.files->err ? request_exit_code(job.files->err) : 0;
+    }
+    free(health);
+    request_answer(agent, request, exit_code, &writer);
+}
+
+/* ---- the core ---- */
+
+void
+request_run_core(struct cairn_agent *agent, struct request *request, enum cairn_operation operation)
+{
+    struct cairn_event event = {
+        .type = CAIRN_EVENT_OPERATOR, .operation = operation, .request = request->number};
+
+    request->waiting |= WAIT_CORE;
+    agent_step(agent, &event, NULL);
+}
+
+static void
+run_posted(void *context)
+{
+    struct cairn_agent *agent = context;
+
+    agent->operators->posted = false;
+    operator_tick(agent);
+}
+
+void
+operator_reply(struct cairn_agent *agent, const struct cairn_action *action)
+{
+    struct request *request = request_find(agent, action->request);
+    struct cairn_core_view view;
+
+    if (!request || !(request->waiting & WAIT_CORE))
+        return;
+    cairn_core_look(agent->core, &view);
+    if (request->verb == VERB_SNAPSHOT) {
+        request->restored.outcome.err = action->err;
+        request->step = action->bytes ? strtoull((const char *)action->bytes, NULL, 10) : 0;
+    } else if (action->err == CAIRN_AGAIN && action->generation.step == 0 &&
+               action->bytes_len > 1) {
+        /* refused because another operation runs: the outcome is that one's */
+        request->restored.outcome =
+            (struct cairn_outcome){.err = CAIRN_AGAIN, .epoch = view.active};
+        snprintf(request->restored.outcome.text, sizeof request->restored.outcome.text, "%s",
+                 (const char *)action->bytes);
+    } else {
+        request->restored.outcome = *cairn_core_outcome(agent->core);
+        /* a dry run changes no epoch, so that only its text tells where the generation lies */
+        request->restored.from_files =
+            action->err == CAIRN_OK &&
+            strstr(request->restored.outcome.text, ": taken from the spilled checkpoint\n");
+    }
+    request->restored.outcome.err = action->err;
+    request->waiting &= ~(uint32_t)WAIT_CORE;
+    if (!agent->operators->posted && cairn_loop_post(agent->loop, run_posted, agent) ==
+                                         CAIRN_OK) /* else the next tick does it */
+        agent->operators->posted = true;
+}
+
+/* ---- stages ---- */
+
+static void
+answer_snapshot(struct cairn_agent *agent, struct request *request)
+{
+    struct cairn_json_writer writer;
+    cairn_err err = request->restored.outcome.err;
+
+    if (err) {
+        request_refuse(agent, request, err == CAIRN_NOT_FOUND ? 75 : request_exit_code(err),
+                       err == CAIRN_NOT_FOUND ? "no trainer takes snapshots on this node now (none "
+                                                "is attached, or a restore runs): start the "
+                                                "trainers, or ask an agent whose node trains"
+                       : err == CAIRN_AGAIN ? "no step has ended since this agent started, so that it does not know "
+                                              "which one can still be taken: ask again after the next step"
+                                            : cairn_err_text(err));
+        return;
+    }
+    cairn_json_writer_init(&writer);
+    cairn_json_write_object_begin(&writer);
+    cairn_json_write_key(&writer, "schema");
+    cairn_json_write_u64(&writer, 1);
+    cairn_json_write_key(&writer, "step");
+    cairn_json_write_u64(&writer, request->step);
+    cairn_json_write_object_end(&writer);
+    request_answer(agent, request, 0, &writer);
+}
+
+/* What the core would do, without doing it: the step after the next is the first that all trainers
+ * can still make. */
+static void
+foresee_snapshot(struct cairn_agent *agent, struct request *request)
+{
+    struct cairn_core_view view;
+
+    cairn_core_look(agent->core, &view);
+    request->step = view.last_step + 2;
+    if (view.frozen || view.self_member == UINT32_MAX || agent->registered_ranks == 0)
+        request->restored.outcome.err = CAIRN_NOT_FOUND;
+    else if (view.last_step == 0)
+        request->restored.outcome.err = CAIRN_AGAIN;
+    answer_snapshot(agent, request);
+}
+
+/* Takes a request that waits for nothing to its next stage. */
+void
+request_advance(struct cairn_agent *agent, struct request *request)
+{
+    if (request->waiting & ~(request->verb == VERB_RESTORE ? (uint32_t)WAIT_PEERS : 0))
+        return; /* a restore does not wait for those who only tell it how many steps are lost */
+    switch (request->verb) {
+    case VERB_STATUS:
+    case VERB_SNAPSHOTS:
+        answer_views(agent, request);
+        break;
+    case VERB_SNAPSHOT:
+        answer_snapshot(agent, request);
+        break;
+    case VERB_RESTORE:
+        request_restore_advance(agent, request);
+        break;
+    case VERB_VERIFY:
+        request_verify_advance(agent, request);
+        break;
+    }
+}
+
+/* ---- requests ---- */
+
+static const char *
+parse(const char *text, size_t text_len, struct request *out)
+{
+    struct cairn_json_reader reader;
+    char key[32], verb[32] = "";
+
+    cairn_json_reader_init(&reader, text, text_len);
+    cairn_json_object_begin(&reader);
+    while (cairn_json_object_next(&reader, key, sizeof key)) {
+        if (strcmp(key, "verb") == 0)
+            cairn_json_read_string(&reader, verb, sizeof verb);
+        else if (strcmp(key, "to") == 0)
+            cairn_json_read_string(&reader, out->restored.directory,
+                                   sizeof out->restored.directory);
+        else if (strcmp(key, "dry_run") == 0)
+            out->dry_run = cairn_json_read_u64(&reader, 1) != 0;
+        else if (strcmp(key, "fresh") == 0)
+            out->fresh = cairn_json_read_u64(&reader, 1) != 0;
+        else if (strcmp(key, "epoch") == 0)
+            out->wanted.epoch = cairn_json_read_u64(&reader, UINT64_MAX >> OPERATOR_EPOCH_SHIFT);
+        else if (strcmp(key, "step") == 0)
+            out->wanted.step = cairn_json_read_u64(&reader, UINT64_MAX);
+        else
+            cairn_json_reader_fail(&reader,
+                                   "this agent does not know a part of the request: upgrade it");
+    }
+    if (cairn_json_reader_done(&reader) != CAIRN_OK)
+        return reader.why;
+    for (size_t i = 0; i < sizeof verb_names / sizeof *verb_names; i++)
+        if (strcmp(verb, verb_names[i]) == 0) {
+            out->verb = (enum verb)i;
+            return NULL;
+        }
+    return "this agent does not know the verb: upgrade it";
+}
+
+static void
+begin(struct cairn_agent *agent, struct request *request)
+{
+    bool first_asks = request->dry_run || request->wanted.step || request->restored.directory[0];
+    bool started = true;
+
+    switch (request->verb) {
+    case VERB_STATUS:
+    case VERB_SNAPSHOTS:
+        started = request_read_files(agent, request, false) && request_gather(agent, request);
+        if (started && request_gathered(agent, request))
+            request->waiting &= ~(uint32_t)WAIT_PEERS;
+        break;
+    case VERB_SNAPSHOT:
+        if (request->dry_run)
+            foresee_snapshot(agent, request);
+        else
+            request_run_core(agent, request, CAIRN_OP_SNAPSHOT);
+        break;
+    case VERB_RESTORE:
+        started = request_gather(agent, request);
+        if (started && request->restored.directory[0] && request_export_ready(agent, request))
+            return;
+        request->stage = first_asks ? STAGE_FIRST : STAGE_CHOSEN;
+        if (started)
+            request_run_core(agent, request,
+                             first_asks       ? CAIRN_OP_DRY_RUN
+                             : request->fresh ? CAIRN_OP_FRESH
+                                              : CAIRN_OP_RESTORE);
+        break;
+    case VERB_VERIFY:
+        request_run_core(agent, request, request->dry_run ? CAIRN_OP_DRY_RUN : CAIRN_OP_VERIFY);
+        break;
+    }
+    if (!started) {
+        request_refuse(agent, request, 75, "the agent is too busy: try again");
+    }
+}
+
+void
+operator_request(struct cairn_agent *agent, struct session *session, const char *text,
+                 size_t text_len)
+{
+    struct request refused = {.serial = session->serial}, *request = NULL;
+    const char *why;
+
+    if (!agent->operators)
+        agent->operators = calloc(1, sizeof *agent->operators);
+    for (uint32_t i = 0; agent->operators && !request && i < REQUESTS_MAX; i++)
+        if (!agent->operators->requests[i].used)
+            request = &agent->operators->requests[i];
+    if (!request) {
+        request_refuse(agent, &refused, 75,
+                       "too many operators' requests are under way: try again");
+        return;
+    }
+    why = parse(text, text_len, request);
+    if (why) {
+        request_end(request);
+        request_refuse(agent, &refused, 1, why);
+        return;
+    }
+    request->used = true;
+    request->number = ++agent->operators->next_number;
+    request->serial = session->serial;
+    request->started_ns = agent_now_ns(agent);
+    if (request->verb == VERB_RESTORE || request->verb == VERB_VERIFY)
+        CAIRN_LOG_AT(INFO, "operator: %s%s", verb_names[request->verb],
+                     request->dry_run ? " (dry run)" : "");
+    begin(agent, request);
+}
+
+/* A directory on a file system that hangs must not take the answer with it. */
+static void
+give_up_files(struct cairn_agent *agent, struct request *request)
+{
+    if (agent_now_ns(agent) - request->started_ns < FILES_MS * CAIRN_NS_PER_MS)
+        return;
+    request->files = calloc(1, sizeof *request->files);
+    if (!request->files)
+        return;
+    request->files->configured = true;
+    request->files->err = CAIRN_TIMEOUT;
+    request->waiting &= ~(uint32_t)WAIT_FILES;
+}
+
+void
+operator_tick(struct cairn_agent *agent)
+{
+    for (uint32_t i = 0; agent->operators && i < REQUESTS_MAX; i++) {
+        struct request *request = &agent->operators->requests[i];
+
+        if (!request->used)
+            continue;
+        if ((request->waiting & WAIT_PEERS) && request_gathered(agent, request))
+            request->waiting &= ~(uint32_t)WAIT_PEERS;
+        if ((request->waiting & WAIT_RETRY) && agent_now_ns(agent) >= request->retry_at_ns)
+            request->waiting &= ~(uint32_t)WAIT_RETRY;
+        if ((request->waiting & WAIT_FILES) && request->verb != VERB_VERIFY)
+            give_up_files(agent, request);
+        request_advance(agent, request);
+    }
+}
+
+void
+operator_forget(struct cairn_agent *agent, uint64_t serial)
+{
+    for (uint32_t i = 0; agent->operators && i < REQUESTS_MAX; i++) {
+        struct request *request = &agent->operators->requests[i];
+
+        if (!request->used || request->serial != serial)
+            continue;
+        request->serial = 0; /* what it set going goes on; nobody is told */
+        if (request->waiting & WAIT_EXPORT) {
+            spill_export_forget(agent, request->number);
+            request_end(request);
+        }
+    }
+}
+
+void
+operator_close(struct cairn_agent *agent)
+{
+    for (uint32_t i = 0; agent->operators && i < REQUESTS_MAX; i++)
+        request_end(&agent->operators->requests[i]);
+    free(agent->operators);
+    agent->operators = NULL;
+}

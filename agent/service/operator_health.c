@@ -1,0 +1,421 @@
+/*
+ * agent/service/operator_health.c - what all nodes' views say together: protected against what, what would
+ * be lost now, what is wrong and what to do about it. Pure.
+ *
+ * A part of a generation is there when a node that answered holds it complete. A group of k + m
+ * members with `missing` parts gone survives m - missing further losses; the job survives what its
+ * weakest group does.
+ */
+#include "agent/service/operator.h"
+
+#include "replan/live/enforce.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STEPS_BEHIND_FACTOR = 4, NODES_NAMED_MAX = 8, VERDICTS_NAMED_MAX = 6 };
+
+/* A job whose newest generation is younger loses nothing worth a warning, however many of its steps fit in that time. */
+static const uint64_t FRESH_NS = 1000000000;
+
+struct cairn_generation
+operator_newest(const struct operator_node *nodes, uint32_t node_count, bool *from_files)
+{
+    struct cairn_generation newest = {0, 0};
+
+    *from_files = false;
+    for (uint32_t i = 0; i < node_count; i++) {
+        struct cairn_generation committed = {nodes[i].committed_epoch, nodes[i].committed_step};
+        struct cairn_generation ready = {nodes[i].ready_epoch, nodes[i].ready_step};
+
+        if (!nodes[i].known)
+            continue;
+        if (cairn_generation_compare(committed, newest) > 0) {
+            newest = committed;
+            *from_files = false;
+        }
+        if (cairn_generation_compare(ready, newest) > 0) {
+            newest = ready;
+            *from_files = nodes[i].ready_from_files;
+        }
+    }
+    return newest;
+}
+
+uint32_t
+operator_part_holder(const struct operator_job *job, struct cairn_generation generation,
+                     uint32_t member)
+{
+    for (uint32_t i = 0; i < job->config->node_count; i++)
+        for (uint32_t h = 0; job->nodes[i].known && h < job->nodes[i].holding_count; h++) {
+            const struct operator_holding *holding = &job->nodes[i].holdings[h];
+
+            if (holding->member == member && holding->state == CAIRN_HOLDING_COMPLETE &&
+                cairn_generation_compare(holding->generation, generation) == 0)
+                return i;
+        }
+    return UINT32_MAX;
+}
+
+__attribute__((format(printf, 5, 6))) static void
+add_check(struct operator_health *health, enum operator_level level, const char *code,
+          const char *fix, const char *format, ...)
+{
+    struct operator_check *check;
+    va_list arguments;
+
+    if (level > health->level)
+        health->level = level;
+    if (health->check_count == OPERATOR_CHECKS_MAX)
+        return;
+    check = &health->checks[health->check_count++];
+    check->level = level;
+    check->code = code;
+    snprintf(check->fix, sizeof check->fix, "%s", fix);
+    va_start(arguments, format);
+    vsnprintf(check->what, sizeof check->what, format, arguments);
+    va_end(arguments);
+}
+
+/* ---- sums ---- */
+
+static uint64_t
+larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static void
+sum_nodes(const struct operator_job *job, struct operator_health *out)
+{
+    out->age_ns = OPERATOR_UNKNOWN;
+    for (uint32_t i = 0; i < job->config->node_count; i++) {
+        const struct operator_node *node = &job->nodes[i];
+
+        if (!node->known)
+            continue;
+        out->answering++;
+        out->trainers += node->trainers;
+        out->last_step = larger(out->last_step, node->last_step);
+        out->protect_ns = larger(out->protect_ns, node->protect_ns);
+        out->reserved_bytes += node->reserved_bytes;
+        out->state_bytes += node->state_bytes;
+        out->captured += node->captured;
+        out->skipped += node->skipped;
+        out->failed += node->failed;
+        out->fence_count += node->fence_count;
+        out->fence_ns_p50 = larger(out->fence_ns_p50, node->fence_ns_p50);
+        out->fence_ns_p99 = larger(out->fence_ns_p99, node->fence_ns_p99);
+        out->fence_ns_max = larger(out->fence_ns_max, node->fence_ns_max);
+        for (uint32_t h = 0; h < node->holding_count; h++) {
+            const struct operator_holding *holding = &node->holdings[h];
+
+            out->bad_blocks += holding->bad_blocks;
+            if (cairn_generation_compare(holding->generation, job->newest) != 0)
+                continue;
+            out->bytes += holding->data_bytes;
+            if (holding->age_ns < out->age_ns)
+                out->age_ns = holding->age_ns;
+        }
+    }
+    if (out->last_step > job->newest.step)
+        out->lost_steps = out->last_step - job->newest.step;
+    if (out->protect_ns) /* a lost part takes about as long to rebuild as it took to protect, after
+                            the silent are waited for */
+        out->restore_estimate_ns =
+            out->protect_ns + (uint64_t)job->config->dead_after_ms * UINT64_C(1000000);
+    for (uint32_t i = 0; !out->spilled && i < job->files->count; i++)
+        if (job->files->spilled[i].committed)
+            out->spilled = &job->files->spilled[i];
+    if (job->newest_from_files && out->spilled)
+        out->age_ns = out->spilled->age_ns;
+}
+
+/* ---- protection ---- */
+
+static bool
+same_domain(const struct cairn_config *config, uint32_t a, uint32_t b)
+{
+    return a == b || (config->nodes[a].domain[0] &&
+                      strcmp(config->nodes[a].domain, config->nodes[b].domain) == 0);
+}
+
+/* True where every group still has k parts after all nodes of the failure domain of `node` are
+ * lost. */
+static bool
+survives_domain_of(const struct operator_job *job, const uint32_t *holders, uint32_t node)
+{
+    for (uint32_t g = 0; g < job->table->group_count; g++) {
+        const struct cairn_roster_group *group = &job->table->groups[g];
+        uint32_t lost = 0;
+
+        for (uint32_t p = 0; p < group->count; p++) {
+            uint32_t holder = holders[group->members[p]];
+
+            lost += holder == UINT32_MAX || same_domain(job->config, holder, node);
+        }
+        if (lost > group->parity)
+            return false;
+    }
+    return true;
+}
+
+static void
+find_protection(const struct operator_job *job, struct operator_health *out)
+{
+    const struct cairn_roster *table = job->table;
+    uint32_t *holders;
+
+    out->survives = -1;
+    if (!table || job->newest.step == 0 || job->newest_from_files)
+        return;
+    holders = calloc(table->member_count, sizeof *holders);
+    if (!holders)
+        return;
+    out->parts = table->member_count;
+    out->group_count = table->group_count;
+    for (uint32_t m = 0; m < table->member_count; m++) {
+        holders[m] = operator_part_holder(job, job->newest, m);
+        out->missing += holders[m] == UINT32_MAX;
+    }
+    out->survives = INT32_MAX;
+    out->parity = UINT32_MAX;
+    for (uint32_t g = 0; g < table->group_count; g++) {
+        const struct cairn_roster_group *group = &table->groups[g];
+        int32_t left = (int32_t)group->parity;
+
+        for (uint32_t p = 0; p < group->count; p++)
+            left -= holders[group->members[p]] == UINT32_MAX;
+        if (left < out->survives)
+            out->survives = left;
+        if (group->parity < out->parity)
+            out->parity = group->parity;
+    }
+    out->survives_domain = true;
+    for (uint32_t i = 0; out->survives_domain && i < job->config->node_count; i++)
+        if (job->nodes[i].known)
+            out->survives_domain = survives_domain_of(job, holders, i);
+    free(holders);
+}
+
+/* ---- checks ---- */
+
+static void
+check_nodes(const struct operator_job *job, struct operator_health *health)
+{
+    uint32_t silent = job->config->node_count - health->answering, named = 0, waiting = 0;
+    uint32_t denied = 0, unkept = 0, outside = 0;
+    char names[128] = "";
+    size_t used = 0;
+    bool frozen = false;
+
+    for (uint32_t i = 0; i < job->config->node_count; i++) {
+        const struct operator_node *node = &job->nodes[i];
+
+        if (!node->known && named < NODES_NAMED_MAX) {
+            int len = snprintf(names + used, sizeof names - used, "%s%u", named ? ", " : "", i);
+
+            used += len > 0 ? (size_t)len : 0;
+            named++;
+        }
+        frozen |= node->known && node->frozen;
+        if (!node->known)
+            continue;
+        waiting += node->trainers && node->trainers < node->local_ranks;
+        outside += node->trainers && node->member == UINT32_MAX;
+        denied += node->denied_peers != 0;
+        unkept += node->unkept != 0;
+    }
+    if (health->answering <= job->config->node_count / 2)
+        add_check(health, OPERATOR_CRITICAL, "no-majority",
+                  "start the missing agents: a restore needs the promise of more than half",
+                  "only %u of %u agents answer", health->answering, job->config->node_count);
+    if (silent)
+        add_check(health, OPERATOR_WARN, "nodes-silent",
+                  "see whether these nodes are up, and start `cairn agent` there",
+                  "%u of %u agents do not answer: node %s%s", silent, job->config->node_count,
+                  names, silent > named ? ", ..." : "");
+    if (denied)
+        add_check(health, OPERATOR_WARN, "peers-denied",
+                  "give all nodes of the job the same `job`, `nodes` and key_file, then restart the agents that differ",
+                  "%u node%s refuse%s an agent that holds another key, belongs to another job, or is not the node it says", denied,
+                  denied == 1 ? "" : "s", denied == 1 ? "s" : "");
+    if (outside)
+        add_check(health, OPERATOR_CRITICAL, "not-a-member",
+                  "wait some seconds: they are taken in once all agents are up and all ranks attached; where they are not, stop "
+                  "the trainers, run `cairn restore` with all agents up, and start the trainers again",
+                  "trainers run on %u node%s that the last restore did not find, and so nothing is committed", outside,
+                  outside == 1 ? "" : "s");
+    health->unkept = unkept;
+    if (unkept)
+        add_check(health, OPERATOR_WARN, "memory-unkept",
+                  "set `keeper: true` where it is off, and restart the agent there at a moment when no other node is missing",
+                  "on %u node%s no keeper holds the memory: it would be lost with its agent", unkept, unkept == 1 ? "" : "s");
+    if (frozen)
+        add_check(health, OPERATOR_WARN, "restore-running",
+                  "wait for it; `cairn restore` takes an unfinished one over",
+                  "a restore is under way or was left unfinished: nothing new is captured");
+    if (waiting)
+        add_check(health, OPERATOR_WARN, "ranks-missing",
+                  "see why the other ranks of these nodes have not registered",
+                  "on %u node%s not all ranks are attached: nothing is captured", waiting,
+                  waiting == 1 ? "" : "s");
+}
+
+static void
+check_generation(const struct operator_job *job, struct operator_health *health)
+{
+    uint64_t step = job->newest.step, epoch = job->newest.epoch >> OPERATOR_EPOCH_SHIFT;
+    uint64_t behind = STEPS_BEHIND_FACTOR * (uint64_t)job->config->snapshot_every_steps;
+
+    if (step == 0) {
+        add_check(health, OPERATOR_WARN, "nothing-committed",
+                  health->trainers
+                      ? "wait for the first commit; `cairn snapshot --wait` asks for one"
+                      : "start the trainers (`cairn run`)",
+                  "no generation is committed yet: a failure now loses everything");
+        return;
+    }
+    if (job->newest_from_files)
+        return;
+    if (health->survives < 0) {
+        add_check(health, OPERATOR_CRITICAL, "not-restorable",
+                  "start the agents of the lost nodes whose memory still lives; else `cairn "
+                  "restore` says what is left",
+                  "epoch %" PRIu64 " step %" PRIu64
+                  ": %u of %u parts are with nobody who answers, more than the parity covers",
+                  epoch, step, health->missing, health->parts);
+        return;
+    }
+    if (health->missing)
+        add_check(
+            health, OPERATOR_WARN, "parts-missing",
+            "start the missing agents, or let the repair finish: `cairn restore` brings the parts "
+            "back at once",
+            "epoch %" PRIu64 " step %" PRIu64
+            ": %u of %u parts must be rebuilt; until then %d more lost node%s can be survived",
+            epoch, step, health->missing, health->parts, health->survives,
+            health->survives == 1 ? "" : "s");
+    if (health->parity == 0)
+        add_check(health, OPERATOR_WARN, "no-parity",
+                  "set `parity` to 1 or more, with more than that many nodes",
+                  "a lost node is not covered: m = 0; the death of trainers%s is", health->unkept ? "" : " and of the agent");
+    else if (health->parity < job->config->parity)
+        add_check(health, OPERATOR_WARN, "less-parity",
+                  "start the missing agents and run `cairn restore`",
+                  "a group survives %u lost node%s, not the %u of the configuration: there are too few nodes for more",
+                  health->parity, health->parity == 1 ? "" : "s", job->config->parity);
+    else if (!health->survives_domain && health->missing == 0)
+        add_check(health, OPERATOR_WARN, "domain-not-covered",
+                  health->answering < job->config->node_count
+                      ? "start the missing agents: until then a node holds several parts"
+                      : "raise `parity`, or spread the nodes over more failure domains",
+                  "the loss of one whole failure domain takes more than %u nodes of a group",
+                  health->parity);
+    if (health->lost_steps > behind && health->age_ns > FRESH_NS)
+        add_check(health, OPERATOR_WARN, "commits-behind",
+                  "look for skipped snapshots below, and at the agents' logs",
+                  "the newest generation is %" PRIu64 " steps old, one is due every %u",
+                  health->lost_steps, job->config->snapshot_every_steps);
+}
+
+static void
+check_rest(const struct operator_job *job, struct operator_health *health)
+{
+    if (health->bad_blocks)
+        add_check(health, OPERATOR_WARN, "damaged-blocks",
+                  "run `cairn verify`: it repairs them from the others",
+                  "%" PRIu64 " blocks do not match their checksums", health->bad_blocks);
+    if (health->failed)
+        add_check(health, OPERATOR_WARN, "snapshots-failed",
+                  "read the trainers' log lines that name the failed copies",
+                  "%" PRIu64 " snapshots failed in the trainers", health->failed);
+    if (health->skipped > health->captured && health->age_ns > FRESH_NS)
+        add_check(health, OPERATOR_WARN, "snapshots-skipped",
+                  "protecting takes longer than a step: raise `slots`, or snapshot_every_steps",
+                  "%" PRIu64 " snapshots were skipped, %" PRIu64 " taken", health->skipped,
+                  health->captured);
+    if (job->files->configured && job->files->err)
+        add_check(health, OPERATOR_WARN, "spill-unreadable",
+                  "mend the directory, or set `spill_dir` to another",
+                  "the spill directory cannot be read: %s: %s", job->config->spill_dir,
+                  cairn_err_text(job->files->err));
+}
+
+/* What is slow or hangs. A job that stands still is as bad as one that is lost; the verdicts have it all. */
+static void
+check_verdicts(const struct operator_job *job, struct operator_health *health)
+{
+    static const char *const codes[] = {
+        [CAIRN_SLOW_COMPUTE] = "slow-rank", [CAIRN_SLOW_NODE] = "slow-node", [CAIRN_SLOW_LINK] = "slow-link",
+        [CAIRN_HANG_COMPUTE] = "rank-hangs", [CAIRN_HANG_LINK] = "transfer-hangs", [CAIRN_CRASH] = "rank-gone",
+        [CAIRN_STRUCTURAL] = "plan-uneven"};
+    uint32_t named = 0;
+
+    for (uint32_t i = 0; job->ledger && i < job->ledger->count; i++) {
+        const struct cairn_ledger_entry *entry = &job->ledger->entries[i];
+        bool hangs = entry->kind >= CAIRN_HANG_COMPUTE && entry->kind <= CAIRN_CRASH;
+        char what[sizeof health->checks[0].what], advice[sizeof health->checks[0].fix];
+        char command[CAIRN_ENFORCE_TEXT_BYTES] = "";
+
+        if (entry->closed_wall_ns != 0 || named++ >= VERDICTS_NAMED_MAX)
+            continue;
+        cairn_ledger_describe(entry, what, sizeof what);
+        if (entry->enforcement.state != CAIRN_ENFORCEMENT_NONE)
+            cairn_enforce_describe(&entry->enforcement, command, sizeof command);
+        cairn_ledger_advise(job->ledger, entry, job->config->exchanges_per_day, job->config->verdict_policy == CAIRN_CONFIG_ENFORCE,
+                            advice, sizeof advice);
+        add_check(health, hangs ? OPERATOR_CRITICAL : OPERATOR_WARN, codes[entry->kind],
+                  job->config->verdict_policy == CAIRN_CONFIG_OBSERVE ? "`cairn status -o json` has the evidence" : advice,
+                  "%s%s%s", what, command[0] ? "; " : "", command);
+    }
+}
+
+/* What a rank takes along into no snapshot is gone after a failure: of the model that is a warning, of the rest worth knowing. */
+static void
+check_coverage(struct operator_health *health)
+{
+    const struct operator_uncovered *refusal = NULL, *model = NULL;
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < health->uncovered.count; i++) {
+        const struct operator_uncovered *item = &health->uncovered.items[i];
+
+        if (item->kind == 0 && !refusal)
+            refusal = item;
+        if (item->kind != CAIRN_PARAM && item->kind != CAIRN_OPTIMIZER)
+            continue;
+        if (!model)
+            model = item;
+        count++;
+    }
+    if (refusal)
+        add_check(health, OPERATOR_WARN, "snapshots-refused",
+                  "mend what the reason names; the README of bindings/python says what can be covered",
+                  "%u rank%s take%s no snapshots; rank %" PRIu64 ": %s", health->ranks_refusing,
+                  health->ranks_refusing == 1 ? "" : "s", health->ranks_refusing == 1 ? "s" : "",
+                  refusal->rank, refusal->reason);
+    if (model)
+        add_check(health, OPERATOR_WARN, "not-covered",
+                  "mend what the reason names: what is not covered does not come back; `cairn status -o json` lists it all",
+                  "%u%s tensor%s of model or optimizer %s not covered; %.100s: %s", count,
+                  health->uncovered.left_out ? " or more" : "", count == 1 ? "" : "s",
+                  count == 1 ? "is" : "are", model->name, model->reason);
+}
+
+void
+operator_health_find(const struct operator_job *job, struct operator_health *out)
+{
+    memset(out, 0, sizeof *out);
+    sum_nodes(job, out);
+    operator_coverage_sum(job, out);
+    find_protection(job, out);
+    check_nodes(job, out);
+    check_generation(job, out);
+    check_verdicts(job, out);
+    check_coverage(out);
+    check_rest(job, out);
+}

@@ -1,0 +1,249 @@
+/* agent/service/operator_node.c - one node's view of itself, and its JSON between agents. */
+#include "agent/service/operator.h"
+
+#include "agent/process/agent_state.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { HOLDING_NUMBERS = 8 };
+
+static const struct field {
+    const char *name;
+    size_t offset;
+} fields[] = {
+#define FIELD(name) {#name, offsetof(struct operator_node, name)},
+    OPERATOR_NODE_LIST(FIELD)
+#undef FIELD
+};
+
+static uint64_t
+commit_age_ns(const struct cairn_agent *agent, struct cairn_generation generation,
+              uint64_t *protect_ns)
+{
+    uint64_t now_ns = cairn_clock_wall_ns(&agent->clock);
+
+    for (uint32_t i = 0; i < COMMIT_TIMES_MAX; i++) {
+        const struct committed_time *commit = &agent->commits[i];
+
+        if (commit->wall_ns == 0 || cairn_generation_compare(commit->generation, generation) != 0)
+            continue;
+        if (protect_ns)
+            *protect_ns = commit->protect_ns;
+        return now_ns > commit->wall_ns ? now_ns - commit->wall_ns : 0;
+    }
+    return OPERATOR_UNKNOWN;
+}
+
+static void
+fill_trainers(const struct cairn_agent *agent, struct operator_node *out)
+{
+    for (uint32_t i = 0; i < SESSIONS_MAX; i++) {
+        const struct session *session = &agent->sessions[i];
+        const struct cairn_client_stats *stats = &session->stats;
+
+        if (!session->used || !session->trainer || !session->registered || session->stale)
+            continue;
+        out->trainers++;
+        out->local_ranks = session->hello.local_ranks;
+        out->captured += stats->snapshots_captured;
+        out->skipped += stats->snapshots_skipped;
+        out->failed += stats->snapshots_failed;
+        out->fence_count += stats->fence_count;
+        out->fence_ns_total += stats->fence_ns_total;
+        if (stats->fence_ns_p50 > out->fence_ns_p50)
+            out->fence_ns_p50 = stats->fence_ns_p50;
+        if (stats->fence_ns_p99 > out->fence_ns_p99)
+            out->fence_ns_p99 = stats->fence_ns_p99;
+        if (stats->fence_ns_max > out->fence_ns_max)
+            out->fence_ns_max = stats->fence_ns_max;
+    }
+}
+
+static void
+fill_holdings(const struct cairn_agent *agent, struct operator_node *out)
+{
+    for (uint32_t i = 0; i < CAIRN_HOLDINGS_MAX; i++) {
+        struct cairn_holding_view view;
+
+        if (!cairn_core_look_holding(agent->core, i, &view) || view.state == CAIRN_HOLDING_FREE)
+            continue;
+        out->mended_records += view.record_mended;
+        out->holdings[out->holding_count++] =
+            (struct operator_holding){.generation = view.generation,
+                                      .member = view.member,
+                                      .state = view.state,
+                                      .committed = view.committed,
+                                      .data_bytes = view.data_blocks * CAIRN_BLOCK_BYTES,
+                                      .bad_blocks = view.bad_blocks,
+                                      .age_ns = commit_age_ns(agent, view.generation, NULL)};
+    }
+}
+
+static uint64_t
+denied_peers(const struct cairn_agent *agent)
+{
+    uint64_t count = 0;
+
+    for (uint32_t node = 0; node < agent->config.node_count; node++) {
+        struct cairn_transport_peer peer;
+
+        cairn_transport_peer_read(agent->transport, node, &peer);
+        count += peer.state == CAIRN_PEER_DENIED;
+    }
+    return count;
+}
+
+void
+operator_node_fill(struct cairn_agent *agent, struct operator_node *out)
+{
+    struct cairn_core_view view;
+
+    memset(out, 0, sizeof *out);
+    cairn_core_look(agent->core, &view);
+    out->known = true;
+    out->alive = true;
+    out->member = view.self_member;
+    out->uptime_ns = cairn_clock_wall_ns(&agent->clock) - agent->started_wall_ns;
+    out->promised = view.promised;
+    out->active = view.active;
+    out->frozen = view.frozen;
+    out->busy = view.busy;
+    out->unkept = agent->unkept;
+    out->denied_peers = denied_peers(agent);
+    out->last_step = view.last_step;
+    out->committed_epoch = view.committed.epoch;
+    out->committed_step = view.committed.step;
+    out->ready_epoch = view.ready.epoch;
+    out->ready_step = view.ready.step;
+    out->ready_from_files = view.ready_from_files;
+    (void)commit_age_ns(agent, view.committed, &out->protect_ns);
+    out->reserved_bytes = cairn_memory_reserved_bytes(agent->memory);
+    out->state_bytes = agent->shard_blocks * CAIRN_BLOCK_BYTES;
+    out->attached_total = agent->attached_total;
+    fill_trainers(agent, out);
+    operator_coverage_fill(agent, out);
+    timing_fill(agent, out);
+    replanning_fill(agent, out);
+    fill_holdings(agent, out);
+}
+
+void
+operator_node_fini(struct operator_node *node)
+{
+    free(node->coverage);
+    node->coverage = NULL;
+}
+
+static void
+holding_numbers(const struct operator_holding *holding, uint64_t numbers[HOLDING_NUMBERS])
+{
+    const uint64_t values[HOLDING_NUMBERS] = {
+        holding->generation.epoch, holding->generation.step, holding->member,     holding->state,
+        holding->committed,        holding->data_bytes,      holding->bad_blocks, holding->age_ns};
+
+    memcpy(numbers, values, sizeof values);
+}
+
+void
+operator_node_write(struct cairn_json_writer *writer, const struct operator_node *node)
+{
+    cairn_json_write_object_begin(writer);
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        uint64_t value;
+
+        memcpy(&value, (const char *)node + fields[i].offset, sizeof value);
+        cairn_json_write_key(writer, fields[i].name);
+        cairn_json_write_u64(writer, value);
+    }
+    cairn_json_write_key(writer, "holdings");
+    cairn_json_write_array_begin(writer);
+    for (uint32_t i = 0; i < node->holding_count; i++) {
+        uint64_t numbers[HOLDING_NUMBERS];
+
+        holding_numbers(&node->holdings[i], numbers);
+        cairn_json_write_array_begin(writer);
+        for (uint32_t n = 0; n < HOLDING_NUMBERS; n++)
+            cairn_json_write_u64(writer, numbers[n]);
+        cairn_json_write_array_end(writer);
+    }
+    cairn_json_write_array_end(writer);
+    if (node->coverage) {
+        cairn_json_write_key(writer, "coverage");
+        operator_coverage_write(writer, node->coverage);
+    }
+    cairn_json_write_object_end(writer);
+}
+
+/* Numbers after those that are known come from a newer version, and are passed over. */
+static void
+read_holding(struct cairn_json_reader *reader, struct operator_node *node)
+{
+    uint64_t numbers[HOLDING_NUMBERS] = {0};
+    uint32_t count = 0;
+
+    cairn_json_array_begin(reader);
+    while (cairn_json_array_next(reader)) {
+        uint64_t value = cairn_json_read_u64(reader, UINT64_MAX);
+
+        if (count < HOLDING_NUMBERS)
+            numbers[count++] = value;
+    }
+    if (count < HOLDING_NUMBERS || numbers[3] > CAIRN_HOLDING_REBUILDING ||
+        node->holding_count == CAIRN_HOLDINGS_MAX) {
+        cairn_json_reader_fail(reader, "a holding is malformed, or one too many");
+        return;
+    }
+    node->holdings[node->holding_count++] =
+        (struct operator_holding){.generation = {numbers[0], numbers[1]},
+                                  .member = numbers[2],
+                                  .state = numbers[3],
+                                  .committed = numbers[4],
+                                  .data_bytes = numbers[5],
+                                  .bad_blocks = numbers[6],
+                                  .age_ns = numbers[7]};
+}
+
+/* The field of a node's view, NULL where a newer version has more. */
+static uint64_t *
+find_field(struct operator_node *node, const char *name)
+{
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (strcmp(name, fields[i].name) == 0)
+            return (uint64_t *)(void *)((char *)node + fields[i].offset);
+    return NULL;
+}
+
+bool
+operator_node_read(struct cairn_json_reader *reader, struct operator_node *out)
+{
+    struct operator_node node = {.known = true};
+    char key[64];
+
+    cairn_json_object_begin(reader);
+    while (cairn_json_object_next(reader, key, sizeof key)) {
+        uint64_t *field = find_field(&node, key);
+
+        if (strcmp(key, "holdings") == 0) {
+            cairn_json_array_begin(reader);
+            while (cairn_json_array_next(reader))
+                read_holding(reader, &node);
+            continue;
+        }
+        if (strcmp(key, "coverage") == 0) {
+            operator_coverage_read(reader, &node);
+            continue;
+        }
+        if (field)
+            *field = cairn_json_read_u64(reader, UINT64_MAX);
+        else
+            cairn_json_skip(reader);
+    }
+    if (cairn_json_reader_failed(reader)) {
+        operator_node_fini(&node);
+        return false;
+    }
+    *out = node;
+    return true;
+}

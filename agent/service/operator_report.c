@@ -1,0 +1,447 @@
+/* agent/service/operator_report.c - the JSON of the answers to operators. Pure. Ages and durations that
+ * nobody knows are null. */
+#include "agent/service/operator.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void
+put_u64(struct cairn_json_writer *writer, const char *key, uint64_t value)
+{
+    cairn_json_write_key(writer, key);
+    cairn_json_write_u64(writer, value);
+}
+
+static void
+put_known(struct cairn_json_writer *writer, const char *key, uint64_t value, uint64_t unknown)
+{
+    cairn_json_write_key(writer, key);
+    if (value == unknown)
+        cairn_json_write_null(writer);
+    else
+        cairn_json_write_u64(writer, value);
+}
+
+static void
+put_text(struct cairn_json_writer *writer, const char *key, const char *value)
+{
+    cairn_json_write_key(writer, key);
+    cairn_json_write_string(writer, value);
+}
+
+static void
+put_bool(struct cairn_json_writer *writer, const char *key, bool value)
+{
+    cairn_json_write_key(writer, key);
+    cairn_json_write_bool(writer, value);
+}
+
+static void
+put_generation_fields(struct cairn_json_writer *writer, struct cairn_generation generation)
+{
+    put_u64(writer, "epoch", generation.epoch >> OPERATOR_EPOCH_SHIFT);
+    put_u64(writer, "step", generation.step);
+}
+
+void
+operator_write_generation(struct cairn_json_writer *writer, const char *key,
+                          struct cairn_generation generation)
+{
+    cairn_json_write_key(writer, key);
+    if (generation.step == 0) {
+        cairn_json_write_null(writer);
+        return;
+    }
+    cairn_json_write_object_begin(writer);
+    put_generation_fields(writer, generation);
+    cairn_json_write_object_end(writer);
+}
+
+/* One string per line of a text. */
+static void
+put_lines(struct cairn_json_writer *writer, const char *key, const char *text)
+{
+    cairn_json_write_key(writer, key);
+    cairn_json_write_array_begin(writer);
+    while (*text) {
+        size_t len = strcspn(text, "\n");
+        char line[1024];
+
+        snprintf(line, sizeof line, "%.*s", (int)(len < sizeof line ? len : sizeof line - 1), text);
+        if (len)
+            cairn_json_write_string(writer, line);
+        text += len + (text[len] == '\n');
+    }
+    cairn_json_write_array_end(writer);
+}
+
+/* ---- status ---- */
+
+static void
+put_generations(struct cairn_json_writer *writer, const struct operator_job *job,
+                const struct operator_health *health)
+{
+    cairn_json_write_key(writer, "newest");
+    if (job->newest.step == 0) {
+        cairn_json_write_null(writer);
+    } else {
+        cairn_json_write_object_begin(writer);
+        put_generation_fields(writer, job->newest);
+        put_u64(writer, "bytes", health->bytes);
+        put_text(writer, "from", job->newest_from_files ? "files" : "memory");
+        put_known(writer, "age_ns", health->age_ns, OPERATOR_UNKNOWN);
+        put_known(writer, "protect_ns", health->protect_ns, 0);
+        cairn_json_write_object_end(writer);
+    }
+    cairn_json_write_key(writer, "spilled");
+    if (!health->spilled) {
+        cairn_json_write_null(writer);
+    } else {
+        cairn_json_write_object_begin(writer);
+        put_generation_fields(writer, health->spilled->generation);
+        put_u64(writer, "bytes", health->spilled->bytes);
+        put_known(writer, "age_ns", health->spilled->age_ns, OPERATOR_UNKNOWN);
+        cairn_json_write_object_end(writer);
+    }
+}
+
+static void
+put_protection(struct cairn_json_writer *writer, const struct operator_health *health)
+{
+    cairn_json_write_key(writer, "protection");
+    if (health->parts == 0) {
+        cairn_json_write_null(writer);
+        return;
+    }
+    cairn_json_write_object_begin(writer);
+    put_u64(writer, "groups", health->group_count);
+    put_u64(writer, "parity", health->parity);
+    put_u64(writer, "parts", health->parts);
+    put_u64(writer, "missing_parts", health->missing);
+    cairn_json_write_key(writer, "survives_nodes_per_group");
+    cairn_json_write_i64(writer, health->survives);
+    put_bool(writer, "survives_any_one_domain", health->survives_domain);
+    cairn_json_write_object_end(writer);
+}
+
+static void
+put_numbers(struct cairn_json_writer *writer, const struct operator_job *job,
+            const struct operator_health *health)
+{
+    cairn_json_write_key(writer, "lost_now");
+    cairn_json_write_object_begin(writer);
+    put_u64(writer, "last_step", health->last_step);
+    put_u64(writer, "steps", health->lost_steps);
+    put_known(writer, "ns", health->age_ns, OPERATOR_UNKNOWN);
+    cairn_json_write_object_end(writer);
+    cairn_json_write_key(writer, "stall");
+    cairn_json_write_object_begin(writer);
+    put_u64(writer, "fence_count", health->fence_count);
+    put_u64(writer, "fence_ns_p50", health->fence_ns_p50);
+    put_u64(writer, "fence_ns_p99", health->fence_ns_p99);
+    put_u64(writer, "fence_ns_max", health->fence_ns_max);
+    put_u64(writer, "snapshots_captured", health->captured);
+    put_u64(writer, "snapshots_skipped", health->skipped);
+    put_u64(writer, "snapshots_failed", health->failed);
+    put_u64(writer, "every_steps", job->config->snapshot_every_steps);
+    cairn_json_write_object_end(writer);
+    cairn_json_write_key(writer, "memory");
+    cairn_json_write_object_begin(writer);
+    put_u64(writer, "reserved_bytes", health->reserved_bytes);
+    put_u64(writer, "state_bytes", health->state_bytes);
+    cairn_json_write_object_end(writer);
+    cairn_json_write_key(writer, "restore_estimate_seconds");
+    if (health->restore_estimate_ns)
+        cairn_json_write_double(writer, (double)health->restore_estimate_ns / 1e9);
+    else
+        cairn_json_write_null(writer);
+}
+
+static void
+put_checks(struct cairn_json_writer *writer, const struct operator_health *health)
+{
+    static const char *const levels[] = {"OK", "WARN", "CRITICAL"};
+
+    put_text(writer, "health", levels[health->level]);
+    cairn_json_write_key(writer, "checks");
+    cairn_json_write_array_begin(writer);
+    for (uint32_t i = 0; i < health->check_count; i++) {
+        const struct operator_check *check = &health->checks[i];
+
+        cairn_json_write_line(writer);
+        cairn_json_write_object_begin(writer);
+        put_text(writer, "level", levels[check->level]);
+        put_text(writer, "code", check->code);
+        put_text(writer, "what", check->what);
+        put_text(writer, "fix", check->fix);
+        cairn_json_write_object_end(writer);
+    }
+    cairn_json_write_array_end(writer);
+}
+
+static struct cairn_generation
+newest_complete(const struct operator_node *node)
+{
+    struct cairn_generation newest = {0, 0};
+
+    for (uint32_t h = 0; h < node->holding_count; h++)
+        if (node->holdings[h].state == CAIRN_HOLDING_COMPLETE &&
+            cairn_generation_compare(node->holdings[h].generation, newest) > 0)
+            newest = node->holdings[h].generation;
+    return newest;
+}
+
+static void
+put_node(struct cairn_json_writer *writer, const struct operator_job *job, uint32_t index)
+{
+    const struct cairn_config_node *configured = &job->config->nodes[index];
+    const struct operator_node *node = &job->nodes[index];
+
+    cairn_json_write_line(writer);
+    cairn_json_write_object_begin(writer);
+    put_u64(writer, "node", index);
+    put_text(writer, "address", configured->address);
+    put_text(writer, "domain", configured->domain);
+    put_bool(writer, "spare", configured->spare);
+    put_bool(writer, "answers", node->known);
+    put_bool(writer, "alive", node->alive);
+    if (node->known) {
+        put_u64(writer, "trainers", node->trainers);
+        put_u64(writer, "trainers_attached_total", node->attached_total);
+        put_u64(writer, "local_ranks", node->local_ranks);
+        put_u64(writer, "epoch", node->active >> OPERATOR_EPOCH_SHIFT);
+        put_u64(writer, "last_step", node->last_step);
+        operator_write_generation(writer, "complete", newest_complete(node));
+        put_u64(writer, "reserved_bytes", node->reserved_bytes);
+        put_u64(writer, "uptime_ns", node->uptime_ns);
+        put_bool(writer, "frozen", node->frozen);
+        put_bool(writer, "busy", node->busy);
+    }
+    cairn_json_write_object_end(writer);
+}
+
+void
+operator_write_status(struct cairn_json_writer *writer, const struct operator_job *job,
+                      const struct operator_health *health, uint32_t self)
+{
+    cairn_json_write_object_begin(writer);
+    put_u64(writer, "schema", 1);
+    put_text(writer, "job", job->config->job);
+    put_u64(writer, "node", self);
+    put_u64(writer, "epoch", job->nodes[self].active >> OPERATOR_EPOCH_SHIFT);
+    put_u64(writer, "nodes_configured", job->config->node_count);
+    put_u64(writer, "nodes_answering", health->answering);
+    put_u64(writer, "trainers", health->trainers);
+    put_generations(writer, job, health);
+    put_protection(writer, health);
+    put_numbers(writer, job, health);
+    cairn_json_write_key(writer, "coverage");
+    operator_coverage_report(writer, job, health);
+    cairn_json_write_key(writer, "detection");
+    operator_verdicts_report(writer, job);
+    cairn_json_write_key(writer, "replan");
+    operator_replan_report(writer, job);
+    put_checks(writer, health);
+    cairn_json_write_key(writer, "nodes");
+    cairn_json_write_array_begin(writer);
+    for (uint32_t i = 0; i < job->config->node_count; i++)
+        put_node(writer, job, i);
+    cairn_json_write_array_end(writer);
+    cairn_json_write_object_end(writer);
+}
+
+/* ---- snapshots ---- */
+
+struct listed {
+    struct cairn_generation generation;
+    uint64_t bytes, age_ns;
+    uint32_t complete, open;
+    bool committed, rebuilding;
+};
+
+enum { LISTED_MAX = 64 };
+
+/* The entry of a generation in a list that is kept newest first; NULL where the list is full. */
+static struct listed *
+list_entry(struct listed *list, uint32_t *count, struct cairn_generation generation)
+{
+    uint32_t at = 0;
+
+    while (at < *count && cairn_generation_compare(list[at].generation, generation) > 0)
+        at++;
+    if (at < *count && cairn_generation_compare(list[at].generation, generation) == 0)
+        return &list[at];
+    if (*count == LISTED_MAX)
+        return NULL;
+    memmove(&list[at + 1], &list[at], (*count - at) * sizeof *list);
+    (*count)++;
+    list[at] = (struct listed){.generation = generation, .age_ns = OPERATOR_UNKNOWN};
+    return &list[at];
+}
+
+static uint32_t
+list_memory(const struct operator_job *job, struct listed *list)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < job->config->node_count; i++)
+        for (uint32_t h = 0; job->nodes[i].known && h < job->nodes[i].holding_count; h++) {
+            const struct operator_holding *holding = &job->nodes[i].holdings[h];
+            struct listed *entry = list_entry(list, &count, holding->generation);
+
+            if (!entry)
+                continue;
+            entry->bytes += holding->data_bytes;
+            entry->committed |= holding->committed != 0;
+            entry->rebuilding |= holding->state == CAIRN_HOLDING_REBUILDING;
+            if (holding->state == CAIRN_HOLDING_COMPLETE)
+                entry->complete++;
+            else
+                entry->open++;
+            if (holding->age_ns < entry->age_ns)
+                entry->age_ns = holding->age_ns;
+        }
+    return count;
+}
+
+static void
+put_listed(struct cairn_json_writer *writer, struct cairn_generation generation, const char *state,
+           const char *where)
+{
+    cairn_json_write_line(writer);
+    cairn_json_write_object_begin(writer);
+    put_generation_fields(writer, generation);
+    put_text(writer, "state", state);
+    put_text(writer, "where", where);
+}
+
+void
+operator_write_snapshots(struct cairn_json_writer *writer, const struct operator_job *job)
+{
+    struct listed list[LISTED_MAX];
+    uint32_t count = list_memory(job, list), answering = 0;
+
+    for (uint32_t i = 0; i < job->config->node_count; i++)
+        answering += job->nodes[i].known;
+    cairn_json_write_object_begin(writer);
+    put_u64(writer, "schema", 1);
+    put_text(writer, "job", job->config->job);
+    put_u64(writer, "nodes_configured", job->config->node_count);
+    put_u64(writer, "nodes_answering", answering);
+    cairn_json_write_key(writer, "generations");
+    cairn_json_write_array_begin(writer);
+    for (uint32_t i = 0; i < count; i++) {
+        const struct listed *entry = &list[i];
+
+        put_listed(writer, entry->generation,
+                   entry->committed    ? "committed"
+                   : entry->rebuilding ? "rebuilding"
+                   : entry->open       ? "open"
+                                       : "complete",
+                   "memory");
+        put_u64(writer, "bytes", entry->bytes);
+        put_known(writer, "age_ns", entry->age_ns, OPERATOR_UNKNOWN);
+        put_u64(writer, "parts", entry->complete);
+        cairn_json_write_object_end(writer);
+    }
+    for (uint32_t i = 0; i < job->files->count; i++) {
+        const struct operator_spilled *spilled = &job->files->spilled[i];
+
+        put_listed(writer, spilled->generation, spilled->committed ? "spilled" : "incomplete",
+                   job->config->spill_dir);
+        put_u64(writer, "bytes", spilled->bytes);
+        put_known(writer, "age_ns", spilled->age_ns, OPERATOR_UNKNOWN);
+        cairn_json_write_object_end(writer);
+    }
+    cairn_json_write_array_end(writer);
+    cairn_json_write_object_end(writer);
+}
+
+/* ---- restore and verify ---- */
+
+void
+operator_write_restore(struct cairn_json_writer *writer, const struct operator_restored *restored)
+{
+    const struct cairn_outcome *outcome = &restored->outcome;
+
+    cairn_json_write_object_begin(writer);
+    put_u64(writer, "schema", 1);
+    put_text(writer, "result", cairn_err_name(outcome->err));
+    put_bool(writer, "dry_run", restored->dry_run);
+    operator_write_generation(writer, "generation", outcome->generation);
+    put_text(writer, "from", restored->from_files ? "files" : "memory");
+    put_bool(writer, "ready", restored->ready);
+    put_u64(writer, "epoch", outcome->epoch >> OPERATOR_EPOCH_SHIFT);
+    put_u64(writer, "rebuilt_bytes", outcome->rebuilt_blocks * CAIRN_BLOCK_BYTES);
+    put_u64(writer, "lost_members", outcome->lost_members);
+    put_known(writer, "lost_steps", restored->lost_steps, OPERATOR_UNKNOWN);
+    cairn_json_write_key(writer, "seconds");
+    cairn_json_write_double(writer, (double)restored->took_ns / 1e9);
+    if (restored->directory[0]) {
+        put_text(writer, "directory", restored->directory);
+        put_u64(writer, "exported_bytes", restored->exported_bytes);
+    }
+    put_lines(writer, "considered", outcome->text);
+    if (restored->error[0])
+        put_text(writer, "error", restored->error);
+    cairn_json_write_object_end(writer);
+}
+
+static void
+put_files(struct cairn_json_writer *writer, const struct operator_files *files)
+{
+    cairn_json_write_key(writer, "files");
+    if (!files->configured) {
+        cairn_json_write_null(writer);
+        return;
+    }
+    cairn_json_write_object_begin(writer);
+    put_text(writer, "result", cairn_err_name(files->err ? files->err : files->verify_err));
+    put_bool(writer, "checked", files->verified);
+    operator_write_generation(writer, "generation", files->verified_generation);
+    put_u64(writer, "bytes", files->verified_bytes);
+    put_text(writer, "report", files->report);
+    cairn_json_write_object_end(writer);
+}
+
+void
+operator_write_verify(struct cairn_json_writer *writer, const struct operator_verified *verified)
+{
+    const struct cairn_outcome *outcome = &verified->outcome;
+
+    cairn_json_write_object_begin(writer);
+    put_u64(writer, "schema", 1);
+    put_bool(writer, "dry_run", verified->dry_run);
+    put_text(writer, "verdict",
+             verified->dry_run                                     ? "not verified"
+             : verified->exit_code == 0                            ? "good"
+             : verified->exit_code == 2 && verified->missing_parts ? "parts missing"
+             : verified->exit_code == 2                            ? "repaired"
+             : verified->exit_code == 3 && !outcome->err && verified->still_bad_blocks
+                 ? "damage left"
+             : verified->exit_code == 3 ? "loss"
+                                        : "not verified");
+    put_text(writer, "result", cairn_err_name(outcome->err));
+    operator_write_generation(writer, "generation", outcome->generation);
+    put_u64(writer, "checked_bytes", verified->checked_bytes);
+    put_u64(writer, "bad_blocks", outcome->bad_blocks);
+    put_u64(writer, "repaired_blocks", outcome->repaired_blocks);
+    put_u64(writer, "lost_members", outcome->lost_members);
+    put_u64(writer, "rebuilt_bytes", outcome->rebuilt_blocks * CAIRN_BLOCK_BYTES);
+    put_u64(writer, "still_bad_blocks", verified->still_bad_blocks);
+    put_u64(writer, "other_bad_blocks", verified->other_bad_blocks);
+    put_u64(writer, "mended_records", verified->mended_records);
+    put_u64(writer, "missing_parts", verified->missing_parts);
+    put_u64(writer, "nodes_answering", verified->answering);
+    put_u64(writer, "nodes_configured", verified->configured);
+    cairn_json_write_key(writer, "catalog");
+    cairn_json_write_object_begin(writer);
+    put_text(writer, "result", cairn_err_name(verified->catalog_err));
+    put_u64(writer, "records", verified->catalog_records);
+    cairn_json_write_object_end(writer);
+    put_files(writer, verified->files);
+    cairn_json_write_key(writer, "seconds");
+    cairn_json_write_double(writer, (double)verified->took_ns / 1e9);
+    put_lines(writer, "considered", outcome->text);
+    cairn_json_write_object_end(writer);
+}

@@ -1,0 +1,331 @@
+/*
+ * agent/service/replanning.c - what to do about the plan while ranks are slow: where this agent analyses the job, rates from open verdicts go to an
+ * adviser twice a second while steps are made, and the offers that it wants are made by a worker.
+ *
+ * The worker is one thread of its own, of low priority, with a limit of time: neither the loop nor the protection waits for a plan,
+ * and trainers keep their processors. What it plans for is also written to `replan.json` in the agent's directory, so that `cairn plan
+ * --problem` shows the plan that is meant. Nothing is changed in the job.
+ */
+#include "agent/process/agent_state.h"
+#include "agent/service/operator.h"
+#include "agent/service/problem_file.h"
+#include "agent/service/timing_state.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+enum { ROUND_MS = 500, PLAN_LIMIT_MS = 1000, PLAN_NICE = 10 };
+static const char advice_key[] = "advice";
+static const uint64_t standstill_ns_min = 10 * CAIRN_NS_PER_S; /* also where no restore has been measured */
+
+uint64_t
+replanning_standstill_ns(const struct cairn_agent *agent)
+{
+    return agent->last_restore_ns > standstill_ns_min ? agent->last_restore_ns : standstill_ns_min;
+}
+
+/* Offers being made. Between submit and done it is the worker's. */
+struct offering {
+    struct cairn_job job;
+    struct cairn_agent *agent;
+    struct cairn_problem problem; /* owns its devices alone */
+    uint64_t number;
+    struct cairn_offer_costs costs;
+    struct cairn_clock clock;
+    uint64_t until_ns;
+    struct cairn_offers offers;
+    cairn_err err;
+    char path[CAIRN_CONFIG_PATH_BYTES_MAX + 32];
+    int write_errno; /* of that file; 0: it is written */
+};
+
+struct replanning_state {
+    struct cairn_timer timer;
+    struct cairn_adviser *adviser;
+    struct cairn_workers *worker;
+    double *rates; /* [device_count] */
+    atomic_bool is_closing;
+    struct cairn_advice advice;
+    uint64_t given_wall_ns;
+    uint64_t fingerprint; /* of the problem */
+    uint64_t plans_made;
+    uint64_t steps_before; /* that the analysis had at the last round */
+    cairn_err said_err; /* why no plans could be made, when that was said last; CAIRN_OK: they could since */
+    bool was_analysing, said_unknown, said_unwritten;
+};
+
+/* ---- in the worker ---- */
+
+static bool
+is_over(void *context)
+{
+    const struct offering *offering = context;
+
+    return atomic_load(&offering->agent->replanning->is_closing) || cairn_clock_now_ns(&offering->clock) >= offering->until_ns;
+}
+
+/* Writes the problem beside its place and moves it there: whoever reads sees all of one. 0, or errno. */
+static int
+write_problem(const struct cairn_problem *problem, const char *path)
+{
+    char beside[CAIRN_CONFIG_PATH_BYTES_MAX + 40], *text = NULL;
+    struct cairn_json_writer writer;
+    size_t text_bytes = 0;
+    int failed = ENOMEM;
+    FILE *file;
+
+    (void)snprintf(beside, sizeof beside, "%s.new", path);
+    cairn_json_writer_init(&writer);
+    if (cairn_problem_write(problem, &writer) == CAIRN_OK && cairn_json_writer_done(&writer, &text, &text_bytes) == CAIRN_OK) {
+        file = fopen(beside, "we");
+        failed = file ? 0 : errno;
+        if (file && fwrite(text, 1, text_bytes, file) != text_bytes)
+            failed = errno ? errno : EIO;
+        if (file && fclose(file) != 0 && !failed)
+            failed = errno;
+        if (!failed && rename(beside, path) != 0)
+            failed = errno;
+    }
+    free(text);
+    cairn_json_writer_fini(&writer);
+    return failed;
+}
+
+static void
+run_offering(struct cairn_job *job)
+{
+    struct offering *offering = (struct offering *)job;
+    struct cairn_stop stop = {is_over, offering};
+
+    (void)setpriority(PRIO_PROCESS, (id_t)gettid(), PLAN_NICE); /* of this thread; where it cannot be, the limit of time is still there */
+    offering->until_ns = cairn_clock_now_ns(&offering->clock) + PLAN_LIMIT_MS * CAIRN_NS_PER_MS;
+    offering->write_errno = write_problem(&offering->problem, offering->path);
+    offering->err = cairn_offers_make(&offering->problem, &offering->costs, &stop, &offering->offers);
+}
+
+/* ---- in the loop ---- */
+
+static void
+offering_done(struct cairn_job *job)
+{
+    struct offering *offering = (struct offering *)job;
+    struct replanning_state *state = offering->agent->replanning;
+
+    if (offering->write_errno && !state->said_unwritten) {
+        CAIRN_LOG_AT(WARN, "replan: cannot write %s: %s: advice comes without the file to plan with", offering->path,
+                     strerror(offering->write_errno));
+        state->said_unwritten = true;
+    }
+    if (offering->err && offering->err != state->said_err) /* they are tried again with each round */
+        CAIRN_LOG_AT(WARN, "replan: no plans could be made: %s", cairn_err_text(offering->err));
+    state->said_err = offering->err;
+    state->plans_made += !offering->err;
+    cairn_adviser_offered(state->adviser, offering->number, offering->err ? NULL : &offering->offers);
+    free(offering->problem.devices);
+    free(offering);
+}
+
+static void
+make_offers(struct cairn_agent *agent)
+{
+    struct replanning_state *state = agent->replanning;
+    struct offering *offering = calloc(1, sizeof *offering);
+
+    if (!offering)
+        return; /* with the next round */
+    if (!cairn_adviser_wants(state->adviser, &offering->number, &offering->problem)) {
+        free(offering);
+        return;
+    }
+    offering->job = (struct cairn_job){.run = run_offering, .done = offering_done};
+    offering->agent = agent;
+    offering->clock = agent->clock;
+    offering->costs = (struct cairn_offer_costs){(double)replanning_standstill_ns(agent) / 1e6, INFINITY};
+    (void)snprintf(offering->path, sizeof offering->path, "%s/replan.json", agent->config.dir);
+    if (cairn_workers_submit(state->worker, &offering->job) != CAIRN_OK) {
+        cairn_adviser_offered(state->adviser, offering->number, NULL);
+        free(offering->problem.devices);
+        free(offering);
+    }
+}
+
+/* Keeps the advice for the agent after this one. */
+static void
+store_advice(struct cairn_agent *agent)
+{
+    const struct replanning_state *state = agent->replanning;
+    const struct cairn_advice_kept kept = {state->fingerprint, state->given_wall_ns, state->advice};
+    uint8_t bytes[CAIRN_ADVICE_KEPT_BYTES];
+    struct cairn_writer writer;
+
+    cairn_writer_init(&writer, bytes, sizeof bytes);
+    cairn_advice_pack(&kept, &writer);
+    if (cairn_writer_done(&writer) != CAIRN_OK || cairn_catalog_put(agent->catalog, CAIRN_TABLE_VERDICTS, advice_key, sizeof advice_key - 1,
+                                                                   bytes, writer.used_bytes) != CAIRN_OK)
+        CAIRN_LOG_AT(WARN, "catalog: advice is not written any more");
+}
+
+/* Takes up what the agent before this one advised about the same problem, where verdicts that were kept still say that something is slow. */
+static void
+load_advice(struct cairn_agent *agent)
+{
+    struct replanning_state *state = agent->replanning;
+    struct cairn_advice_kept kept;
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0;
+    bool is_slow = false;
+
+    (void)cairn_adviser_rates(state->adviser, &agent->timing->ledger, state->rates);
+    for (uint32_t i = 0; i < cairn_adviser_device_count(state->adviser); i++)
+        is_slow |= state->rates[i] > 1;
+    if (is_slow && cairn_catalog_get(agent->catalog, CAIRN_TABLE_VERDICTS, advice_key, sizeof advice_key - 1, &bytes, &bytes_len) == CAIRN_OK &&
+        cairn_advice_unpack(bytes, bytes_len, &kept) == CAIRN_OK && kept.fingerprint == state->fingerprint && kept.fingerprint != 0) {
+        cairn_adviser_resume(state->adviser, &kept.advice);
+        state->advice = kept.advice;
+        state->given_wall_ns = kept.given_wall_ns;
+    }
+    free(bytes);
+}
+
+static void
+say_change(struct cairn_agent *agent, enum cairn_advice_change change)
+{
+    struct replanning_state *state = agent->replanning;
+    char text[CAIRN_ADVICE_BYTES];
+
+    if (change == CAIRN_ADVICE_WITHDRAWN)
+        CAIRN_LOG_AT(INFO, "replan: the advice is withdrawn: the plan that runs is good enough again");
+    if (change == CAIRN_ADVICE_GIVEN)
+        state->given_wall_ns = cairn_clock_wall_ns(&agent->clock);
+    if (change != CAIRN_ADVICE_SAME)
+        store_advice(agent);
+    if (change != CAIRN_ADVICE_GIVEN)
+        return;
+    cairn_advice_describe(&state->advice, text, sizeof text);
+    CAIRN_LOG_AT(WARN, "replan: advice: %s; `cairn plan --problem %s/replan.json` shows the plan%s", text, agent->config.dir,
+                 agent->config.verdict_policy == CAIRN_CONFIG_ENFORCE ? "; enforce_command is not run for plans: do it yourself" : "");
+}
+
+static void
+take_round(struct cairn_agent *agent, const struct cairn_live_view *view)
+{
+    struct replanning_state *state = agent->replanning;
+    uint64_t steps;
+    uint32_t unknown;
+
+    steps = state->was_analysing && view->steps > state->steps_before ? view->steps - state->steps_before : 0;
+    state->steps_before = view->steps;
+    state->was_analysing = true;
+    if (steps == 0)
+        return; /* the job stands, or begins: nothing is measured */
+    unknown = cairn_adviser_rates(state->adviser, &agent->timing->ledger, state->rates);
+    if (unknown > 0 && !state->said_unknown) {
+        CAIRN_LOG_AT(WARN, "replan: %u slow ranks are no device's id in %s: nothing is advised about them", unknown,
+                     agent->config.problem);
+        state->said_unknown = true;
+    }
+    say_change(agent, cairn_adviser_round(state->adviser, state->rates, (uint32_t)steps, &state->advice));
+    make_offers(agent);
+}
+
+static void
+on_timer(void *context)
+{
+    struct cairn_agent *agent = context;
+    struct replanning_state *state = agent->replanning;
+    struct cairn_live_view view;
+
+    if (agent->timing && timing_analysis_look(agent, &view))
+        take_round(agent, &view);
+    else
+        state->was_analysing = false;
+    if (!agent->stopping)
+        cairn_timer_start(agent->loop, &state->timer, agent_now_ns(agent) + ROUND_MS * CAIRN_NS_PER_MS);
+}
+
+void
+replanning_fill(const struct cairn_agent *agent, struct operator_node *out)
+{
+    const struct replanning_state *state = agent->replanning;
+    const struct cairn_advice *advice;
+    struct cairn_live_view view;
+
+    if (!state || !agent->timing || !timing_analysis_look(agent, &view))
+        return;
+    advice = &state->advice;
+    out->plans_made = state->plans_made;
+    if (advice->action == CAIRN_REPLAN_NONE)
+        return;
+    out->advice_action = (uint64_t)advice->action + 1;
+    out->advice_current_ns = advice->current_ms < INFINITY ? (uint64_t)(advice->current_ms * 1e6) : OPERATOR_UNKNOWN;
+    out->advice_step_ns = (uint64_t)(advice->step_ms * 1e6);
+    out->advice_cost_ns = (uint64_t)(advice->cost_ms * 1e6);
+    out->advice_payback_steps = advice->payback_steps;
+    out->advice_given_wall_ns = state->given_wall_ns;
+}
+
+/* ---- life ---- */
+
+cairn_err
+replanning_open(struct cairn_agent *agent)
+{
+    char error[CAIRN_CONFIG_ERROR_BYTES];
+    struct cairn_adviser *adviser = NULL;
+    struct replanning_state *state;
+    cairn_err err;
+
+    err = cairn_problem_file_load(&agent->config, &adviser, error, sizeof error);
+    if (err)
+        CAIRN_LOG_AT(ERROR, "agent: %s", error);
+    if (!err && adviser && agent->config.verdict_policy == CAIRN_CONFIG_OBSERVE)
+        CAIRN_LOG_AT(INFO, "agent: there is a problem to plan for, but verdict_policy is observe: nothing is planned");
+    if (err || !adviser || agent->config.verdict_policy == CAIRN_CONFIG_OBSERVE) {
+        cairn_adviser_destroy(adviser);
+        return err;
+    }
+    state = calloc(1, sizeof *state);
+    if (!state) {
+        cairn_adviser_destroy(adviser);
+        return CAIRN_NOMEM;
+    }
+    agent->replanning = state;
+    state->adviser = adviser;
+    state->advice.action = CAIRN_REPLAN_NONE;
+    atomic_init(&state->is_closing, false);
+    state->rates = calloc((size_t)cairn_adviser_device_count(adviser) + 1, sizeof *state->rates);
+    if (!state->rates)
+        return CAIRN_NOMEM;
+    state->fingerprint = cairn_adviser_fingerprint(adviser);
+    load_advice(agent);
+    err = cairn_workers_start(agent->loop, 1, 1, &state->worker);
+    if (err)
+        return err;
+    cairn_timer_init(&state->timer, on_timer, agent);
+    cairn_timer_start(agent->loop, &state->timer, agent_now_ns(agent) + ROUND_MS * CAIRN_NS_PER_MS);
+    return CAIRN_OK;
+}
+
+void
+replanning_close(struct cairn_agent *agent)
+{
+    struct replanning_state *state = agent->replanning;
+
+    if (!state)
+        return;
+    atomic_store(&state->is_closing, true);
+    if (state->worker) {
+        cairn_timer_stop(agent->loop, &state->timer);
+        cairn_workers_stop(state->worker);
+    }
+    cairn_adviser_destroy(state->adviser);
+    free(state->rates);
+    free(state);
+    agent->replanning = NULL;
+}

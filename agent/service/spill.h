@@ -1,0 +1,48 @@
+/*
+ * agent/service/spill.h - exporting the ready generation as a universal checkpoint, for an operator.
+ *
+ * Spilling by itself (spill_dir, spill_every_generations) needs no calls but those of
+ * agent_state.h.
+ */
+#ifndef CAIRN_AGENT_SERVICE_SPILL_H
+#define CAIRN_AGENT_SERVICE_SPILL_H
+
+#include "agent/process/agent_state.h"
+
+/* What an export came to. */
+struct spill_export_result {
+    cairn_err err;
+    struct cairn_generation generation;
+    uint64_t files; /* data files written, 0 on failure */
+    uint64_t bytes; /* in them, headers included */
+    uint64_t took_ns;
+    char text[512]; /* on failure: what happened and what to do */
+};
+
+/* Called once per started export, from the loop, never from inside spill_export. */
+typedef void spill_export_done_fn(void *context, uint64_t request,
+                                  const struct spill_export_result *result);
+
+/*
+ * Writes the whole ready generation (from the job's memory, or from the files it was spilled to)
+ * into the directory `dir` as one universal checkpoint, its COMMIT last; this agent writes all of
+ * it. `dir` is an absolute path that does not exist (then it is made) or is empty. `done` is called
+ * with `request` when it is over; on failure what was written is removed again. CAIRN_INVAL: not an
+ * absolute path; CAIRN_NOT_FOUND: no generation is held ready; CAIRN_AGAIN: another export runs, or
+ * a restore of the job; CAIRN_NOMEM; then `done` is not called and text (text_bytes long) says why
+ * and what to do. Thread: loop; never blocks on the disk.
+ */
+CAIRN_MUST_CHECK cairn_err spill_export(struct cairn_agent *agent, const char *dir,
+                                        uint64_t request, spill_export_done_fn *done, void *context,
+                                        char *text, size_t text_bytes);
+
+/* The export of this request is wanted no more: it ends, what it wrote is removed, `done` is not
+ * called. */
+void spill_export_forget(struct cairn_agent *agent, uint64_t request);
+
+/* The newest generation known to be whole on durable storage (step 0: none), and whether one is
+ * being written. */
+struct cairn_generation spill_newest(const struct cairn_agent *agent);
+bool spill_running(const struct cairn_agent *agent);
+
+#endif

@@ -1,0 +1,192 @@
+/*
+ * agent/service/spill_state.h - what spilling and exporting keep, shared by their files:
+ *
+ *   spill.c         start and end, pins, the part of a member: it writes its files and tells the
+ * leader spill_lead.c    the leader of a spill (the lowest live agent that is a member): when, who,
+ * commit, failure spill_export.c  one agent writes a whole checkpoint for an operator spill_disk.c
+ * what blocks on the disk: directories, COMMIT, retention, removal spill_run.c     the files of one
+ * writer; spill_fill.c: the bytes of one buffer
+ *
+ * Messages are CAIRN_MSG_SERVICE with `row` from SPILL_START on. All can be lost, repeated and
+ * reordered: whoever waits sends again once a second, and each message stands for itself. `request`
+ * names the spill or export, unique for the job.
+ *
+ *   leader                                       member
+ *   START ───────────────────────────────────►  pins the generation (or refuses), gathers, plans,
+ * writes ◄─────────────────────────────────── PROGRESS (each second; err: it failed, the text says
+ * why) ◄─────────────────────────────────── CRCS of a file that has its name, in parts CRCS_ACK
+ * ────────────────────────────────►  next part (all files are here) checks, COMMIT, retention END
+ * (err 0: committed) ──────────────────►  unpins, forgets;  every agent: the newest spilled
+ * generation ◄─────────────────────────────────── ENDED
+ *
+ * Invariants:
+ *  1. An agent takes part in one spill at a time, and never twice in the same generation or in an
+ * older one: so one process at most writes a file, and no late thread of an earlier attempt meets a
+ * new one.
+ *  2. Only the leader writes COMMIT, after it has the checksums of every file for this request; a
+ * member that has said CRCS never touches that file again.
+ *  3. A leader that gave a spill up never commits it, unless the commit was under way.
+ */
+#ifndef CAIRN_AGENT_SERVICE_SPILL_STATE_H
+#define CAIRN_AGENT_SERVICE_SPILL_STATE_H
+
+#include "agent/service/spill.h"
+#include "agent/service/spill_run.h"
+
+enum spill_row {
+    SPILL_START = 64,
+    SPILL_PROGRESS, /* offset: bytes written; total: bytes to write; err, bytes: why it failed */
+    SPILL_CRCS, /* stripe: file; offset: first block; total: blocks of the file; bytes: CRC-64s */
+    SPILL_CRCS_ACK, /* stripe: file; offset: blocks received from the first on */
+    SPILL_END,      /* err */
+    SPILL_ENDED,
+    SPILL_PIN,    /* keep the generation for SPILL_LEASE_NS from now on */
+    SPILL_PINNED, /* err: it is not here */
+    SPILL_UNPIN
+};
+
+enum {
+    SPILL_PINS_MAX = 8,
+    SPILL_PART_CRCS = 6144, /* 48 KiB */
+    SPILL_DISK_JOBS = 8,
+    SPILL_PATH_BYTES = CAIRN_CONFIG_PATH_BYTES_MAX + 64
+};
+
+#define SPILL_RESEND_NS (1 * CAIRN_NS_PER_S)
+#define SPILL_LEASE_NS (10 * CAIRN_NS_PER_S)
+
+/* Somebody reads a generation. expires_ns 0: until it is dropped. */
+struct spill_pin {
+    uint64_t request; /* 0: unused */
+    struct cairn_generation generation;
+    uint64_t expires_ns;
+};
+
+/* This agent as a member of a spill. */
+struct spill_part {
+    uint64_t request; /* 0: none */
+    uint32_t leader;
+    struct cairn_generation generation;
+    uint64_t epoch;
+    uint32_t writer; /* its own number among the members */
+    struct spill_run *run;
+    bool written; /* all own files have their names */
+    cairn_err err;
+    char text[SPILL_TEXT_BYTES];
+    uint32_t file;    /* whose checksums are being told */
+    uint64_t told;    /* of them the leader has */
+    uint64_t sent_ns; /* last PROGRESS or CRCS */
+};
+
+enum lead_state {
+    LEAD_NONE = 0,
+    LEAD_BEGIN,  /* the directory is being made */
+    LEAD_WRITE,  /* members write */
+    LEAD_COMMIT, /* everything is here: the disk thread checks and commits */
+    LEAD_END     /* it is over, members are told */
+};
+
+struct lead_member {
+    bool heard; /* of this request */
+    bool ended; /* or need not be told */
+    uint64_t written_bytes;
+};
+
+struct spill_lead {
+    enum lead_state state;
+    uint64_t request;
+    struct cairn_generation generation;
+    uint64_t epoch;
+    uint64_t started_ns;
+    uint64_t progress_ns;
+    uint64_t sent_ns;
+    uint64_t end_ns; /* when LEAD_END was entered */
+    cairn_err err;
+    char text[SPILL_TEXT_BYTES];
+    struct lead_member *members; /* [node_count], by agent */
+    uint64_t *received; /* [file_count] checksums, from the first on; UINT64_MAX: all are set */
+    uint64_t **crcs;    /* [file_count] */
+    uint32_t file_count;
+    uint32_t removals_left; /* of what a failed spill left, tried once a second */
+};
+
+struct spill_export;
+
+struct spill_state {
+    struct cairn_workers *disk; /* one thread: a disk that hangs must not hold up the protection */
+    struct spill_pin pins[SPILL_PINS_MAX];
+    struct spill_part part;
+    struct spill_lead lead;
+    struct spill_export *export;
+    struct cairn_generation newest; /* spilled, known whole */
+    struct cairn_generation tried;  /* newest one this agent took part in */
+    uint32_t commits;               /* since one was due */
+    uint64_t requests;
+    uint64_t pause_ns; /* no spill is begun before */
+    uint64_t said_ns;  /* when one that was given up was said last */
+};
+
+/* ---- spill.c ---- */
+/* A number that no other spill or export of the job has. */
+uint64_t spill_request_next(struct cairn_agent *agent);
+/* Keeps a generation that is complete here. CAIRN_NOT_FOUND: it is not; CAIRN_FULL: too many
+ * readers. Again: renews. */
+CAIRN_MUST_CHECK cairn_err spill_pin(struct cairn_agent *agent, uint64_t request,
+                                     struct cairn_generation generation, uint64_t lease_ns);
+void spill_unpin(struct cairn_agent *agent, uint64_t request);
+/* This generation is whole on durable storage. */
+void spill_learn(struct cairn_agent *agent, struct cairn_generation generation);
+void spill_send(struct cairn_agent *agent, uint32_t to, enum spill_row row, uint64_t request,
+                struct cairn_generation generation, cairn_err err, const char *text);
+/* What this agent's part is asked to do, when it leads: the same as a START and an END that arrive.
+ */
+void spill_part_start(struct cairn_agent *agent, const struct cairn_message *message);
+void spill_part_end(struct cairn_agent *agent);
+
+/* ---- spill_lead.c ---- */
+void spill_lead_committed(struct cairn_agent *agent, struct cairn_generation generation);
+void spill_lead_message(struct cairn_agent *agent, const struct cairn_message *message);
+void spill_lead_tick(struct cairn_agent *agent);
+/* The own part wrote its files, or failed. */
+void spill_lead_own(struct cairn_agent *agent, cairn_err err, const char *text);
+void spill_lead_fini(struct cairn_agent *agent);
+
+/* ---- spill_export.c ---- */
+void spill_export_message(struct cairn_agent *agent, const struct cairn_message *message);
+void spill_export_tick(struct cairn_agent *agent);
+void spill_export_close(struct cairn_agent *agent);
+
+/* ---- spill_disk.c ---- */
+enum spill_disk_work {
+    SPILL_DISK_BEGIN,  /* makes the directory of a generation and clears it */
+    SPILL_DISK_COMMIT, /* checks that the files are there, writes COMMIT, reads it back, keeps
+                          `keep` */
+    SPILL_DISK_REMOVE, /* removes what was written of a generation */
+    SPILL_DISK_EMPTY,  /* makes the directory of an export, or finds it empty */
+    SPILL_DISK_WIPE    /* removes what was written of an export */
+};
+
+struct spill_disk_job {
+    struct cairn_job job;
+    struct cairn_agent *agent;
+    enum spill_disk_work work;
+    uint64_t request;
+    struct cairn_generation generation;
+    char dir[SPILL_PATH_BYTES]; /* spill_dir, or of the export */
+    uint32_t keep;              /* 0: no retention */
+    bool made;                  /* EMPTY: the directory was not there before; WIPE: remove it too */
+    struct cairn_universal plan; /* COMMIT, WIPE: owned */
+    uint64_t bytes;              /* COMMIT: of all files */
+    cairn_err err;
+    char text[SPILL_TEXT_BYTES];
+    void (*done)(struct spill_disk_job *job); /* in the loop; the job is freed after it */
+};
+
+/* Hands a copy of `job` to the disk thread; takes over job->plan. CAIRN_NOMEM; CAIRN_AGAIN: it
+ * still has much to do. */
+CAIRN_MUST_CHECK cairn_err spill_disk_submit(struct cairn_agent *agent, struct spill_disk_job *job);
+/* Finds the newest checkpoint of the job below spill_dir that opens; step 0: none. Blocks: for the
+ * start alone. */
+struct cairn_generation spill_disk_newest(const char *spill_dir, uint64_t job_id);
+
+#endif

@@ -1,0 +1,344 @@
+/*
+ * agent/service/timing.c - detection in the agent: the timer, and the verdicts.
+ *
+ * The ledger of verdicts is the same on all agents but for moments: the analyst changes it, tells it with each change, and
+ * again every ten seconds while something lasts; a newer version replaces an older one, but for what the older one knows better of the
+ * operator's command. Each agent stores what it has, at most once a second, so that whoever analyses next goes on with it.
+ */
+#include "agent/service/timing_state.h"
+
+#include "agent/service/operator.h"
+#include "base/log.h"
+#include "replan/live/enforce.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { IDLE_PERIOD_MS = 500, SAY_DROPPED_S = 60 };
+static const char ledger_key[] = "ledger";
+static const uint64_t resend_after_ns = 500 * CAIRN_NS_PER_MS;
+static const uint64_t tell_again_ns = 10 * CAIRN_NS_PER_S;
+static const uint64_t store_every_ns = CAIRN_NS_PER_S;
+
+/* ---- verdicts ---- */
+
+void
+timing_say_change(const struct cairn_agent *agent, const struct cairn_ledger_entry *entry, enum cairn_ledger_change change)
+{
+    static const char *const changes[] = {
+        [CAIRN_LEDGER_OPENED] = "opened", [CAIRN_LEDGER_RETURNED] = "is back", [CAIRN_LEDGER_CLOSED] = "closed"};
+    char text[512], advice[256] = "";
+
+    cairn_ledger_describe(entry, text, sizeof text);
+    if (change == CAIRN_LEDGER_CLOSED) {
+        CAIRN_LOG_AT(INFO, "detect: verdict=%" PRIu64 " %s (%s): %s", entry->number, changes[change], entry->closed_why,
+                     text);
+        return;
+    }
+    if (agent->config.verdict_policy != CAIRN_CONFIG_OBSERVE)
+        cairn_ledger_advise(&agent->timing->ledger, entry, agent->config.exchanges_per_day,
+                            agent->config.verdict_policy == CAIRN_CONFIG_ENFORCE, advice, sizeof advice);
+    CAIRN_LOG_AT(WARN, "detect: verdict=%" PRIu64 " %s: %s; confidence=%.2f; %s%s%s", entry->number, changes[change], text,
+                 entry->confidence, entry->evidence, advice[0] ? "; do: " : "", advice);
+}
+
+/* Packs the ledger into timing->ledger_bytes; 0 where that fails, which it cannot. */
+static size_t
+pack_ledger(struct timing_state *timing)
+{
+    struct cairn_writer writer;
+
+    cairn_writer_init(&writer, timing->ledger_bytes, sizeof timing->ledger_bytes);
+    cairn_ledger_pack(&timing->ledger, &writer);
+    return cairn_writer_done(&writer) == CAIRN_OK ? writer.used_bytes : 0;
+}
+
+static void
+tell_ledger(struct cairn_agent *agent, uint64_t now_ns)
+{
+    struct timing_state *timing = agent->timing;
+    size_t bytes_len = pack_ledger(timing);
+
+    timing->told_version = timing->ledger.version;
+    timing->told_ns = now_ns;
+    for (uint32_t node = 0; bytes_len > 0 && node < agent->config.node_count; node++) {
+        struct cairn_message message = {.type = CAIRN_MSG_VERDICTS,
+                                        .from = agent->config.node,
+                                        .to = node,
+                                        .bytes = timing->ledger_bytes,
+                                        .bytes_len = (uint32_t)bytes_len};
+
+        if (node != agent->config.node && cairn_core_alive(agent->core, node))
+            mail_send(agent, &message, NULL, 0, UINT32_MAX, NULL);
+    }
+}
+
+void
+timing_tell_changes(struct cairn_agent *agent)
+{
+    if (agent->timing->ledger.version != agent->timing->told_version)
+        tell_ledger(agent, agent_now_ns(agent));
+}
+
+bool
+timing_store(struct cairn_agent *agent)
+{
+    struct timing_state *timing = agent->timing;
+    size_t bytes_len = pack_ledger(timing);
+
+    timing->stored_version = timing->ledger.version;
+    timing->stored_ns = agent_now_ns(agent);
+    if (bytes_len > 0 && cairn_catalog_put(agent->catalog, CAIRN_TABLE_VERDICTS, ledger_key, sizeof ledger_key - 1,
+                                           timing->ledger_bytes, bytes_len) == CAIRN_OK)
+        return true;
+    CAIRN_LOG_AT(WARN, "catalog: verdicts are not written any more");
+    return false;
+}
+
+static void
+load_ledger(struct cairn_agent *agent)
+{
+    struct timing_state *timing = agent->timing;
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0;
+
+    cairn_ledger_init(&timing->ledger);
+    if (cairn_catalog_get(agent->catalog, CAIRN_TABLE_VERDICTS, ledger_key, sizeof ledger_key - 1, &bytes, &bytes_len) ==
+            CAIRN_OK &&
+        cairn_ledger_unpack(bytes, bytes_len, &timing->ledger) != CAIRN_OK)
+        CAIRN_LOG_AT(WARN, "catalog: the stored verdicts are of another version, or damaged: they are forgotten");
+    free(bytes);
+    timing->told_version = timing->stored_version = timing->ledger.version;
+}
+
+static void
+take_ledger(struct cairn_agent *agent, const struct cairn_message *message)
+{
+    struct timing_state *timing = agent->timing;
+    struct cairn_ledger *arrived = malloc(sizeof *arrived);
+    bool knows_better = false;
+
+    if (arrived && cairn_ledger_unpack(message->bytes, message->bytes_len, arrived) == CAIRN_OK) {
+        if (arrived->version > timing->ledger.version) {
+            uint64_t version = arrived->version;
+
+            knows_better = cairn_enforce_keep(arrived, &timing->ledger);
+            knows_better |= cairn_enforce_keep_budget(arrived, &timing->ledger);
+            timing->ledger = *arrived;
+            timing->told_version = version; /* whoever changed it tells it */
+        } else { /* an older one may still tell how a command ended */
+            knows_better = cairn_enforce_keep(&timing->ledger, arrived);
+        }
+        knows_better |= enforcing_say_end(agent);
+    }
+    free(arrived);
+    if (knows_better)
+        tell_ledger(agent, agent_now_ns(agent));
+}
+
+/* ---- what the watch asks for ---- */
+
+static void
+on_send(void *context, const struct cairn_message *message)
+{
+    mail_send(context, message, NULL, 0, UINT32_MAX, NULL);
+}
+
+static void
+on_announce(void *context)
+{
+    timing_rings_announce(context);
+}
+
+static void
+on_begin(void *context)
+{
+    struct cairn_agent *agent = context;
+    struct timing_state *timing = agent->timing;
+
+    timing->first_run = agent->incarnation + timing->lives++ * CAIRN_ENFORCE_RUNS;
+    timing_analysis_begin(agent, timing->first_run);
+}
+
+static void
+on_end(void *context)
+{
+    struct cairn_agent *agent = context;
+
+    timing_analysis_end(agent);
+    tell_ledger(agent, agent_now_ns(agent)); /* whoever follows may have been away */
+}
+
+static void
+on_deliver(void *context, uint32_t from, const uint8_t *bytes, size_t bytes_len)
+{
+    struct cairn_agent *agent = context;
+
+    agent->timing->has_reports = true;
+    timing_analysis_take(agent, from, bytes, bytes_len);
+}
+
+void
+timing_message(struct cairn_agent *agent, const struct cairn_message *message)
+{
+    if (!agent->timing)
+        return;
+    if (message->type == CAIRN_MSG_VERDICTS)
+        take_ledger(agent, message);
+    else
+        cairn_watch_message(agent->timing->watch, message, agent_now_ns(agent));
+}
+
+/* ---- the timer ---- */
+
+/* Live members; before there is a roster, live agents that are no spares. */
+static void
+find_eligible(struct cairn_agent *agent)
+{
+    bool *eligible = agent->timing->eligible;
+    struct cairn_core_view view;
+
+    cairn_core_look(agent->core, &view);
+    for (uint32_t node = 0; node < agent->config.node_count; node++)
+        eligible[node] = !view.table && !agent->config.nodes[node].spare;
+    for (uint32_t member = 0; view.table && member < view.table->member_count; member++)
+        if (view.table->members[member].agent < agent->config.node_count)
+            eligible[view.table->members[member].agent] = true;
+    for (uint32_t node = 0; node < agent->config.node_count; node++)
+        eligible[node] &= node == agent->config.node || cairn_core_alive(agent->core, node);
+}
+
+/* Once a minute at most: the analyst's side of it is said in timing_analysis.c. */
+static void
+say_unsent(struct timing_state *timing, uint64_t now_ns)
+{
+    struct cairn_watch_view view = cairn_watch_look(timing->watch);
+
+    if (view.overflows == timing->unsent_said || (timing->unsent_said > 0 && now_ns < timing->unsent_said_ns + SAY_DROPPED_S * CAIRN_NS_PER_S))
+        return;
+    CAIRN_LOG_AT(WARN, "detect: reports of this node are dropped: node %u, which analyses, has not taken %d parcels that wait here, or there is no "
+                 "memory for more; this node begins anew; dropped=%" PRIu64 " since this agent's start", view.analyst, CAIRN_WATCH_PARTS_MAX,
+                 view.dropped);
+    timing->unsent_said = view.overflows;
+    timing->unsent_said_ns = now_ns;
+}
+
+static void
+on_timer(void *context)
+{
+    struct cairn_agent *agent = context;
+    struct timing_state *timing = agent->timing;
+    uint64_t now_ns = agent_now_ns(agent);
+    struct cairn_live_view view;
+    bool is_busy;
+
+    timing_rings_read(agent, now_ns);
+    find_eligible(agent);
+    say_unsent(timing, now_ns); /* of the analyst that did not take them: the tick may choose another */
+    cairn_watch_tick(timing->watch, timing->eligible, now_ns);
+    if (timing_analysis_look(agent, &view) && cairn_ledger_open_count(&timing->ledger) > 0 && now_ns > timing->told_ns + tell_again_ns)
+        tell_ledger(agent, now_ns);
+    timing_analysis_turn(agent, now_ns);
+    if (timing->ledger.version != timing->stored_version && now_ns > timing->stored_ns + store_every_ns)
+        (void)timing_store(agent);
+    is_busy = timing->ring_count > 0 || (timing_analysis_look(agent, &view) && timing->has_reports);
+    if (!agent->stopping)
+        cairn_timer_start(agent->loop, &timing->timer,
+                          now_ns + (is_busy ? TIMING_PERIOD_MS : IDLE_PERIOD_MS) * CAIRN_NS_PER_MS);
+}
+
+/* ---- for operators ---- */
+
+const struct cairn_ledger *
+timing_ledger(const struct cairn_agent *agent)
+{
+    return agent->timing ? &agent->timing->ledger : NULL;
+}
+
+void
+timing_fill(const struct cairn_agent *agent, struct operator_node *out)
+{
+    const struct timing_state *timing = agent->timing;
+    struct cairn_live_view view;
+
+    if (!timing)
+        return;
+    out->timing_rings = timing->ring_count;
+    out->timing_records = timing->records_before;
+    out->timing_lost = timing->lost_before;
+    out->timing_refused = timing->refused_before;
+    for (uint32_t i = 0; i < TIMING_RANKS_MAX; i++) {
+        struct cairn_reduce_counts counts;
+
+        if (!timing->ranks[i].used)
+            continue;
+        counts = cairn_reduce_count(timing->ranks[i].reduce);
+        out->timing_records += counts.records;
+        out->timing_lost += counts.lost;
+        out->timing_refused += counts.refused;
+    }
+    out->timing_dropped = timing_analysis_dropped(agent) + cairn_watch_look(timing->watch).dropped;
+    if (!timing_analysis_look(agent, &view))
+        return;
+    out->analyses = 1;
+    out->analysis_world = view.world;
+    out->analysis_ranks = view.ranks_reporting;
+    out->analysis_steps = view.steps;
+    out->analysis_last_step = view.last_step;
+    out->analysis_step_ns = (uint64_t)(view.period_ms * 1e6);
+    out->analysis_calibrated = view.is_calibrated;
+}
+
+/* ---- life ---- */
+
+cairn_err
+timing_open(struct cairn_agent *agent)
+{
+    struct timing_state *timing = calloc(1, sizeof *timing);
+    struct cairn_watch_options options = {.self = agent->config.node,
+                                          .agent_count = agent->config.node_count,
+                                          .incarnation = agent->incarnation,
+                                          .resend_after_ns = resend_after_ns,
+                                          .context = agent,
+                                          .send = on_send,
+                                          .announce = on_announce,
+                                          .begin = on_begin,
+                                          .end = on_end,
+                                          .deliver = on_deliver};
+    cairn_err err;
+
+    if (!timing)
+        return CAIRN_NOMEM;
+    agent->timing = timing;
+    timing->eligible = calloc(agent->config.node_count, sizeof *timing->eligible);
+    if (!timing->eligible)
+        return CAIRN_NOMEM;
+    load_ledger(agent);
+    err = timing_analysis_open(agent);
+    if (!err)
+        err = cairn_watch_create(&options, &timing->watch);
+    if (err)
+        return err;
+    cairn_timer_init(&timing->timer, on_timer, agent);
+    cairn_timer_start(agent->loop, &timing->timer, 0);
+    return CAIRN_OK;
+}
+
+void
+timing_close(struct cairn_agent *agent)
+{
+    struct timing_state *timing = agent->timing;
+
+    if (!timing)
+        return;
+    cairn_timer_stop(agent->loop, &timing->timer);
+    timing_analysis_close(agent);
+    if (timing->watch && timing->ledger.version != timing->stored_version)
+        (void)timing_store(agent);
+    timing_rings_close(agent);
+    cairn_watch_destroy(timing->watch);
+    free(timing->eligible);
+    free(timing);
+    agent->timing = NULL;
+}

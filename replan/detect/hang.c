@@ -1,0 +1,318 @@
+/*
+ * replan/detect/hang.c - who has stopped, from progress alone.
+ *
+ * A rank waits when one of its operations has been open for hang_ns on its own clock. If every member
+ * of such an operation is in it, the transfer has stopped (hang_link). Otherwise somebody is missing:
+ * whoever waits in another operation is a victim too; whoever waits in none and still gives signs of
+ * life never arrives (hang_compute), and so does one whose process is stopped; one whose signs of life end long before the others' is gone
+ * (crash), whatever it was doing. Where ranks report (detector->by_reports) it is known which of them are not heard of, and one
+ * that is busy with something else while others wait for it is not gone.
+ */
+#include "replan/detect/detector.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static const double hang_ns = 8e9; /* above pauses of a few seconds; below what people wait for */
+static const double hang_periods = 4; /* and of long steps */
+static const double outlived_factor = 1.5; /* above the longest wait that was none, */
+static const double outlived_ns_max = 1.2e11; /* up to here */
+static const double silent_ns = 3e9;  /* by which the dead fall behind the living */
+
+struct standing {
+    double idle_ns;  /* from the last thing done to the last sign of life */
+    const struct cairn_open *open; /* the oldest open operation, NULL */
+    bool dead;
+};
+
+static double
+since(uint64_t now_ns, uint64_t then_ns)
+{
+    return now_ns > then_ns ? (double)(now_ns - then_ns) : 0;
+}
+
+static struct standing
+standing_of(const struct cairn_intake *intake)
+{
+    struct standing standing = {.open = NULL};
+    uint64_t last_ns = intake->end_ns;
+
+    /* where sends go on by themselves, nobody waits in one */
+    bool aside = intake->sends_aside >= CAIRN_SENDS_ASIDE;
+
+    for (uint32_t i = 0; i < intake->open_count; i++)
+        if (aside && intake->open[i].op == CAIRN_SEND)
+            continue;
+        else if (!standing.open || intake->open[i].start_ns < standing.open->start_ns)
+            standing.open = &intake->open[i];
+    if (standing.open && (standing.open->start_ns > last_ns || last_ns == 0))
+        last_ns = standing.open->start_ns;
+    standing.idle_ns = since(intake->life_ns, last_ns);
+    return standing;
+}
+
+static bool
+is_dead(const struct cairn_detector *detector, uint32_t rank, double idle_ns, double longest_ns)
+{
+    if (!detector->seen[rank] || detector->intakes[rank].is_gone)
+        return detector->seen[rank];
+    if (detector->by_reports && !detector->left_out[rank])
+        return false;
+    return idle_ns < longest_ns / 2 && longest_ns - idle_ns > silent_ns;
+}
+
+/* True where `rank` is in the operation that `other` waits in. */
+static bool
+is_in(const struct cairn_intake *intake, uint32_t rank, const struct cairn_open *wanted,
+      uint32_t other)
+{
+    for (uint32_t i = 0; i < intake->open_count; i++) {
+        const struct cairn_open *open = &intake->open[i];
+
+        if (wanted->op == CAIRN_SEND || wanted->op == CAIRN_RECV) {
+            if (rank == wanted->peer && open->peer == other && open->op != wanted->op &&
+                (open->op == CAIRN_SEND || open->op == CAIRN_RECV))
+                return true;
+        } else if (open->comm == wanted->comm && open->op == wanted->op && open->seq == wanted->seq) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* True where all that take part in a rank's open operation are in it and live. */
+static bool
+all_arrived(const struct cairn_detector *detector, const struct standing *standings, uint32_t rank)
+{
+    const struct cairn_open *open = standings[rank].open;
+    const struct cairn_comm *comm;
+
+    if (open->op == CAIRN_SEND || open->op == CAIRN_RECV)
+        return !standings[open->peer].dead &&
+               is_in(&detector->intakes[open->peer], open->peer, open, rank);
+    comm = &detector->topology->comms[open->comm];
+    for (uint32_t i = 0; i < comm->count; i++)
+        if (standings[comm->ranks[i]].dead ||
+            !is_in(&detector->intakes[comm->ranks[i]], comm->ranks[i], open, rank))
+            return false;
+    return comm->count > 1;
+}
+
+static cairn_err
+say(struct cairn_detector *detector, enum cairn_verdict_kind kind, double idle_ns,
+    struct cairn_verdict **out)
+{
+    uint32_t index;
+    cairn_err err = cairn_verdicts_add(&detector->verdicts, kind, &index);
+
+    if (err)
+        return err;
+    *out = &detector->verdicts.items[index];
+    (*out)->confidence = 1 - exp(-idle_ns / 2e9);
+    (*out)->rate = 1;
+    return CAIRN_OK;
+}
+
+static cairn_err
+add_victims(struct cairn_detector *detector, const struct standing *standings, double limit_ns,
+            struct cairn_verdict *verdict)
+{
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t rank = 0; !err && rank < detector->topology->world; rank++) {
+        bool culprit = false;
+
+        for (uint32_t i = 0; i < verdict->ranks.count && !culprit; i++)
+            culprit = verdict->ranks.items[i] == rank;
+        if (!culprit && standings[rank].open && !standings[rank].dead &&
+            standings[rank].idle_ns >= limit_ns)
+            err = cairn_list_add(&verdict->victims, rank);
+    }
+    return err;
+}
+
+static void
+set_steps(const struct cairn_detector *detector, uint32_t step, struct cairn_verdict *verdict)
+{
+    verdict->since_step = step;
+    verdict->detected_step = step;
+    if (detector->steps > 0 && step < detector->last_step)
+        verdict->detected_step = detector->last_step;
+}
+
+/* The ranks that are dead, or those that never arrive. */
+static cairn_err
+say_ranks(struct cairn_detector *detector, const struct standing *standings, bool dead,
+          double limit_ns, double longest_ns, bool *said)
+{
+    enum cairn_verdict_kind kind = dead ? CAIRN_CRASH : CAIRN_HANG_COMPUTE;
+    struct cairn_verdict *verdict = NULL;
+    uint32_t step = UINT32_MAX;
+    cairn_err err = CAIRN_OK;
+    char others[32];
+
+    for (uint32_t rank = 0; !err && rank < detector->topology->world; rank++) {
+        const struct standing *standing = &standings[rank];
+
+        if (!detector->seen[rank] || standing->dead != dead ||
+            (!dead && (standing->open || standing->idle_ns < limit_ns)))
+            continue;
+        if (!verdict)
+            err = say(detector, kind, longest_ns, &verdict);
+        if (!err)
+            err = cairn_list_add(&verdict->ranks, rank);
+        if (detector->intakes[rank].step < step)
+            step = detector->intakes[rank].step;
+    }
+    if (err || !verdict)
+        return err;
+    *said = true;
+    detector->stop_said |= detector->intakes[verdict->ranks.items[0]].is_stopped;
+    set_steps(detector, step, verdict);
+    others[0] = '\0';
+    if (verdict->ranks.count > 1)
+        snprintf(others, sizeof others, " and %u others", verdict->ranks.count - 1);
+    snprintf(verdict->evidence, sizeof verdict->evidence,
+             dead ? "the last sign of life of rank %u%s came long before that of the rest, which has waited for "
+                    "%.1f s"
+             : detector->intakes[verdict->ranks.items[0]].is_stopped
+                 ? "the process of rank %u%s is stopped, and those that wait have waited for %.1f s"
+                 : "rank %u%s gave signs of life and was in no operation, while those that wait for them have "
+                   "waited for %.1f s",
+             verdict->ranks.items[0], others, longest_ns / 1e9);
+    return add_victims(detector, standings, limit_ns, verdict);
+}
+
+static bool
+said_already(const struct cairn_detector *detector, uint32_t from, uint32_t rank)
+{
+    for (uint32_t i = from; i < detector->verdicts.count; i++)
+        for (uint32_t k = 0; k < detector->verdicts.items[i].ranks.count; k++)
+            if (detector->verdicts.items[i].ranks.items[k] == rank)
+                return true;
+    return false;
+}
+
+static cairn_err
+name_links(struct cairn_detector *detector, const struct cairn_open *open, uint32_t rank,
+           struct cairn_verdict *verdict)
+{
+    bool send = open->op == CAIRN_SEND;
+    cairn_err err = CAIRN_OK;
+
+    if (send || open->op == CAIRN_RECV) {
+        err = cairn_list_add(&verdict->links, send ? rank : open->peer);
+        if (!err)
+            err = cairn_list_add(&verdict->links, send ? open->peer : rank);
+        for (int side = 0; !err && side < 2; side++)
+            err = cairn_list_add(&verdict->ranks, verdict->links.items[side]);
+        return err;
+    }
+    const struct cairn_comm *comm = &detector->topology->comms[open->comm];
+
+    for (uint32_t i = 0; !err && i < comm->count; i++) {
+        uint32_t next = comm->ranks[(i + 1) % comm->count];
+
+        err = cairn_list_add(&verdict->ranks, comm->ranks[i]);
+        if (!err)
+            err = cairn_list_add(&verdict->links, comm->ranks[i]);
+        if (!err)
+            err = cairn_list_add(&verdict->links, next);
+    }
+    return err;
+}
+
+static cairn_err
+say_links(struct cairn_detector *detector, const struct standing *standings, double limit_ns)
+{
+    uint32_t first = detector->verdicts.count;
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t rank = 0; !err && rank < detector->topology->world; rank++) {
+        const struct cairn_open *open = standings[rank].open;
+        struct cairn_verdict *verdict;
+
+        if (!open || standings[rank].dead || standings[rank].idle_ns < limit_ns ||
+            said_already(detector, first, rank) || !all_arrived(detector, standings, rank))
+            continue;
+        err = say(detector, CAIRN_HANG_LINK, standings[rank].idle_ns, &verdict);
+        if (!err)
+            err = name_links(detector, open, rank, verdict);
+        if (err)
+            break;
+        set_steps(detector, open->step, verdict);
+        snprintf(verdict->evidence, sizeof verdict->evidence,
+                 "all %u ranks have been in the same operation of %s for %.1f s and it does not end",
+                 verdict->ranks.count,
+                 open->comm == CAIRN_COMM_NONE ? "a pair" : detector->topology->comms[open->comm].name,
+                 standings[rank].idle_ns / 1e9);
+        err = add_victims(detector, standings, limit_ns, verdict);
+    }
+    return err;
+}
+
+/*
+ * Nobody waits that long any more. Somebody who saves a checkpoint while the others wait for it will do so again: that is said once. A
+ * process that was stopped says nothing of what is usual.
+ */
+static void
+end_hangs(struct cairn_detector *detector)
+{
+    bool was_stopped = false;
+
+    for (uint32_t i = 0; i < detector->verdicts.count; i++) {
+        struct cairn_verdict *verdict = &detector->verdicts.items[i];
+        bool is_hang = verdict->kind >= CAIRN_HANG_COMPUTE && verdict->kind <= CAIRN_CRASH;
+
+        if (!is_hang || verdict->until_step != CAIRN_STEP_NONE)
+            continue;
+        verdict->until_step = verdict->since_step > detector->last_step ? verdict->since_step : detector->last_step;
+        was_stopped |= detector->stop_said;
+    }
+    if (!was_stopped && detector->hang_longest_ns > detector->hang_outlived_ns)
+        detector->hang_outlived_ns = fmin(detector->hang_longest_ns, outlived_ns_max);
+    detector->hang_said = detector->stop_said = false;
+    detector->hang_longest_ns = 0;
+}
+
+cairn_err
+cairn_detector_check_hangs(struct cairn_detector *detector)
+{
+    uint32_t world = detector->topology->world;
+    struct cairn_detector_summary summary;
+    struct standing *standings;
+    double longest_ns = 0, limit_ns;
+    bool said = false;
+    cairn_err err;
+
+    standings = calloc(world, sizeof *standings);
+    if (!standings)
+        return CAIRN_NOMEM;
+    cairn_detector_summarize(detector, &summary);
+    limit_ns = fmax(hang_ns, hang_periods * summary.period_ms * 1e6);
+    limit_ns = fmax(limit_ns, outlived_factor * detector->hang_outlived_ns);
+    for (uint32_t rank = 0; rank < world; rank++) {
+        standings[rank] = standing_of(&detector->intakes[rank]);
+        if (standings[rank].open)
+            longest_ns = fmax(longest_ns, standings[rank].idle_ns);
+    }
+    if (detector->hang_said)
+        detector->hang_longest_ns = fmax(detector->hang_longest_ns, longest_ns);
+    if (longest_ns < limit_ns || detector->hang_said) {
+        if (longest_ns < limit_ns && detector->hang_said)
+            end_hangs(detector);
+        free(standings);
+        return CAIRN_OK;
+    }
+    for (uint32_t rank = 0; rank < world; rank++)
+        standings[rank].dead = is_dead(detector, rank, standings[rank].idle_ns, longest_ns);
+    err = say_ranks(detector, standings, true, limit_ns, longest_ns, &said);
+    if (!err && !said)
+        err = say_ranks(detector, standings, false, limit_ns, longest_ns, &said);
+    if (!err)
+        err = say_links(detector, standings, limit_ns);
+    detector->hang_said = said || detector->hang_said;
+    free(standings);
+    return err;
+}

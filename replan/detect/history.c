@@ -1,0 +1,151 @@
+/* replan/detect/history.c - how likely a shift is by chance, by what the job has shown before it. */
+#include "replan/detect/history.h"
+
+#include <math.h>
+#include <string.h>
+
+static const double doubted_share = 0.35; /* of the series keep less */
+static const double kept_error = 0.65; /* of what is kept, times the root of the values */
+static const double fades_slowly = 0.1, fades_fast = 0.3; /* of what is kept, from step to step */
+enum { VALUES_MIN = 8, STEPS_MIN = 8, SEARCH_ROUNDS = 40, FAR_MAX = 4 /* steps between values that are compared */, BINS = CAIRN_HISTORY_BINS };
+
+void
+cairn_history_start(struct cairn_history *history, double reach, bool doubted)
+{
+    *history = (struct cairn_history){.reach = reach, .doubted = doubted, .fades = doubted ? fades_slowly : fades_fast};
+}
+
+static uint32_t
+bin_of(const struct cairn_history *history, double value)
+{
+    double place = (value / history->reach + 1) / 2 * (BINS - 1);
+
+    return (uint32_t)fmax(fmin(round(place), BINS - 1), 0);
+}
+
+static double
+value_of(const struct cairn_history *history, uint32_t bin)
+{
+    return (2.0 * bin / (BINS - 1) - 1) * history->reach;
+}
+
+/* The sum of the correlations of values up to n apart, each weighted by how many pairs of n values are so far apart, where all that a value says
+ * of the next stays but for a part per step. */
+static double
+sum_kept(double fades, double n)
+{
+    double stays = 1 - fades;
+
+    return stays / fades - stays * (1 - pow(stays, n)) / (fades * fades * n);
+}
+
+/*
+ * What values have in common with the next ones, as a share of their variance: of squares about the mean of `steps` values, and of products of
+ * those up to FAR_MAX apart. Some of it may stay long and the rest not at all, so it is the sum over several distances that
+ * tells it. About the mean of few steps that looks smaller than it is, by what the mean itself varies.
+ */
+static double
+kept_of(double fades, double products, double squares, double steps)
+{
+    double sum = squares > 0 ? products / squares : 0, stays = 0, shrunk = 2 * sum_kept(fades, steps) / steps;
+
+    for (uint32_t far = 1; far <= FAR_MAX; far++)
+        stays += pow(1 - fades, far);
+    return squares > 0 ? (sum * (1 - 1 / steps) + FAR_MAX / steps) / fmax(stays - FAR_MAX * shrunk + sum * shrunk, 0.1) : 0;
+}
+
+static void
+add_kept(struct cairn_history *history, const double *values, uint32_t count, double mean)
+{
+    double squares = 0, products = 0;
+
+    for (uint32_t i = 0; i < count; i++)
+        squares += (values[i] - mean) * (values[i] - mean);
+    for (uint32_t far = 1; far <= FAR_MAX; far++)
+        for (uint32_t i = 0; i + far < count; i++)
+            products += (values[i] - mean) * (values[i + far] - mean) * count / (count - far);
+    history->squares += squares;
+    history->products += products;
+    history->kept_values += count;
+    history->kept[history->kept_count++] = (float)kept_of(history->fades, products, squares, count);
+}
+
+void
+cairn_history_add(struct cairn_history *history, const struct cairn_shift *shift, double base, uint32_t before_step)
+{
+    double values[CAIRN_SHIFT_WINDOW], mean = 0;
+    uint32_t count = 0;
+
+    for (uint32_t back = 0; back < shift->used; back++)
+        if (cairn_shift_step(shift, back) < before_step) {
+            double value = cairn_shift_value(shift, back) - base;
+
+            values[count] = fmax(fmin(value, history->reach), -history->reach);
+            mean += values[count];
+            history->bins[bin_of(history, values[count++])]++;
+        }
+    history->values += count;
+    history->series += count > 0;
+    if (count >= STEPS_MIN && history->kept_count < CAIRN_HISTORY_SERIES_MAX)
+        add_kept(history, values, count, mean / count);
+}
+
+double
+cairn_history_kept(const struct cairn_history *history)
+{
+    float values[CAIRN_HISTORY_SERIES_MAX];
+    double kept;
+
+    if (history->kept_count == 0)
+        return 0;
+    memcpy(values, history->kept, history->kept_count * sizeof *values);
+    kept = history->doubted ? (double)cairn_quantile(values, history->kept_count, doubted_share)
+                            : kept_of(history->fades, history->products, history->squares, (double)history->kept_values / history->kept_count);
+    return fmax(fmin(kept - kept_error / sqrt(history->values), 1), 0);
+}
+
+/* By how much more the mean of so many values varies than if each were by itself. */
+static double
+spread_of(double fades, double kept, double steps)
+{
+    return 1 + 2 * kept * sum_kept(fades, steps);
+}
+
+/* The exponent of Chernoff's bound for one value, at a. As many values as say the same count once: so many may have been as high as can be. */
+static double
+exponent_at(const struct cairn_history *history, double mean, double unseen, double a)
+{
+    double sum = unseen * exp(a * (history->reach - mean));
+
+    for (uint32_t bin = 0; bin < BINS; bin++)
+        if (history->bins[bin] > 0)
+            sum += history->bins[bin] * exp(a * (value_of(history, bin) - mean));
+    return -log(sum / (history->values + unseen));
+}
+
+double
+cairn_history_score(const struct cairn_history *history, double mean, uint32_t steps)
+{
+    double kept = cairn_history_kept(history), known, unseen, low = 0, high = 200 / history->reach, exponent;
+
+    if (history->values < VALUES_MIN)
+        return (double)INFINITY;
+    known = (double)history->values / history->series;
+    unseen = spread_of(history->fades, kept, known) - 1;
+    for (uint32_t i = 0; i < SEARCH_ROUNDS; i++) { /* the exponent has one top */
+        double left = low + (high - low) / 3, right = high - (high - low) / 3;
+
+        if (exponent_at(history, mean, unseen, left) < exponent_at(history, mean, unseen, right))
+            low = left;
+        else
+            high = right;
+    }
+    exponent = fmax(exponent_at(history, mean, unseen, low), 0);
+    if (kept > 0) {
+        /* wandering makes the mean of the shift less certain, and the normal, which some of these steps gave; and about that normal they
+         * vary by less than they do in the long run */
+        exponent *= fmax(1 - spread_of(history->fades, kept, known) / known, 0.1);
+        exponent /= spread_of(history->fades, kept, steps) + steps * (spread_of(history->fades, kept, known) - 1) / known;
+    }
+    return sqrt(2 * exponent * steps);
+}

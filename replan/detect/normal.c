@@ -1,0 +1,325 @@
+/*
+ * replan/detect/normal.c - what is normal: for each rank, from the first steps and its peers, and for all
+ * of them in one step.
+ *
+ * What ranks have in common is a low quantile and not the median, so that it stays normal while a
+ * whole node of two is slow; for normal noise that quantile lies common_bias sigmas below the mean.
+ */
+#include "replan/detect/detector.h"
+
+#include <math.h>
+
+static const double common_share = 0.35, common_bias = 0.385;
+static const double pair_bias = 0.564;  /* sigmas by which the smaller of two values lies below their mean */
+static const double pair_spread = 1.43; /* sigmas in what is seen of them: half of the values over the smaller one are 0 */
+static const double few_spread = 0.6, few_deviation = 0.3; /* what is common of few is one of their values, or nearly: of k ranks that
+                                                              * vary for themselves the middle of the deviations is narrower by 1 + 0.6 / k
+                                                              * than their standard deviation, which is 1 - 0.3 / k */
+static const double sigma_floor = 0.005;
+static const double first_steps_gain = 1.08;
+static const double sends_gain = 0.95; /* of the noise at most is left where sends are read rightly */
+static const double pipeline_gain = 0.8;  /* of the noise at most is left where what pipelines vary by is taken out … */
+static const double pair_gain = 0.6;      /* … of pairs, of whose noise less is known */
+static const double spread_floor = 0.006; /* of healthy devices of one kind */
+static const double excess_min = 0.06;    /* over the peers, from the first step on */
+enum { STEPS_MIN = 4, PEERS_MIN = 3, PIPELINE_RANKS_MIN = 4 /* else they are pairs, or nearly so */ };
+
+/* True where pipelines have so few ranks that what is common of one can only be the smaller of two values. */
+static bool
+are_pairs(const struct cairn_topology *topology)
+{
+    return topology->pipeline_count * PIPELINE_RANKS_MIN > topology->world;
+}
+
+static double
+ranks_of_pipeline(const struct cairn_topology *topology)
+{
+    return (double)topology->world / topology->pipeline_count;
+}
+
+/* The share of the noise that may be left at most where what pipelines have in common is taken out. */
+static double
+gain_of(const struct cairn_topology *topology)
+{
+    return are_pairs(topology) ? pair_gain : pipeline_gain * (1 - few_deviation / ranks_of_pipeline(topology));
+}
+
+/* The quantile of value[] over ranks[count] that have one; NaN for too few. */
+static double
+common_of(struct cairn_detector *detector, const double *value, const uint32_t *ranks, uint32_t count,
+          double sigma, bool by_pipeline)
+{
+    uint32_t known = 0;
+
+    for (uint32_t i = 0; i < count; i++)
+        if (!isnan(value[ranks[i]]))
+            detector->scratch[known++] = (float)value[ranks[i]];
+    if (by_pipeline && known == 2)
+        return (double)fminf(detector->scratch[0], detector->scratch[1]) + pair_bias * sigma;
+    if (known < PEERS_MIN)
+        return (double)NAN;
+    return (double)cairn_quantile(detector->scratch, known, common_share) + common_bias * sigma;
+}
+
+void
+cairn_detect_remove_common(struct cairn_detector *detector, double *value, bool by_pipeline,
+                           double sigma)
+{
+    const struct cairn_topology *topology = detector->topology;
+    uint32_t groups = by_pipeline ? topology->pipeline_count : 1;
+
+    for (uint32_t group = 0; group < groups; group++) {
+        uint32_t begin = by_pipeline ? topology->pipeline_begin[group] : 0;
+        uint32_t end = by_pipeline ? topology->pipeline_begin[group + 1] : topology->world;
+        const uint32_t *ranks = topology->ranks_of_pipeline + begin;
+        double common = common_of(detector, value, ranks, end - begin, sigma, by_pipeline);
+
+        for (uint32_t i = 0; i < end - begin && (by_pipeline || !isnan(common)); i++)
+            value[ranks[i]] -= common; /* of a pipeline without others to compare with nothing is known */
+        if (by_pipeline)
+            detector->pipeline_common[group] = isnan(common) ? 0 : common;
+    }
+}
+
+/* ---- calibration: the first steps ---- */
+
+/* Of the values that the first steps have kept in a block (CAIRN_KEPT_*). */
+static double
+median_of_first(const struct cairn_detector *detector, uint32_t block, uint32_t rank)
+{
+    float values[CAIRN_CALIBRATE_STEPS];
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < detector->calibrate_count; i++) {
+        float value = *cairn_detect_kept(detector, block, i, rank);
+
+        if (!isnan(value))
+            values[count++] = value;
+    }
+    return count >= STEPS_MIN ? (double)cairn_quantile(values, count, 0.5) : (double)NAN;
+}
+
+float *
+cairn_detect_kept(const struct cairn_detector *detector, uint32_t block, uint32_t index, uint32_t rank)
+{
+    return detector->calibrate +
+           ((size_t)block * CAIRN_CALIBRATE_STEPS + index) * detector->topology->world + rank;
+}
+
+void
+cairn_detect_deviations(struct cairn_detector *detector, bool by_pipeline, double sigma)
+{
+    uint32_t world = detector->topology->world;
+    double *value = detector->value, *other = detector->value_aside;
+    bool by_reading = detector->sends_unsure && by_pipeline && are_pairs(detector->topology);
+
+    for (uint32_t rank = 0; rank < world; rank++) {
+        value[rank] -= detector->ranks[rank].normal;
+        other[rank] -= detector->ranks[rank].normal_aside;
+        if (detector->sends_unsure && !by_reading && !isnan(value[rank])) /* NaN of the other is passed over */
+            value[rank] = fmin(value[rank], other[rank]);
+    }
+    cairn_detect_remove_common(detector, value, by_pipeline, sigma);
+    if (!by_reading)
+        return;
+    /* a rank of a pair whose wrong reading is low would make the other late */
+    cairn_detect_remove_common(detector, other, by_pipeline, sigma);
+    for (uint32_t rank = 0; rank < world; rank++)
+        value[rank] = isnan(value[rank]) ? value[rank] : fmin(value[rank], other[rank]);
+}
+
+void
+cairn_detect_first_values(struct cairn_detector *detector, uint32_t index, bool by_pipeline,
+                          double sigma)
+{
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
+        detector->value[rank] = (double)*cairn_detect_kept(detector, CAIRN_KEPT_COMPUTE, index, rank);
+        detector->value_aside[rank] = (double)*cairn_detect_kept(detector, CAIRN_KEPT_ASIDE, index, rank);
+    }
+    cairn_detect_deviations(detector, by_pipeline, sigma);
+}
+
+/* Robust standard deviation of all deviations of the first steps. */
+static double
+first_sigma(struct cairn_detector *detector, bool by_pipeline)
+{
+    uint32_t world = detector->topology->world, count = 0;
+    float *all = detector->scratch + world; /* the first world are common_of's */
+
+    for (uint32_t i = 0; i + 1 < detector->calibrate_count; i++) {
+        cairn_detect_first_values(detector, i, by_pipeline, 0);
+        for (uint32_t rank = 0; rank < world; rank++)
+            if (!isnan(detector->value[rank]))
+                all[count++] = (float)detector->value[rank];
+    }
+    if (count < STEPS_MIN)
+        return 1;
+    double middle = (double)cairn_quantile(all, count, 0.5), sigma;
+
+    /* what is common of few ranks is nearly one of their values, and a heap of zeros in the middle hides
+     * half of the noise from a median: so the outer quantiles have a say too */
+    sigma = (double)(cairn_quantile(all, count, 0.84) - cairn_quantile(all, count, 0.16)) / 2;
+    for (uint32_t i = 0; i < count; i++)
+        all[i] = fabsf(all[i] - (float)middle);
+    sigma = fmax(sigma, 1.4826 * (double)cairn_quantile(all, count, 0.5));
+    if (by_pipeline)
+        sigma *= are_pairs(detector->topology) ? pair_spread : 1 + few_spread / ranks_of_pipeline(detector->topology);
+    /* the normals come from the same few steps, hence a little more */
+    return fmax(first_steps_gain * (1 + 1 / sqrt(count)) * sigma, sigma_floor);
+}
+
+/* A rank's own noise: where it is clearly above the others'. */
+static double
+own_sigma(struct cairn_detector *detector, uint32_t rank)
+{
+    float values[CAIRN_CALIBRATE_STEPS];
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < detector->calibrate_count; i++) {
+        float value = *cairn_detect_kept(detector, CAIRN_KEPT_COMPUTE, i, rank);
+
+        if (!isnan(value))
+            values[count++] = fabsf(value - (float)detector->ranks[rank].normal);
+    }
+    return count >= STEPS_MIN && !detector->by_pipeline
+               ? 0.7 * 1.4826 * (double)cairn_quantile(values, count, 0.5)
+               : 0;
+}
+
+/* What the pipelines have in common does not tell their ranks' normals apart. Of pairs it is the mean: where one rank's normal is by
+ * chance too low, both ranks' deviations are wrong by half of that, each in its direction. */
+static void
+level_normals(struct cairn_detector *detector, double *normal)
+{
+    const struct cairn_topology *topology = detector->topology;
+
+    for (uint32_t rank = 0; rank < topology->world; rank++)
+        normal[rank] = detector->ranks[rank].normal;
+    if (!detector->by_pipeline)
+        return;
+    if (!detector->by_pairs) {
+        cairn_detect_remove_common(detector, normal, true, 0);
+        return;
+    }
+    for (uint32_t pipeline = 0; pipeline < topology->pipeline_count; pipeline++) {
+        const uint32_t *ranks = topology->ranks_of_pipeline + topology->pipeline_begin[pipeline];
+        uint32_t count = topology->pipeline_begin[pipeline + 1] - topology->pipeline_begin[pipeline];
+        double sum = 0;
+
+        for (uint32_t i = 0; i < count; i++)
+            sum += normal[ranks[i]];
+        for (uint32_t i = 0; i < count; i++)
+            normal[ranks[i]] -= sum / count;
+        detector->pipeline_common[pipeline] = isnan(sum) ? 0 : sum / count;
+    }
+}
+
+/*
+ * Draws the normals of a stage's ranks towards each other as far as their differences can be chance:
+ * with noise sigma, the median of k steps is known to 1.25 sigma / sqrt(k), and what the ranks differ
+ * by beyond that is real. A rank far above its peers keeps theirs, and the distance is its excess.
+ */
+static void
+join_peers(struct cairn_detector *detector, const double *normal, uint32_t stage)
+{
+    const struct cairn_topology *topology = detector->topology;
+    double chance = 1.25 * detector->sigma / sqrt(CAIRN_CALIBRATE_STEPS);
+    double middle, spread, real, weight;
+    uint32_t count = 0;
+
+    for (uint32_t rank = 0; rank < topology->world; rank++)
+        if (topology->stage[rank] == stage && !isnan(normal[rank]))
+            detector->scratch[count++] = (float)normal[rank];
+    if (count < PEERS_MIN)
+        return;
+    middle = (double)cairn_quantile(detector->scratch, count, 0.5);
+    spread = ((double)cairn_quantile(detector->scratch, count, 0.84) -
+              (double)cairn_quantile(detector->scratch, count, 0.16)) / 2;
+    real = fmax(sqrt(fmax(spread * spread - chance * chance, 0)), spread_floor);
+    weight = real * real / (real * real + chance * chance);
+    for (uint32_t rank = 0; rank < topology->world; rank++) {
+        struct cairn_rank_state *state = &detector->ranks[rank];
+        double above = normal[rank] - middle;
+
+        if (topology->stage[rank] != stage || isnan(above))
+            continue;
+        if (above > fmax(excess_min, 5 * chance)) {
+            state->excess = detector->by_pairs ? 2 * above : above; /* half of it has gone into the pair's mean */
+            continue;
+        }
+        state->base = (weight - 1) * above; /* values are relative to the rank's own median */
+        state->normal_steps += detector->sigma * detector->sigma / (real * real);
+    }
+}
+
+/* Takes the computation as it is where sends go on by themselves for the computation, and the other way
+ * round. */
+static void
+swap_readings(struct cairn_detector *detector)
+{
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
+        struct cairn_rank_state *state = &detector->ranks[rank];
+        double normal = state->normal;
+
+        state->normal = state->normal_aside;
+        state->normal_aside = normal;
+        for (uint32_t i = 0; i < detector->calibrate_count; i++) {
+            float *compute = cairn_detect_kept(detector, CAIRN_KEPT_COMPUTE, i, rank);
+            float *aside = cairn_detect_kept(detector, CAIRN_KEPT_ASIDE, i, rank), kept = *compute;
+
+            *compute = *aside;
+            *aside = kept;
+        }
+    }
+    detector->sends_aside = !detector->sends_aside;
+}
+
+/*
+ * Where no operation has begun inside of a send, its time is computation (the send goes on by itself) or
+ * waiting (the rank is in it). Sends take as long as their receivers let them, so the wrong reading is the
+ * noisier one. Where both are alike, only what both say is believed.
+ */
+static void
+choose_reading(struct cairn_detector *detector)
+{
+    double wait, aside;
+
+    if (detector->sends_aside) /* seen */
+        return;
+    wait = fmin(first_sigma(detector, false), first_sigma(detector, true));
+    swap_readings(detector);
+    aside = fmin(first_sigma(detector, false), first_sigma(detector, true));
+    if (aside < sends_gain * wait)
+        return;
+    swap_readings(detector);
+    detector->sends_unsure = wait >= sends_gain * aside;
+}
+
+void
+cairn_detect_learn_normals(struct cairn_detector *detector)
+{
+    const struct cairn_topology *topology = detector->topology;
+    double sigma;
+
+    for (uint32_t rank = 0; rank < topology->world; rank++) {
+        detector->ranks[rank].normal = median_of_first(detector, CAIRN_KEPT_COMPUTE, rank);
+        detector->ranks[rank].normal_aside = median_of_first(detector, CAIRN_KEPT_ASIDE, rank);
+    }
+    choose_reading(detector);
+    detector->sigma = first_sigma(detector, false);
+    sigma = first_sigma(detector, true);
+    if (topology->pipeline_count > 1 &&
+        topology->pipeline_count * 2 <= topology->world &&
+        sigma < gain_of(topology) * detector->sigma) {
+        detector->by_pipeline = true;
+        detector->by_pairs = are_pairs(topology);
+        detector->sigma = sigma;
+    }
+    for (uint32_t rank = 0; rank < topology->world; rank++) {
+        detector->ranks[rank].sigma = fmax(detector->sigma, own_sigma(detector, rank));
+        detector->ranks[rank].normal_steps = CAIRN_CALIBRATE_STEPS / 1.57; /* a median's efficiency */
+    }
+    level_normals(detector, detector->value);
+    for (uint32_t stage = 0; stage < topology->stage_count; stage++)
+        join_peers(detector, detector->value, stage);
+}

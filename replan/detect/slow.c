@@ -1,0 +1,400 @@
+/*
+ * replan/detect/slow.c - which ranks compute longer than is normal for them.
+ *
+ * A rank's deviation in a step is ln(computation / work), less the rank's own normal, less what all
+ * ranks have in common in that step. Its normal is the median of its first steps, unless that is far
+ * above its peers' of the same stage: then theirs holds. Where the ranks of a pipeline vary together
+ * (sequence lengths that nobody reported), that variation is taken out too. A deviation that lasts
+ * is a shift (replan/detect/shift.h). What is normal is detect/normal.c's.
+ */
+#include "replan/detect/detector.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const double score_min = 7;
+static const double share_of_wait = 0.25;  /* of the culprit's delay that a victim waits longer */
+static const double jump_of_noise = 0.954; /* the median distance of two values, in their standard deviation */
+static const double jump_of_pairs = 0.554;  /* the same of what is over the smaller of two ranks' values, which often is 0 */
+static const double noise_of_pairs = 1.42; /* of the slow one over the other: both vary */
+static const double end_sure_min = 12;  /* of an end, as the logarithm of how much likelier it is */
+static const double growth_min = 1.5;   /* less may be chance */
+static const double growth_kept = 0.95; /* of it, from step to step, while old values are judged */
+enum { NOISE_RANKS_MIN = 3, STEPS_MIN = 4, QUIET_STEPS = 6, WINDOW = CAIRN_SHIFT_WINDOW, NORMAL_STEPS_MAX = 256, LOAD_STEPS = 16 };
+
+/* The least shift that counts: ln(1.06). */
+static const double size_min = 0.0583;
+
+/* ---- verdicts ---- */
+
+static double
+mean_of(const struct cairn_rank_state *state, const float *values, uint32_t from, uint32_t to)
+{
+    double sum = 0;
+
+    for (uint32_t back = from; back < to; back++)
+        sum += (double)values[(state->shift.next + 2 * WINDOW - 1 - back) % WINDOW];
+    return to > from ? sum / (to - from) : 0;
+}
+
+/* Who waits longer by a good part of what the culprit takes longer. */
+static cairn_err
+find_victims(struct cairn_detector *detector, uint32_t culprit, uint32_t steps,
+             struct cairn_verdict *verdict)
+{
+    const struct cairn_rank_state *slow = &detector->ranks[culprit];
+    double normal = exp(-log(verdict->rate)) * mean_of(slow, slow->compute_ns, 0, steps);
+    double extra_ns = mean_of(slow, slow->compute_ns, 0, steps) - normal;
+    double own_wait_ns = mean_of(slow, slow->wait_ns, 0, steps), peer_wait_ns = 0;
+    uint32_t victims = 0;
+
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
+        const struct cairn_rank_state *state = &detector->ranks[rank];
+        uint32_t used = state->shift.used, after = steps < used ? steps : used;
+        double wait_ns, before_ns;
+
+        if (rank == culprit || used == 0)
+            continue;
+        wait_ns = mean_of(state, state->wait_ns, 0, after);
+        before_ns = used > after ? mean_of(state, state->wait_ns, after, used) : own_wait_ns;
+        if (wait_ns - before_ns < share_of_wait * extra_ns)
+            continue;
+        peer_wait_ns += wait_ns;
+        victims++;
+        cairn_err err = cairn_list_add(&verdict->victims, rank);
+
+        if (err)
+            return err;
+    }
+    snprintf(verdict->evidence, sizeof verdict->evidence,
+             "rank %u computes %.1f ms a step where %.1f ms is normal for it and its peers in stage %u; "
+             "it waits %.1f ms for others, %u ranks that wait longer since then wait %.1f ms",
+             culprit, (normal + extra_ns) / 1e6, normal / 1e6, detector->topology->stage[culprit],
+             own_wait_ns / 1e6, victims, victims ? peer_wait_ns / victims / 1e6 : 0);
+    return CAIRN_OK;
+}
+
+static double
+confidence_of(double score)
+{
+    return 1 - exp(-score / 2);
+}
+
+static cairn_err
+open_verdict(struct cairn_detector *detector, uint32_t rank, const struct cairn_shift_found *found)
+{
+    struct cairn_rank_state *state = &detector->ranks[rank];
+    struct cairn_verdict *verdict;
+    uint32_t index;
+    cairn_err err = cairn_verdicts_add(&detector->verdicts, CAIRN_SLOW_COMPUTE, &index);
+
+    if (err)
+        return err;
+    verdict = &detector->verdicts.items[index];
+    verdict->since_step = found->since_step;
+    verdict->detected_step = detector->now.step;
+    verdict->rate = exp(found->size);
+    verdict->confidence = confidence_of(found->score);
+    state->verdict = index;
+    state->slow_steps = found->steps;
+    state->slow_base = found->base;
+    err = cairn_list_add(&verdict->ranks, rank);
+    return err ? err : find_victims(detector, rank, found->steps, verdict);
+}
+
+/* Follows an open verdict: its rate, and whether it is over. One that has faded is judged as the least that counts, else nothing would
+ * ever tell it from noise. */
+static void
+follow(struct cairn_detector *detector, struct cairn_rank_state *state)
+{
+    struct cairn_verdict *verdict = &detector->verdicts.items[state->verdict];
+    double sigma = state->sigma * detector->noise_growth * (detector->by_pairs ? noise_of_pairs : 1), size, sure;
+    uint32_t tail;
+
+    state->slow_steps++;
+    tail = cairn_shift_tail(&state->shift, state->slow_base, fmax(log(verdict->rate), size_min), sigma, state->slow_steps, &sure);
+    if (tail < QUIET_STEPS || sure < end_sure_min) {
+        if (verdict->ranks.count > 1 || tail >= state->slow_steps || tail >= state->shift.used)
+            return; /* it is the node's, or none of its steps is left */
+        size = cairn_shift_height(&state->shift, tail, state->slow_steps - tail, sigma) - state->slow_base;
+        if (size > 0)
+            verdict->rate = exp(size);
+        return;
+    }
+    if (verdict->ranks.count == 1 || verdict->until_step == CAIRN_STEP_NONE)
+        verdict->until_step =
+            state->shift.used > tail ? cairn_shift_step(&state->shift, tail) : verdict->since_step;
+    state->verdict = UINT32_MAX;
+    state->excess = 0;
+    cairn_shift_clear(&state->shift);
+}
+
+/* Where ranks stay longer or shorter for many steps with nothing wrong, as with lengths that wander, one is slow only where chance would not
+ * make it so. */
+static bool
+is_no_wandering(const struct cairn_detector *detector, uint32_t rank, const struct cairn_shift_limits *limits,
+                struct cairn_shift_found *found)
+{
+    const uint32_t *node = detector->topology->node; /* its other ranks may be slow with it */
+    uint32_t world = detector->topology->world, stride = 1 + world / CAIRN_HISTORY_SERIES_MAX;
+    double reach = cairn_shift_reach(limits), mean;
+    struct cairn_history history;
+
+    cairn_history_start(&history, reach, true);
+    for (uint32_t i = rank % stride; i < world; i += stride)
+        if (detector->ranks[i].verdict == UINT32_MAX && (node[i] == CAIRN_NODE_UNKNOWN || node[i] != node[rank]))
+            cairn_history_add(&history, &detector->ranks[i].shift, detector->ranks[i].base, UINT32_MAX);
+    if (cairn_history_kept(&history) <= 0)
+        return true;
+    mean = cairn_shift_mean(&detector->ranks[rank].shift, found->base, reach, found->steps);
+    found->score = fmin(found->score, CAIRN_HISTORY_GAIN * cairn_history_score(&history, mean, found->steps));
+    return found->score >= limits->score_min;
+}
+
+static cairn_err
+judge(struct cairn_detector *detector, uint32_t rank)
+{
+    struct cairn_rank_state *state = &detector->ranks[rank];
+    struct cairn_shift_limits limits = {.sigma = state->sigma * detector->noise_growth,
+                                        .base = state->base,
+                                        .base_values = state->normal_steps,
+                                        .first_values = CAIRN_CALIBRATE_STEPS,
+                                        .score_min = score_min,
+                                        .size_min = size_min,
+                                        .steps_min = STEPS_MIN};
+    struct cairn_shift_found found;
+
+    if (state->verdict != UINT32_MAX) {
+        follow(detector, state);
+        return CAIRN_OK;
+    }
+    if (!cairn_shift_find(&state->shift, &limits, &found) ||
+        cairn_detect_may_be_pauses(detector, rank, &found) || !is_no_wandering(detector, rank, &limits, &found))
+        return CAIRN_OK;
+    return open_verdict(detector, rank, &found);
+}
+
+/* ---- steps ---- */
+
+/* What has left the window without being part of a shift makes the normal better known. */
+static void
+refine(struct cairn_rank_state *state)
+{
+    double oldest;
+
+    if (state->shift.used < WINDOW || state->verdict != UINT32_MAX)
+        return;
+    oldest = cairn_shift_value(&state->shift, WINDOW - 1) - state->base;
+    oldest = fmax(fmin(oldest, 3 * state->sigma), -3 * state->sigma);
+    state->normal_steps = fmin(state->normal_steps + 1, NORMAL_STEPS_MAX);
+    state->base += oldest / state->normal_steps;
+}
+
+/*
+ * All ranks may get noisier long after the first steps, as where the data changes; each of them would then be called slow in turn. From
+ * one step to the next a slow rank stays what it is, and what starts in one step does not move a median over several.
+ */
+static void
+note_noise(struct cairn_detector *detector)
+{
+    double growth;
+    uint32_t known = 0;
+
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
+        const struct cairn_rank_state *state = &detector->ranks[rank];
+
+        if (!isnan(detector->value[rank]) && state->shift.used > 0)
+            detector->scratch[known++] =
+                (float)fabs(detector->value[rank] + state->excess - cairn_shift_value(&state->shift, 0));
+    }
+    detector->noise_growth = 1 + (detector->noise_growth - 1) * growth_kept;
+    if (known < NOISE_RANKS_MIN)
+        return;
+    detector->jumps[detector->jump_count++ % CAIRN_JUMPS] = cairn_quantile(detector->scratch, known, 0.5);
+    if (detector->jump_count < CAIRN_JUMPS)
+        return;
+    memcpy(detector->scratch, detector->jumps, sizeof detector->jumps);
+    growth = (double)cairn_quantile(detector->scratch, CAIRN_JUMPS, 0.5) /
+             ((detector->by_pairs ? jump_of_pairs : jump_of_noise) * detector->sigma);
+    if (growth > growth_min)
+        detector->noise_growth = fmax(detector->noise_growth, growth);
+}
+
+static void
+push_values(struct cairn_detector *detector, uint32_t step)
+{
+    detector->now.step = step;
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
+        struct cairn_rank_state *state = &detector->ranks[rank];
+
+        if (isnan(detector->value[rank]))
+            continue;
+        state->wait_ns[state->shift.next] = (float)detector->now.wait_ns[rank];
+        state->compute_ns[state->shift.next] = (float)detector->now.compute_ns[rank];
+        refine(state);
+        cairn_shift_push(&state->shift, step, detector->value[rank] + state->excess);
+    }
+}
+
+static cairn_err
+judge_all(struct cairn_detector *detector, bool ranks)
+{
+    uint32_t opened = detector->verdicts.count;
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t rank = 0; ranks && !err && rank < detector->topology->world; rank++)
+        if (!isnan(detector->value[rank]))
+            err = judge(detector, rank);
+    if (!err && detector->verdicts.count > opened)
+        err = cairn_detect_nodes(detector, false);
+    if (!err && detector->by_pipeline)
+        err = cairn_detect_wholes(detector);
+    return err;
+}
+
+/* A kept first step, as if it were only now. */
+static void
+push_first(struct cairn_detector *detector, uint32_t index)
+{
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
+        detector->now.compute_ns[rank] =
+            exp((double)*cairn_detect_kept(detector, CAIRN_KEPT_COMPUTE, index, rank));
+        detector->now.wait_ns[rank] = (double)*cairn_detect_kept(detector, CAIRN_KEPT_WAIT, index, rank);
+    }
+    cairn_detect_first_values(detector, index, detector->by_pipeline, detector->sigma);
+    push_values(detector, detector->calibrate_step[index]);
+}
+
+/* The first steps are over: normals, noise, and the steps themselves twice more: to know how often
+ * ranks pause before any of them is called slow, and to judge. */
+static cairn_err
+calibrate(struct cairn_detector *detector)
+{
+    uint32_t step = detector->now.step;
+    cairn_err err = CAIRN_OK;
+
+    detector->calibrated = true;
+    cairn_detect_learn_normals(detector);
+    if (detector->by_pipeline)
+        err = cairn_detect_wholes_learn(detector);
+    for (uint32_t i = 0; !err && i < detector->calibrate_count; i++) {
+        push_first(detector, i);
+        cairn_detect_count_pauses(detector);
+    }
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++)
+        cairn_shift_clear(&detector->ranks[rank].shift);
+    for (uint32_t i = 0; !err && i < detector->calibrate_count; i++) {
+        push_first(detector, i);
+        err = judge_all(detector, i + 1 == detector->calibrate_count); /* ranks by all of them: fewer do not show what wanders */
+    }
+    detector->now.step = step;
+    for (uint32_t i = 0; i < detector->verdicts.count; i++)
+        detector->verdicts.items[i].detected_step = step; /* only now it could be said */
+    return err ? err : cairn_detect_stages(detector);
+}
+
+/* ln(computation / work); NaN where it is not known. */
+static double
+log_of(const struct cairn_observation *now, const double *compute_ns, uint32_t rank)
+{
+    return log(compute_ns[rank] / (now->work[rank] > 0 ? now->work[rank] : 1));
+}
+
+/* Keeps one of the first steps, unless too few ranks say what they computed in it. */
+static cairn_err
+keep_first(struct cairn_detector *detector)
+{
+    const struct cairn_observation *now = &detector->now;
+    uint32_t at = detector->calibrate_count, known = 0;
+
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
+        *cairn_detect_kept(detector, CAIRN_KEPT_COMPUTE, at, rank) =
+            (float)log_of(now, now->compute_ns, rank);
+        *cairn_detect_kept(detector, CAIRN_KEPT_ASIDE, at, rank) =
+            (float)log_of(now, now->aside_ns, rank);
+        *cairn_detect_kept(detector, CAIRN_KEPT_WAIT, at, rank) = (float)now->wait_ns[rank];
+        known += isnan(now->compute_ns[rank]) ? 0 : 1;
+    }
+    if (known * 2 < detector->ranks_seen)
+        return CAIRN_OK;
+    detector->calibrate_step[detector->calibrate_count++] = now->step;
+    return detector->calibrate_count == CAIRN_CALIBRATE_STEPS ? calibrate(detector) : CAIRN_OK;
+}
+
+cairn_err
+cairn_detect_ranks(struct cairn_detector *detector)
+{
+    const struct cairn_observation *now = &detector->now;
+
+    if (!detector->calibrated)
+        return keep_first(detector);
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
+        detector->value[rank] = log_of(now, now->compute_ns, rank);
+        detector->value_aside[rank] = log_of(now, now->aside_ns, rank);
+    }
+    cairn_detect_deviations(detector, detector->by_pipeline, detector->sigma);
+    note_noise(detector);
+    push_values(detector, now->step);
+    cairn_detect_count_pauses(detector);
+    return judge_all(detector, true);
+}
+
+/* Culprits are nobody's victims. */
+static void
+clear_victims(struct cairn_detector *detector)
+{
+    struct cairn_verdicts *verdicts = &detector->verdicts;
+
+    for (uint32_t i = 0; i < verdicts->count; i++) {
+        struct cairn_u32_list *victims = &verdicts->items[i].victims;
+        uint32_t kept = 0;
+
+        for (uint32_t k = 0; k < victims->count; k++) {
+            bool culprit = false;
+
+            for (uint32_t j = 0; j < verdicts->count && !culprit; j++)
+                for (uint32_t r = 0; r < verdicts->items[j].ranks.count && !culprit; r++)
+                    culprit = verdicts->items[j].kind <= CAIRN_SLOW_NODE &&
+                              verdicts->items[j].ranks.items[r] == victims->items[k];
+            if (!culprit)
+                victims->items[kept++] = victims->items[k];
+        }
+        victims->count = kept;
+    }
+}
+
+cairn_err
+cairn_detect_slow_finish(struct cairn_detector *detector)
+{
+    cairn_err err = detector->calibrated ? cairn_detect_nodes(detector, true) : CAIRN_OK;
+
+    clear_victims(detector);
+    return err;
+}
+
+void
+cairn_detector_load(const struct cairn_detector *detector, uint32_t rank, struct cairn_load *out)
+{
+    const struct cairn_rank_state *state = &detector->ranks[rank];
+    double sum_ns = 0, squares = 0, mean_ns;
+    uint32_t count = 0;
+
+    for (uint32_t back = 0; back < LOAD_STEPS; back++) {
+        double value_ns = (double)NAN;
+
+        if (detector->calibrated && back < state->shift.used)
+            value_ns = (double)state->compute_ns[(state->shift.next + 2 * WINDOW - 1 - back) % WINDOW];
+        else if (!detector->calibrated && back < detector->calibrate_count)
+            value_ns = exp((double)*cairn_detect_kept(detector, CAIRN_KEPT_COMPUTE, back, rank));
+        if (isnan(value_ns))
+            continue;
+        sum_ns += value_ns;
+        squares += value_ns * value_ns;
+        count++;
+    }
+    mean_ns = sum_ns / count; /* NaN of none */
+    out->compute_ns = count > 0 ? mean_ns : (double)NAN;
+    out->error_ns =
+        count > 1 ? sqrt(fmax(squares / count - mean_ns * mean_ns, 0) / (count - 1)) : (double)NAN;
+}

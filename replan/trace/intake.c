@@ -1,0 +1,189 @@
+/* replan/trace/intake.c - one rank's records become one summary per step. */
+#include "replan/trace/intake.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Operations that are begun together start less than this apart. */
+static const uint64_t apart_ns = 2000;
+
+void
+cairn_intake_fini(struct cairn_intake *intake)
+{
+    free(intake->samples);
+    *intake = (struct cairn_intake){0};
+}
+
+cairn_err
+cairn_intake_flush(struct cairn_intake *intake, struct cairn_rank_step **done)
+{
+    struct cairn_rank_step *summary;
+
+    *done = NULL;
+    if (intake->sample_count == 0)
+        return CAIRN_OK;
+    summary = malloc(sizeof *summary + intake->sample_count * sizeof *intake->samples);
+    if (!summary)
+        return CAIRN_NOMEM;
+    summary->step = intake->step;
+    summary->sample_count = intake->sample_count;
+    for (int i = 0; i < CAIRN_GAPS; i++) {
+        summary->compute_ns[i] = intake->step_end_ns > 0 ? intake->gaps[i].compute_ns : (double)NAN;
+        intake->gaps[i].compute_ns = 0;
+    }
+    summary->sends_aside = intake->sends_aside >= CAIRN_SENDS_ASIDE;
+    summary->span_ns = intake->step_end_ns > 0 && intake->end_ns > intake->step_end_ns
+                           ? (double)(intake->end_ns - intake->step_end_ns)
+                           : NAN;
+    summary->work = intake->work;
+    memcpy(summary->samples, intake->samples, intake->sample_count * sizeof *intake->samples);
+    intake->step_end_ns = intake->end_ns;
+    intake->sample_count = 0;
+    intake->work = 0;
+    *done = summary;
+    return CAIRN_OK;
+}
+
+/* The gap before a start, and what is still under way at it. */
+static double
+gap_before(struct cairn_gaps *gaps, uint64_t start_ns)
+{
+    uint64_t point_ns = gaps->point_ns;
+    uint32_t kept = 0;
+    double gap_ns;
+
+    for (uint32_t i = 0; i < gaps->pending_count; i++) {
+        if (gaps->pending_end_ns[i] > start_ns)
+            gaps->pending_end_ns[kept++] = gaps->pending_end_ns[i];
+        else if (gaps->pending_end_ns[i] > point_ns)
+            point_ns = gaps->pending_end_ns[i];
+    }
+    gaps->pending_count = kept;
+    gap_ns = point_ns > 0 && start_ns > point_ns ? (double)(start_ns - point_ns) : 0;
+    gaps->point_ns = start_ns > point_ns ? start_ns : point_ns;
+    return gap_ns;
+}
+
+static void
+add_pending(struct cairn_gaps *gaps, uint64_t end_ns)
+{
+    if (gaps->pending_count == CAIRN_INTAKE_PENDING) { /* the oldest is as good as over */
+        if (gaps->pending_end_ns[0] > gaps->point_ns)
+            gaps->point_ns = gaps->pending_end_ns[0];
+        memmove(gaps->pending_end_ns, gaps->pending_end_ns + 1,
+                (CAIRN_INTAKE_PENDING - 1) * sizeof *gaps->pending_end_ns);
+        gaps->pending_count--;
+    }
+    gaps->pending_end_ns[gaps->pending_count++] = end_ns;
+}
+
+static uint32_t
+lane_of(const struct cairn_record *record)
+{
+    if (record->op == CAIRN_SEND)
+        return CAIRN_LANE_PAIR | CAIRN_LANE_SEND | record->peer;
+    if (record->op == CAIRN_RECV)
+        return CAIRN_LANE_PAIR | record->peer;
+    return record->comm * 16 + record->op;
+}
+
+static bool
+same_operation(const struct cairn_open *open, const struct cairn_record *record)
+{
+    return open->op == record->op && open->comm == record->comm && open->peer == record->peer &&
+           (open->seq == record->seq || !record->has_seq);
+}
+
+static void
+note_open(struct cairn_intake *intake, const struct cairn_record *record)
+{
+    uint32_t i = 0;
+
+    while (i < intake->open_count && !same_operation(&intake->open[i], record))
+        i++;
+    if (record->end_ns > 0) {
+        if (i < intake->open_count)
+            intake->open[i] = intake->open[--intake->open_count];
+        return;
+    }
+    if (i == CAIRN_INTAKE_OPEN)
+        i = CAIRN_INTAKE_OPEN - 1;
+    else if (i == intake->open_count)
+        intake->open_count++;
+    intake->open[i] = (struct cairn_open){.seq = record->seq, .start_ns = record->start_ns,
+                                          .comm = record->comm, .peer = record->peer,
+                                          .step = record->step, .op = record->op};
+}
+
+static cairn_err
+add_sample(struct cairn_intake *intake, const struct cairn_record *record)
+{
+    if (intake->sample_count == intake->sample_room) {
+        uint32_t room = intake->sample_room ? 2 * intake->sample_room : 32;
+        struct cairn_sample *samples = realloc(intake->samples, room * sizeof *samples);
+
+        if (!samples)
+            return CAIRN_NOMEM;
+        intake->samples = samples;
+        intake->sample_room = room;
+    }
+    intake->samples[intake->sample_count++] = (struct cairn_sample){
+        .lane = lane_of(record),
+        .seq = record->has_seq && (uint32_t)record->seq != CAIRN_SEQ_NONE ? (uint32_t)record->seq
+                                                                         : CAIRN_SEQ_NONE,
+        .duration_ns = (float)(record->end_ns - record->start_ns),
+        .bytes = (float)record->bytes};
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_intake_take(struct cairn_intake *intake, const struct cairn_record *record,
+                  struct cairn_rank_step **done)
+{
+    uint64_t last_ns = record->end_ns > record->start_ns ? record->end_ns : record->start_ns;
+    cairn_err err;
+
+    *done = NULL;
+    if (last_ns > intake->life_ns)
+        intake->life_ns = last_ns;
+    if (record->op == 0) {
+        intake->life_marks++;
+        return CAIRN_OK;
+    }
+    intake->records++;
+    if (intake->any && record->step < intake->step) {
+        intake->ignored++;
+        return CAIRN_OK;
+    }
+    if (!intake->any || record->step > intake->step) {
+        err = cairn_intake_flush(intake, done);
+        if (err)
+            return err;
+        intake->step = record->step;
+        intake->any = true;
+    }
+    note_open(intake, record);
+    if (record->end_ns == 0)
+        return CAIRN_OK;
+    err = add_sample(intake, record);
+    if (err)
+        return err;
+    if (record->start_ns > intake->send_start_ns + apart_ns &&
+        record->start_ns + apart_ns < intake->send_end_ns)
+        intake->sends_aside++;
+    for (int i = 0; i < CAIRN_GAPS; i++) {
+        intake->gaps[i].compute_ns += gap_before(&intake->gaps[i], record->start_ns);
+        if (record->op != CAIRN_SEND || i == CAIRN_GAPS_SENDS_WAIT)
+            add_pending(&intake->gaps[i], record->end_ns);
+    }
+    if (record->op == CAIRN_SEND) {
+        intake->send_start_ns = record->start_ns;
+        intake->send_end_ns = record->end_ns;
+    }
+    if (record->end_ns > intake->end_ns)
+        intake->end_ns = record->end_ns;
+    if (record->work > 0)
+        intake->work = record->work;
+    return CAIRN_OK;
+}

@@ -1,0 +1,96 @@
+/*
+ * replan/trace/intake.h - what one rank reports, reduced to one summary per step, on that rank's clock alone.
+ *
+ * A summary holds the time that the rank computed in the step and the duration of each operation.
+ * Computation is the sum of the gaps before operations: from the last moment at which something is
+ * known to have begun or ended up to the start of the operation. An operation that another one
+ * starts inside of (a send that goes on by itself, gradients reduced behind the backward pass) did
+ * not keep the rank from computing, and hides no gap. Whether a send keeps its rank
+ * waiting depends on the job, so both sums are kept: with sends that do, and with sends that do not.
+ */
+#ifndef CAIRN_REPLAN_TRACE_INTAKE_H
+#define CAIRN_REPLAN_TRACE_INTAKE_H
+
+#include "replan/trace/record.h"
+
+#include <stddef.h>
+
+enum { CAIRN_INTAKE_PENDING = 16, CAIRN_INTAKE_OPEN = 8, CAIRN_SENDS_ASIDE = 2 };
+
+/* An operation: what it was in (cairn_lane_*), its number there, and how long it took. */
+struct cairn_sample {
+    uint32_t lane;
+    uint32_t seq; /* low 32 bits; CAIRN_SEQ_NONE */
+    float duration_ns;
+    float bytes;
+};
+#define CAIRN_SEQ_NONE UINT32_MAX
+
+/* Lanes: a communicator and operation, or a direction and peer. */
+#define CAIRN_LANE_PAIR 0x80000000u
+#define CAIRN_LANE_SEND 0x40000000u
+#define CAIRN_LANE_PEER 0x3fffffffu
+
+/* Sums of gaps: where sends keep their rank waiting, and where they go on by themselves. */
+enum { CAIRN_GAPS_SENDS_WAIT, CAIRN_GAPS_SENDS_ASIDE, CAIRN_GAPS };
+
+/* A rank's step. */
+struct cairn_rank_step {
+    uint32_t step;
+    uint32_t sample_count;
+    double compute_ns[CAIRN_GAPS]; /* NaN where it cannot be known: the first step seen */
+    bool sends_aside; /* operations began inside of sends: nobody waits in one */
+    double span_ns;    /* from the end of the step before to this one's */
+    double work;       /* 0 where unknown */
+    struct cairn_sample samples[];
+};
+
+struct cairn_open {
+    uint64_t seq, start_ns;
+    uint32_t comm, peer, step;
+    uint8_t op;
+};
+
+/* The gaps of the step under way. */
+struct cairn_gaps {
+    uint64_t pending_end_ns[CAIRN_INTAKE_PENDING]; /* of what was under way at the last begin */
+    uint32_t pending_count;
+    uint64_t point_ns; /* the last known begin or end */
+    double compute_ns;
+};
+
+struct cairn_intake {
+    struct cairn_gaps gaps[CAIRN_GAPS];
+    uint64_t end_ns;       /* the last end */
+    uint64_t step_end_ns;  /* the last end of the step before; 0: none */
+    uint64_t life_ns;      /* the last sign of life, of any kind */
+    uint64_t life_marks;   /* signs of life that were no operation */
+    struct cairn_open open[CAIRN_INTAKE_OPEN];
+    uint32_t open_count;
+    uint32_t step;
+    bool is_stopped, is_gone; /* the rank's process is known to be */
+    bool any;
+    uint64_t records, ignored;
+    uint64_t send_start_ns, send_end_ns; /* the last send */
+    uint32_t sends_aside; /* operations that began inside a send: nobody waits in one */
+    double work;
+    struct cairn_sample *samples;
+    uint32_t sample_count, sample_room;
+};
+
+void cairn_intake_fini(struct cairn_intake *intake);
+
+/*
+ * Takes a record whose step is known. When it begins a new step, the summary of the one before is
+ * handed over in *done (the caller frees it), else *done is NULL. A record of a step that is over is
+ * counted and left out. CAIRN_NOMEM.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_intake_take(struct cairn_intake *intake,
+                                             const struct cairn_record *record,
+                                             struct cairn_rank_step **done);
+
+/* Hands over the step under way, NULL without any. CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_intake_flush(struct cairn_intake *intake,
+                                              struct cairn_rank_step **done);
+
+#endif

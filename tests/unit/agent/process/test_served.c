@@ -1,0 +1,82 @@
+/* tests/unit/agent/process/test_served.c - who serves a socket, and who did: told by the lock, not by a number that another process may have by now. */
+#include "agent/process/served.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+struct place {
+    struct cairn_config config;
+    char dir[32], lock_path[64];
+};
+
+static int
+setup(void **state)
+{
+    struct place *place = calloc(1, sizeof *place);
+
+    assert_non_null(place);
+    snprintf(place->dir, sizeof place->dir, "/tmp/cairn-served-XXXXXX");
+    assert_non_null(mkdtemp(place->dir));
+    snprintf(place->config.socket, sizeof place->config.socket, "%s/agent.sock", place->dir);
+    snprintf(place->config.source, sizeof place->config.source, "%s", place->dir); /* some path that there is */
+    snprintf(place->lock_path, sizeof place->lock_path, "%s/agent.sock.lock", place->dir);
+    place->config.node = 2;
+    place->config.node_count = 5;
+    *state = place;
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    struct place *place = *state;
+
+    unlink(place->lock_path);
+    rmdir(place->dir);
+    free(place);
+    return 0;
+}
+
+static void
+who_holds_the_lock_lives(void **state)
+{
+    struct place *place = *state;
+    struct cairn_served served;
+    int fd = -1, other = -1;
+
+    assert_false(cairn_served_look(place->config.socket, &served));
+    assert_int_equal(cairn_served_claim(&place->config, &fd), CAIRN_OK);
+    for (int i = 0; i < 2; i++) { /* looking changes nothing */
+        assert_true(cairn_served_look(place->config.socket, &served));
+        assert_true(served.lives);
+        assert_int_equal(served.pid, getpid());
+        assert_int_equal(served.node, 2);
+        assert_int_equal(served.node_count, 5);
+        assert_string_equal(served.config, place->dir);
+    }
+    assert_int_equal(cairn_served_claim(&place->config, &other), CAIRN_AGAIN);
+    assert_int_equal(other, -1);
+    close(fd);
+    assert_true(cairn_served_look(place->config.socket, &served)); /* who it was is still known */
+    assert_false(served.lives);                                    /* though there is a process of that number */
+    assert_int_equal(served.pid, getpid());
+    assert_int_equal(cairn_served_claim(&place->config, &fd), CAIRN_OK);
+    close(fd);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(who_holds_the_lock_lives, setup, teardown),
+    };
+
+    return cmocka_run_group_tests_name("agent/served", tests, NULL, NULL);
+}

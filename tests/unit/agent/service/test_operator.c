@@ -1,0 +1,905 @@
+/* tests/unit/agent/service/test_operator.c - what operators are told: a node's view between agents, health
+ * and its checks, the answers' JSON. */
+#include "agent/service/operator.h"
+
+#include "tools/tree.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { NODES = 6, PARITY = 2 };
+
+static const struct cairn_generation newest = {UINT64_C(1) << OPERATOR_EPOCH_SHIFT, 30};
+
+struct scene {
+    struct cairn_config config;
+    struct cairn_config_node configured[NODES];
+    struct operator_node nodes[NODES];
+    struct operator_files files;
+    struct cairn_roster *table;
+    struct operator_job job;
+    struct operator_health health;
+};
+
+/* Six healthy nodes, one group of 4 + 2, generation 1:30 committed everywhere, one step later. */
+static int
+set_up(void **state)
+{
+    struct scene *scene = calloc(1, sizeof *scene);
+    uint32_t agents[NODES];
+
+    if (!scene)
+        return -1;
+    scene->config.nodes = scene->configured;
+    scene->config.node_count = NODES;
+    scene->config.snapshot_every_steps = 1;
+    scene->config.dead_after_ms = 1000;
+    snprintf(scene->config.job, sizeof scene->config.job, "job \"quoted\"");
+    for (uint32_t i = 0; i < NODES; i++) {
+        struct operator_node *node = &scene->nodes[i];
+
+        agents[i] = i;
+        snprintf(scene->configured[i].address, sizeof scene->configured[i].address, "127.0.0.1:%u",
+                 7000 + i);
+        *node = (struct operator_node){.known = true,
+                                       .alive = true,
+                                       .member = i,
+                                       .active = newest.epoch,
+                                       .trainers = 1,
+                                       .local_ranks = 1,
+                                       .last_step = 31,
+                                       .committed_epoch = newest.epoch,
+                                       .committed_step = newest.step,
+                                       .protect_ns = 500000000,
+                                       .reserved_bytes = 100,
+                                       .state_bytes = 10,
+                                       .captured = 30,
+                                       .fence_count = 30,
+                                       .fence_ns_p99 = 1000 + i,
+                                       .holding_count = 1};
+        node->holdings[0] = (struct operator_holding){.generation = newest,
+                                                      .member = i,
+                                                      .state = CAIRN_HOLDING_COMPLETE,
+                                                      .committed = 1,
+                                                      .data_bytes = 65536,
+                                                      .age_ns = i == 3 ? 2000 : OPERATOR_UNKNOWN};
+    }
+    if (cairn_roster_build(agents, NULL, NODES, PARITY, NODES, &scene->table) != CAIRN_OK)
+        return -1;
+    *state = scene;
+    return 0;
+}
+
+static int
+tear_down(void **state)
+{
+    struct scene *scene = *state;
+
+    cairn_roster_drop(scene->table);
+    free(scene);
+    return 0;
+}
+
+static const struct operator_health *
+look(struct scene *scene)
+{
+    scene->job = (struct operator_job){.config = &scene->config,
+                                       .nodes = scene->nodes,
+                                       .table = scene->table,
+                                       .files = &scene->files};
+    scene->job.newest = operator_newest(scene->nodes, NODES, &scene->job.newest_from_files);
+    operator_health_find(&scene->job, &scene->health);
+    return &scene->health;
+}
+
+static const struct operator_check *
+check_of(const struct operator_health *health, const char *code)
+{
+    for (uint32_t i = 0; i < health->check_count; i++)
+        if (strcmp(health->checks[i].code, code) == 0)
+            return &health->checks[i];
+    return NULL;
+}
+
+static void
+lose(struct scene *scene, uint32_t node)
+{
+    memset(&scene->nodes[node], 0, sizeof scene->nodes[node]);
+}
+
+static void
+healthy_is_ok(void **state)
+{
+    const struct operator_health *health = look(*state);
+
+    assert_int_equal(health->level, OPERATOR_OK);
+    assert_int_equal(health->check_count, 0);
+    assert_int_equal(health->survives, PARITY);
+    assert_true(health->survives_domain);
+    assert_int_equal(health->missing, 0);
+    assert_int_equal(health->lost_steps, 1);
+    assert_int_equal(health->age_ns, 2000); /* the one node that saw the commit */
+    assert_int_equal(health->bytes, NODES * 65536);
+    assert_int_equal(health->fence_ns_p99, 1005); /* of the slowest */
+    assert_true(health->restore_estimate_ns == UINT64_C(1500000000));
+}
+
+static void
+losses_up_to_parity_warn(void **state)
+{
+    struct scene *scene = *state;
+    const struct operator_health *health;
+
+    lose(scene, 1);
+    health = look(scene);
+    assert_int_equal(health->level, OPERATOR_WARN);
+    assert_int_equal(health->survives, 1);
+    assert_non_null(strstr(check_of(health, "nodes-silent")->what, "node 1"));
+    assert_non_null(check_of(health, "parts-missing"));
+    lose(scene, 4);
+    health = look(scene);
+    assert_int_equal(health->level, OPERATOR_WARN);
+    assert_int_equal(health->survives, 0);
+    assert_null(check_of(health, "not-restorable"));
+}
+
+static void
+one_loss_more_is_critical(void **state)
+{
+    struct scene *scene = *state;
+    const struct operator_health *health;
+
+    lose(scene, 1);
+    lose(scene, 4);
+    scene->nodes[5].holdings[0].state =
+        CAIRN_HOLDING_REBUILDING; /* answers, but its part is not whole */
+    health = look(scene);
+    assert_int_equal(health->level, OPERATOR_CRITICAL);
+    assert_int_equal(health->survives, -1);
+    assert_non_null(check_of(health, "not-restorable"));
+    assert_null(check_of(health, "no-majority")); /* four of six */
+    lose(scene, 0);
+    assert_non_null(check_of(look(scene), "no-majority")); /* half is no majority */
+}
+
+static void
+a_hosted_part_is_there(void **state)
+{
+    struct scene *scene = *state;
+    const struct operator_health *health;
+
+    scene->nodes[2].holdings[1] = scene->nodes[1].holdings[0];
+    scene->nodes[2].holding_count = 2;
+    lose(scene, 1);
+    health = look(scene);
+    assert_int_equal(health->missing, 0);
+    assert_int_equal(health->survives, 2);
+    assert_true(health->survives_domain); /* node 2 takes two parts along, and two may go */
+    scene->nodes[2].holdings[2] = scene->nodes[0].holdings[0];
+    scene->nodes[2].holding_count = 3;
+    lose(scene, 0);
+    health = look(scene);
+    assert_int_equal(health->missing, 0);
+    assert_false(health->survives_domain);
+    assert_non_null(check_of(health, "domain-not-covered"));
+}
+
+static void
+domains_are_counted(void **state)
+{
+    struct scene *scene = *state;
+
+    for (uint32_t i = 0; i < 2; i++)
+        snprintf(scene->configured[i].domain, sizeof scene->configured[i].domain, "rack a");
+    assert_true(look(scene)->survives_domain);
+    snprintf(scene->configured[2].domain, sizeof scene->configured[2].domain, "rack a");
+    assert_false(look(scene)->survives_domain);
+    assert_int_equal(scene->health.level, OPERATOR_WARN);
+}
+
+static void
+each_trouble_has_its_check(void **state)
+{
+    struct scene *scene = *state;
+
+    scene->nodes[0].frozen = 1;
+    scene->nodes[1].local_ranks = 2;
+    scene->nodes[2].holdings[0].bad_blocks = 3;
+    scene->nodes[3].failed = 1;
+    scene->nodes[4].skipped = 1000;
+    scene->nodes[5].last_step = 40;
+    scene->nodes[0].unkept = 1;
+    scene->nodes[3].holdings[0].age_ns = 2000000000;
+    scene->nodes[1].denied_peers = 2;
+    scene->files.configured = true;
+    scene->files.err = CAIRN_DENIED;
+    look(scene);
+    assert_int_equal(scene->health.level, OPERATOR_WARN);
+    assert_non_null(check_of(&scene->health, "restore-running"));
+    assert_non_null(check_of(&scene->health, "memory-unkept"));
+    assert_non_null(check_of(&scene->health, "peers-denied"));
+    assert_null(check_of(&scene->health, "not-a-member"));
+    assert_non_null(check_of(&scene->health, "ranks-missing"));
+    assert_non_null(check_of(&scene->health, "damaged-blocks"));
+    assert_non_null(check_of(&scene->health, "snapshots-failed"));
+    assert_non_null(check_of(&scene->health, "snapshots-skipped"));
+    assert_non_null(check_of(&scene->health, "commits-behind"));
+    assert_non_null(check_of(&scene->health, "spill-unreadable"));
+    for (uint32_t i = 0; i < scene->health.check_count; i++)
+        assert_true(scene->health.checks[i].fix[0] != '\0'); /* each finding with its fix */
+}
+
+/* With steps of a millisecond most are skipped and many are not in the newest generation, which is young all the same. */
+static void
+a_young_generation_is_enough(void **state)
+{
+    struct scene *scene = *state;
+
+    scene->nodes[4].skipped = 1000;
+    scene->nodes[5].last_step = 400;
+    look(scene);
+    assert_null(check_of(&scene->health, "snapshots-skipped"));
+    assert_null(check_of(&scene->health, "commits-behind"));
+}
+
+static void
+trainers_outside_the_epoch_are_critical(void **state)
+{
+    struct scene *scene = *state;
+
+    scene->nodes[4].trainers = 0;
+    scene->nodes[4].member = UINT32_MAX;
+    look(scene);
+    assert_null(check_of(&scene->health, "not-a-member")); /* a spare */
+    scene->nodes[4].trainers = 1;
+    look(scene);
+    assert_int_equal(scene->health.level, OPERATOR_CRITICAL);
+    assert_non_null(check_of(&scene->health, "not-a-member"));
+}
+
+static void
+nothing_committed_warns(void **state)
+{
+    struct scene *scene = *state;
+
+    for (uint32_t i = 0; i < NODES; i++) {
+        scene->nodes[i].committed_step = scene->nodes[i].committed_epoch = 0;
+        scene->nodes[i].holding_count = 0;
+    }
+    assert_int_equal(look(scene)->level, OPERATOR_WARN);
+    assert_non_null(check_of(&scene->health, "nothing-committed"));
+    assert_int_equal(scene->health.lost_steps, 31);
+}
+
+/* A node's view goes through its JSON unchanged, and numbers of a newer version are passed over. */
+static void
+views_travel(void **state)
+{
+    struct scene *scene = *state;
+    struct operator_node out;
+    struct cairn_json_writer writer;
+    struct cairn_json_reader reader;
+    char *text, *newer;
+    size_t len;
+
+    scene->nodes[3].member = UINT32_MAX;
+    scene->nodes[3].uptime_ns = UINT64_MAX;
+    cairn_json_writer_init(&writer);
+    operator_node_write(&writer, &scene->nodes[3]);
+    assert_int_equal(cairn_json_writer_done(&writer, &text, &len), CAIRN_OK);
+    cairn_json_reader_init(&reader, text, len);
+    assert_true(operator_node_read(&reader, &out));
+    assert_int_equal(cairn_json_reader_done(&reader), CAIRN_OK);
+    out.alive = true;
+    assert_memory_equal(&out, &scene->nodes[3], sizeof out);
+    newer = malloc(len + 64);
+    assert_non_null(newer);
+    len = (size_t)sprintf(newer, "{\"of_tomorrow\":5,%s", text + 1);
+    cairn_json_reader_init(&reader, newer, len);
+    assert_true(operator_node_read(&reader, &out));
+    assert_int_equal(out.member, UINT32_MAX);
+    for (size_t cut = 0; cut < len; cut++) { /* half a view is none */
+        cairn_json_reader_init(&reader, newer, cut);
+        assert_false(operator_node_read(&reader, &out) &&
+                     cairn_json_reader_done(&reader) == CAIRN_OK);
+    }
+    free(newer);
+    free(text);
+}
+
+/* ---- what is covered ---- */
+
+static struct operator_uncovered
+thing(uint64_t kind, uint64_t rank, const char *name, const char *reason)
+{
+    struct operator_uncovered item = {.kind = kind, .rank = rank, .ranks = 1};
+
+    snprintf(item.name, sizeof item.name, "%s", name);
+    snprintf(item.reason, sizeof item.reason, "%s", reason);
+    return item;
+}
+
+/* A node whose two ranks hold a parameter and two moments each. */
+static void
+cover(struct scene *scene, uint32_t node)
+{
+    struct operator_coverage *coverage = calloc(1, sizeof *coverage);
+
+    assert_non_null(coverage);
+    for (uint32_t r = 0; r < 2; r++)
+        coverage->ranks[r] = (struct operator_rank){.rank = 2 * node + r,
+                                                    .reports = 1,
+                                                    .tensors = {0, 1, 2, 0, 0},
+                                                    .bytes = {0, 100, 200, 0, 0}};
+    coverage->rank_count = 2;
+    scene->nodes[node].coverage = coverage;
+}
+
+static void
+uncover(struct scene *scene, uint32_t node, const struct operator_uncovered *item)
+{
+    struct operator_uncovered_list *list = &scene->nodes[node].coverage->uncovered;
+
+    list->items[list->count++] = *item;
+    scene->nodes[node].coverage->ranks[0].uncovered += item->kind != 0;
+    scene->nodes[node].coverage->ranks[0].refuses |= item->kind == 0;
+}
+
+static void
+end_coverage(struct scene *scene)
+{
+    for (uint32_t i = 0; i < NODES; i++)
+        operator_node_fini(&scene->nodes[i]);
+}
+
+static void
+what_is_not_covered_warns(void **state)
+{
+    struct scene *scene = *state;
+    struct operator_uncovered buffer = thing(CAIRN_BUFFER, 0, "mask", "it is on the meta device");
+    struct operator_uncovered moment = thing(CAIRN_OPTIMIZER, 2, "m.w", "its layout is sparse");
+
+    cover(scene, 0);
+    cover(scene, 1);
+    assert_int_equal(look(scene)->level, OPERATOR_OK);
+    assert_int_equal(scene->health.ranks, 4);
+    assert_int_equal(scene->health.tensors[CAIRN_OPTIMIZER], 8);
+    assert_int_equal(scene->health.tensor_bytes[CAIRN_PARAM], 400);
+    uncover(scene, 0, &buffer);
+    assert_int_equal(look(scene)->level, OPERATOR_OK); /* worth knowing, no more */
+    assert_int_equal(scene->health.uncovered.count, 1);
+    uncover(scene, 1, &moment);
+    moment.rank = 1;
+    uncover(scene, 0, &moment);
+    assert_int_equal(look(scene)->level, OPERATOR_WARN);
+    assert_non_null(strstr(check_of(&scene->health, "not-covered")->what, "1 tensor of model or optimizer is not covered; m.w: its layout is sparse"));
+    assert_int_equal(scene->health.uncovered.count, 2); /* two nodes say the same of one tensor */
+    assert_int_equal(scene->health.uncovered.items[0].kind, CAIRN_OPTIMIZER);
+    assert_int_equal(scene->health.uncovered.items[0].ranks, 2);
+    assert_int_equal(scene->health.uncovered.items[0].rank, 1);
+    end_coverage(scene);
+}
+
+static void
+a_refusal_warns(void **state)
+{
+    struct scene *scene = *state;
+    struct operator_uncovered refusal = thing(0, 5, "", "LBFGS keeps one state");
+
+    cover(scene, 2);
+    uncover(scene, 2, &refusal);
+    assert_int_equal(look(scene)->level, OPERATOR_WARN);
+    assert_non_null(strstr(check_of(&scene->health, "snapshots-refused")->what,
+                           "1 rank takes no snapshots; rank 5: LBFGS keeps one state"));
+    assert_null(check_of(&scene->health, "not-covered"));
+    end_coverage(scene);
+}
+
+/* More than there is room for: the refusal and the model's tensors are kept, the others counted. */
+static void
+the_worst_is_kept(void **state)
+{
+    struct scene *scene = *state;
+    char name[32];
+
+    cover(scene, 0);
+    cover(scene, 1);
+    for (uint32_t i = 0; i < OPERATOR_UNCOVERED_MAX; i++) {
+        struct operator_uncovered item;
+
+        snprintf(name, sizeof name, "b%u", i);
+        item = thing(CAIRN_BUFFER, 0, name, "x");
+        uncover(scene, 0, &item);
+    }
+    for (uint32_t i = 0; i < 3; i++) {
+        struct operator_uncovered item;
+
+        snprintf(name, sizeof name, "p%u", i);
+        item = thing(i ? CAIRN_PARAM : 0, 2, name, "x");
+        uncover(scene, 1, &item);
+    }
+    look(scene);
+    assert_int_equal(scene->health.uncovered.count, OPERATOR_UNCOVERED_MAX);
+    assert_int_equal(scene->health.uncovered.left_out, 3);
+    assert_int_equal(scene->health.uncovered.items[0].kind, 0);
+    assert_int_equal(scene->health.uncovered.items[2].kind, CAIRN_PARAM);
+    assert_int_equal(scene->health.uncovered.items[3].kind, CAIRN_BUFFER);
+    end_coverage(scene);
+}
+
+static bool
+reads(const char *text, struct operator_node *out)
+{
+    struct cairn_json_reader reader;
+
+    memset(out, 0, sizeof *out);
+    cairn_json_reader_init(&reader, text, strlen(text));
+    if (!operator_node_read(&reader, out))
+        return false;
+    if (cairn_json_reader_done(&reader) == CAIRN_OK)
+        return true;
+    operator_node_fini(out);
+    return false;
+}
+
+static void
+coverage_travels(void **state)
+{
+    struct scene *scene = *state;
+    struct operator_uncovered moment = thing(CAIRN_OPTIMIZER, 0, "m \"q\"", "\xc3\xbc");
+    struct operator_uncovered refusal = thing(0, 0, "", "why");
+    struct cairn_json_writer writer;
+    struct operator_node out;
+    char *text, *cut;
+    size_t len;
+
+    cover(scene, 0);
+    uncover(scene, 0, &refusal);
+    uncover(scene, 0, &moment);
+    scene->nodes[0].coverage->uncovered.left_out = 7;
+    cairn_json_writer_init(&writer);
+    operator_node_write(&writer, &scene->nodes[0]);
+    assert_int_equal(cairn_json_writer_done(&writer, &text, &len), CAIRN_OK);
+    assert_true(reads(text, &out));
+    assert_memory_equal(out.coverage, scene->nodes[0].coverage, sizeof *out.coverage);
+    operator_node_fini(&out);
+    cut = strdup(text);
+    assert_non_null(cut);
+    for (size_t at = 0; at < len; at++) { /* half a view is none, and leaves nothing behind */
+        memcpy(cut, text, len);
+        cut[at] = '\0';
+        assert_false(reads(cut, &out));
+    }
+    free(cut);
+    free(text);
+    end_coverage(scene);
+}
+
+/* A peer that is not what it should be. */
+static void
+hostile_coverage_is_refused(void **state)
+{
+    static const char *const hostile[] = {
+        "{\"coverage\":{\"ranks\":[[1,2]]}}",
+        "{\"coverage\":5}",
+        "{\"coverage\":{\"uncovered\":[{\"kind\":5}]}}",
+        "{\"coverage\":{\"uncovered\":[{\"kind\":1,\"name\":\"a\\u001b[31m\"}]}}",
+        "{\"coverage\":{\"uncovered\":[{\"kind\":1,\"reason\":\"a\\nb\"}]}}",
+        "{\"coverage\":{\"uncovered\":[{\"kind\":1,\"reason\":\"\\u009b\"}]}}",
+        "{\"coverage\":{\"uncovered\":[{\"kind\":1,\"name\":7}]}}",
+        "{\"coverage\":{},\"coverage\":{}}"};
+    struct operator_node out;
+    char longer[1024];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof hostile / sizeof *hostile; i++)
+        assert_false(reads(hostile[i], &out));
+    snprintf(longer, sizeof longer, "{\"coverage\":{\"uncovered\":[{\"kind\":1,\"name\":\"%0300d\"}]}}", 1);
+    assert_false(reads(longer, &out));
+    assert_true(reads("{\"coverage\":{\"uncovered\":[{\"kind\":1,\"name\":\"a\",\"of_tomorrow\":3}]}}", &out));
+    assert_int_equal(out.coverage->uncovered.count, 1);
+    operator_node_fini(&out);
+}
+
+/* What a newer agent says beside what this one knows is passed over, whatever it is. */
+static void
+newer_views_are_read(void **state)
+{
+    struct operator_node out;
+
+    (void)state;
+    assert_true(reads("{\"of_tomorrow\":{\"a\":[1,{\"b\":null}],\"c\":\"}\"},\"coverage\":{\"totals\":{\"x\":[1.5,true]},"
+                      "\"uncovered\":[{\"since\":{\"step\":3},\"kind\":2,\"name\":\"m\",\"why\":\"text\"}]}}",
+                      &out));
+    assert_int_equal(out.coverage->uncovered.count, 1);
+    assert_string_equal(out.coverage->uncovered.items[0].name, "m");
+    operator_node_fini(&out);
+    assert_false(reads("{\"of_tomorrow\":{\"a\":[1,}}", &out));
+}
+
+static struct cairn_tree
+parse(struct cairn_json_writer *writer, char **text)
+{
+    struct cairn_tree tree;
+    size_t len;
+
+    assert_int_equal(cairn_json_writer_done(writer, text, &len), CAIRN_OK);
+    assert_int_equal(cairn_tree_parse(*text, len, &tree), CAIRN_OK);
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "schema", 0), 1);
+    return tree;
+}
+
+static void
+status_is_json(void **state)
+{
+    struct scene *scene = *state;
+    struct cairn_json_writer writer;
+    struct cairn_tree tree;
+    char *text, out[64];
+
+    lose(scene, 1);
+    look(scene);
+    cairn_json_writer_init(&writer);
+    operator_write_status(&writer, &scene->job, &scene->health, 0);
+    tree = parse(&writer, &text);
+    assert_string_equal(cairn_tree_text(&tree, NULL, "job", out, sizeof out), "job \"quoted\"");
+    assert_string_equal(cairn_tree_text(&tree, NULL, "health", out, sizeof out), "WARN");
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "newest.epoch", 0), 1); /* as people name it */
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "newest.step", 0), 30);
+    assert_int_equal(cairn_tree_i64(&tree, NULL, "protection.survives_nodes_per_group", 9), 1);
+    assert_int_equal(cairn_tree_find(&tree, NULL, "nodes")->count, NODES);
+    assert_null(cairn_tree_find(&tree, NULL, "spilled"));
+    cairn_tree_fini(&tree);
+    free(text);
+}
+
+static void
+status_shows_coverage(void **state)
+{
+    struct scene *scene = *state;
+    struct operator_uncovered buffer = thing(CAIRN_BUFFER, 0, "mask", "it is on the meta device");
+    struct operator_uncovered refusal = thing(0, 1, "", "why");
+    const struct cairn_tree_value *list, *entry;
+    struct cairn_json_writer writer;
+    struct cairn_tree tree;
+    char *text, out[64];
+
+    cover(scene, 0);
+    uncover(scene, 0, &refusal);
+    uncover(scene, 0, &buffer);
+    look(scene);
+    cairn_json_writer_init(&writer);
+    operator_write_status(&writer, &scene->job, &scene->health, 0);
+    tree = parse(&writer, &text);
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "coverage.ranks_known", 0), 2);
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "coverage.ranks_refusing", 0), 1);
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "coverage.tensors.optimizer", 0), 4);
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "coverage.bytes.parameter", 0), 200);
+    list = cairn_tree_find(&tree, NULL, "coverage.uncovered");
+    assert_int_equal(list->count, 1);
+    entry = cairn_tree_next(&tree, list, NULL);
+    assert_string_equal(cairn_tree_text(&tree, entry, "kind", out, sizeof out), "buffer");
+    assert_string_equal(cairn_tree_text(&tree, entry, "name", out, sizeof out), "mask");
+    assert_string_equal(cairn_tree_text(&tree, entry, "reason", out, sizeof out), "it is on the meta device");
+    list = cairn_tree_find(&tree, NULL, "coverage.refusals");
+    assert_int_equal(list->count, 1);
+    assert_string_equal(cairn_tree_text(&tree, cairn_tree_next(&tree, list, NULL), "reason", out, sizeof out), "why");
+    list = cairn_tree_find(&tree, NULL, "coverage.ranks");
+    assert_int_equal(list->count, 2);
+    entry = cairn_tree_next(&tree, list, NULL);
+    assert_true(cairn_tree_bool(&tree, entry, "refuses", false));
+    assert_int_equal(cairn_tree_u64(&tree, entry, "uncovered", 0), 1);
+    assert_int_equal(cairn_tree_u64(&tree, entry, "bytes.optimizer", 0), 200);
+    cairn_tree_fini(&tree);
+    free(text);
+    end_coverage(scene);
+}
+
+/* Two open verdicts and one that is over. */
+static void
+judge(struct scene *scene, struct cairn_ledger *ledger)
+{
+    cairn_ledger_init(ledger);
+    ledger->count = 3;
+    for (uint32_t i = 0; i < 3; i++) {
+        struct cairn_ledger_entry *entry = &ledger->entries[i];
+
+        entry->number = i + 1;
+        entry->kind = CAIRN_SLOW_COMPUTE;
+        entry->rank_count = 1;
+        entry->ranks[0] = 10 + i;
+        entry->since_step = 40;
+        entry->until_step = CAIRN_STEP_NONE;
+        entry->rate = 1.5;
+        entry->evidence_kinds = CAIRN_EVIDENCE_COMPUTE | CAIRN_EVIDENCE_WAITING;
+    }
+    ledger->entries[1].closed_wall_ns = 9;
+    ledger->entries[1].until_step = 60;
+    ledger->entries[2].kind = CAIRN_HANG_COMPUTE;
+    scene->nodes[2].analyses = 1;
+    scene->nodes[2].analysis_world = 12;
+    scene->nodes[2].analysis_ranks = 11;
+    scene->nodes[4].timing_records = 5;
+    scene->nodes[5].timing_records = 6;
+}
+
+static void
+verdicts_are_shown(void **state)
+{
+    struct scene *scene = *state;
+    static struct cairn_ledger ledger;
+    const struct cairn_tree_value *list, *entry;
+    const struct operator_check *check;
+    struct cairn_json_writer writer;
+    struct cairn_tree tree;
+    char *text, out[256];
+
+    judge(scene, &ledger);
+    look(scene);
+    scene->job.ledger = &ledger;
+    operator_health_find(&scene->job, &scene->health);
+    assert_int_equal(scene->health.level, OPERATOR_CRITICAL); /* the job stands still */
+    assert_int_equal(scene->health.check_count, 2);
+    check = check_of(&scene->health, "slow-rank");
+    assert_non_null(check);
+    assert_int_equal(check->level, OPERATOR_WARN);
+    assert_non_null(strstr(check->what, "rank 10 computes 1.50 times"));
+    assert_null(strstr(check->fix, "exchange")); /* the policy is to observe */
+    assert_non_null(check_of(&scene->health, "rank-hangs"));
+    scene->config.verdict_policy = CAIRN_CONFIG_ADVISE;
+    scene->config.exchanges_per_day = 1;
+    operator_health_find(&scene->job, &scene->health);
+    assert_non_null(strstr(check_of(&scene->health, "slow-rank")->fix, "exchange the rank"));
+    assert_non_null(strstr(check_of(&scene->health, "rank-hangs")->fix, "(exchanges_per_day)"));
+    cairn_json_writer_init(&writer);
+    operator_write_status(&writer, &scene->job, &scene->health, 0);
+    tree = parse(&writer, &text);
+    assert_string_equal(cairn_tree_text(&tree, NULL, "detection.policy", out, sizeof out), "advise");
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "detection.analyst", 99), 2);
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "detection.world", 0), 12);
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "detection.ranks_seen", 0), 11);
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "detection.records", 0), 11);
+    list = cairn_tree_find(&tree, NULL, "detection.verdicts");
+    assert_int_equal(list->count, 3);
+    entry = cairn_tree_next(&tree, list, NULL);
+    assert_true(cairn_tree_bool(&tree, entry, "open", false));
+    assert_null(cairn_tree_find(&tree, entry, "until_step"));
+    assert_int_equal(cairn_tree_find(&tree, entry, "evidence_kinds")->count, 2);
+    assert_string_equal(cairn_tree_text(&tree, entry, "kind", out, sizeof out), "slow_compute");
+    entry = cairn_tree_next(&tree, list, entry);
+    assert_false(cairn_tree_bool(&tree, entry, "open", true));
+    assert_int_equal(cairn_tree_u64(&tree, entry, "until_step", 0), 60);
+    assert_null(cairn_tree_find(&tree, entry, "advice"));
+    assert_null(cairn_tree_find(&tree, entry, "enforcement"));
+    cairn_tree_fini(&tree);
+    free(text);
+}
+
+/* What became of the operator's command: with its verdict, in the check, and counted. */
+static void
+enforcement_is_shown(void **state)
+{
+    struct scene *scene = *state;
+    static struct cairn_ledger ledger;
+    const struct cairn_tree_value *list, *entry;
+    struct cairn_json_writer writer;
+    struct cairn_tree tree;
+    char *text, out[256];
+
+    judge(scene, &ledger);
+    look(scene);
+    scene->job.ledger = &ledger;
+    scene->config.verdict_policy = CAIRN_CONFIG_ENFORCE;
+    ledger.entries[0].enforcement = (struct cairn_enforcement){.state = CAIRN_ENFORCEMENT_EXITED, .value = 3, .node = 2, .exchanges = 1,
+                                                               .begun_wall_ns = 5, .ended_wall_ns = 6};
+    ledger.entries[2].enforcement = (struct cairn_enforcement){.state = CAIRN_ENFORCEMENT_RUNNING, .node = 2, .exchanges = 1};
+    ledger.enforced_before[CAIRN_ENFORCED_TIMEOUT] = 4;
+    scene->nodes[2].timing_dropped = 9;
+    operator_health_find(&scene->job, &scene->health);
+    assert_non_null(strstr(check_of(&scene->health, "slow-rank")->what, "; enforce_command failed on node 2 with exit status 3"));
+    assert_non_null(strstr(check_of(&scene->health, "rank-hangs")->what, "; enforce_command runs on node 2"));
+    cairn_json_writer_init(&writer);
+    operator_write_status(&writer, &scene->job, &scene->health, 0);
+    tree = parse(&writer, &text);
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "detection.reports_dropped", 0), 9);
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "detection.enforcements.timeout", 0), 4);
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "detection.enforcements.failed", 0), 1);
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "detection.enforcements.succeeded", 9), 0);
+    list = cairn_tree_find(&tree, NULL, "detection.verdicts");
+    entry = cairn_tree_next(&tree, list, NULL);
+    assert_string_equal(cairn_tree_text(&tree, entry, "enforcement.result", out, sizeof out), "failed");
+    assert_int_equal(cairn_tree_u64(&tree, entry, "enforcement.exit_status", 0), 3);
+    assert_int_equal(cairn_tree_u64(&tree, entry, "enforcement.ended_wall_ns", 0), 6);
+    entry = cairn_tree_next(&tree, list, cairn_tree_next(&tree, list, entry));
+    assert_string_equal(cairn_tree_text(&tree, entry, "enforcement.result", out, sizeof out), "running");
+    assert_null(cairn_tree_find(&tree, entry, "enforcement.ended_wall_ns"));
+    cairn_tree_fini(&tree);
+    free(text);
+}
+
+/* What the analyst advises about the plan; numbers of another version that mean nothing here are no advice. */
+static void
+advice_is_shown(void **state)
+{
+    static const char *const actions[] = {[0] = NULL, [1] = "microbatches", [3] = "groups", [9] = NULL};
+    struct scene *scene = *state;
+    struct operator_node *analyst = &scene->nodes[2];
+
+    analyst->analyses = 1;
+    analyst->advice_current_ns = OPERATOR_UNKNOWN; /* the plan that runs cannot go on */
+    analyst->advice_step_ns = 200000000;
+    analyst->advice_cost_ns = 10000000000;
+    for (uint64_t i = 0; i < sizeof actions / sizeof *actions; i++) {
+        struct cairn_json_writer writer;
+        struct cairn_tree tree;
+        char *text, out[512];
+
+        if (i != 0 && i != 9 && !actions[i])
+            continue;
+        analyst->advice_action = i;
+        look(scene);
+        cairn_json_writer_init(&writer);
+        operator_write_status(&writer, &scene->job, &scene->health, 0);
+        tree = parse(&writer, &text);
+        if (!actions[i]) {
+            assert_null(cairn_tree_find(&tree, NULL, "replan.advice.action"));
+        } else {
+            assert_string_equal(cairn_tree_text(&tree, NULL, "replan.advice.action", out, sizeof out), actions[i]);
+            assert_non_null(strstr(cairn_tree_text(&tree, NULL, "replan.advice.what", out, sizeof out),
+                                   "the plan that runs cannot go on; steps of 200 ms then, for 10 s of standing still"));
+            assert_true(fabs(cairn_tree_double(&tree, NULL, "replan.advice.cost_ms", 0) - 10000) < 1e-6);
+            assert_true(isnan(cairn_tree_double(&tree, NULL, "replan.advice.current_ms", NAN)));
+        }
+        assert_false(cairn_tree_bool(&tree, NULL, "replan.enforced", true));
+        cairn_tree_fini(&tree);
+        free(text);
+    }
+}
+
+static void
+snapshots_are_listed_newest_first(void **state)
+{
+    struct scene *scene = *state;
+    const struct cairn_generation open = {newest.epoch, 31};
+    const struct cairn_tree_value *list, *entry;
+    struct cairn_json_writer writer;
+    struct cairn_tree tree;
+    char *text, out[64];
+
+    scene->nodes[0].holdings[1] = (struct operator_holding){.generation = open,
+                                                            .state = CAIRN_HOLDING_OPEN,
+                                                            .data_bytes = 65536,
+                                                            .age_ns = OPERATOR_UNKNOWN};
+    scene->nodes[0].holding_count = 2;
+    scene->files = (struct operator_files){.configured = true, .count = 1};
+    scene->files.spilled[0] =
+        (struct operator_spilled){.generation = {newest.epoch, 20}, .committed = true, .bytes = 9};
+    snprintf(scene->config.spill_dir, sizeof scene->config.spill_dir, "/spill");
+    look(scene);
+    cairn_json_writer_init(&writer);
+    operator_write_snapshots(&writer, &scene->job);
+    tree = parse(&writer, &text);
+    list = cairn_tree_find(&tree, NULL, "generations");
+    assert_int_equal(list->count, 3);
+    entry = cairn_tree_next(&tree, list, NULL);
+    assert_int_equal(cairn_tree_u64(&tree, entry, "step", 0), 31);
+    assert_string_equal(cairn_tree_text(&tree, entry, "state", out, sizeof out), "open");
+    entry = cairn_tree_next(&tree, list, entry);
+    assert_string_equal(cairn_tree_text(&tree, entry, "state", out, sizeof out), "committed");
+    assert_int_equal(cairn_tree_u64(&tree, entry, "parts", 0), NODES);
+    assert_int_equal(cairn_tree_u64(&tree, entry, "bytes", 0), NODES * 65536);
+    entry = cairn_tree_next(&tree, list, entry);
+    assert_string_equal(cairn_tree_text(&tree, entry, "state", out, sizeof out), "spilled");
+    assert_string_equal(cairn_tree_text(&tree, entry, "where", out, sizeof out), "/spill");
+    cairn_tree_fini(&tree);
+    free(text);
+}
+
+static void
+restores_say_what_and_why(void **state)
+{
+    struct operator_restored restored = {.lost_steps = OPERATOR_UNKNOWN, .took_ns = 1500000000};
+    const struct cairn_tree_value *lines;
+    struct cairn_json_writer writer;
+    struct cairn_tree tree;
+    char *text, out[64];
+
+    (void)state;
+    restored.outcome.generation = newest;
+    restored.outcome.rebuilt_blocks = 3;
+    snprintf(restored.outcome.text, sizeof restored.outcome.text, "line one\nline two\n");
+    cairn_json_writer_init(&writer);
+    operator_write_restore(&writer, &restored);
+    tree = parse(&writer, &text);
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "generation.epoch", 0), 1);
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "rebuilt_bytes", 0), 3 * 65536);
+    assert_true(cairn_tree_double(&tree, NULL, "seconds", 0) == 1.5);
+    assert_null(cairn_tree_find(&tree, NULL, "lost_steps"));
+    assert_null(cairn_tree_find(&tree, NULL, "directory"));
+    lines = cairn_tree_find(&tree, NULL, "considered");
+    assert_int_equal(lines->count, 2);
+    assert_string_equal(
+        cairn_tree_text(&tree, cairn_tree_next(&tree, lines, NULL), "", out, sizeof out),
+        "line one");
+    cairn_tree_fini(&tree);
+    free(text);
+}
+
+static void
+files_that_are_not_there(void **state)
+{
+    struct operator_files *files = malloc(sizeof *files);
+    char folder[] = "/tmp/cairn-test-XXXXXX", path[64];
+    FILE *file;
+
+    (void)state;
+    assert_non_null(files);
+    operator_files_read("", true, (struct cairn_generation){0, 0}, 1, files);
+    assert_false(files->configured);
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/none", folder);
+    operator_files_read(path, true, (struct cairn_generation){0, 0}, 1,
+                        files); /* made by the first spill */
+    assert_int_equal(files->err, CAIRN_OK);
+    assert_int_equal(files->count, 0);
+    snprintf(path, sizeof path, "%s/e65536-s7", folder);
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(path, sizeof path, "%s/e65536-s7/COMMIT", folder);
+    file = fopen(path, "w");
+    assert_non_null(file);
+    assert_true(fputs("no commit", file) >= 0);
+    assert_int_equal(fclose(file), 0);
+    operator_files_read(folder, true, (struct cairn_generation){0, 0}, UINT64_MAX, files);
+    assert_int_equal(files->err, CAIRN_OK);
+    assert_int_equal(files->count, 1);
+    assert_int_equal(files->spilled[0].generation.step, 7);
+    assert_false(files->spilled[0].committed); /* not the form of one */
+    assert_false(files->verified);
+    assert_int_equal(files->spilled[0].bytes, 9);
+    assert_int_equal(unlink(path), 0);
+    snprintf(path, sizeof path, "%s/e65536-s7", folder);
+    assert_int_equal(rmdir(path), 0);
+    assert_int_equal(rmdir(folder), 0);
+    free(files);
+}
+
+#define SCENE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {SCENE(healthy_is_ok),
+                                       SCENE(losses_up_to_parity_warn),
+                                       SCENE(one_loss_more_is_critical),
+                                       SCENE(a_hosted_part_is_there),
+                                       SCENE(domains_are_counted),
+                                       SCENE(each_trouble_has_its_check),
+                                       SCENE(trainers_outside_the_epoch_are_critical),
+                                       SCENE(a_young_generation_is_enough),
+                                       SCENE(nothing_committed_warns),
+                                       SCENE(views_travel),
+                                       SCENE(status_is_json),
+                                       SCENE(what_is_not_covered_warns),
+                                       SCENE(a_refusal_warns),
+                                       SCENE(the_worst_is_kept),
+                                       SCENE(coverage_travels),
+                                       SCENE(hostile_coverage_is_refused),
+                                       SCENE(newer_views_are_read),
+                                       SCENE(status_shows_coverage),
+                                       SCENE(verdicts_are_shown),
+                                       SCENE(enforcement_is_shown),
+                                       SCENE(advice_is_shown),
+                                       SCENE(snapshots_are_listed_newest_first),
+                                       cmocka_unit_test(restores_say_what_and_why),
+                                       cmocka_unit_test(files_that_are_not_there)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,124 @@
+/*
+ * tests/unit/replan/detect/test_history.c - how unlikely a shift is by what stood before it: of normal noise as unlikely as its score says,
+ * less so where values far above the others come now and then, or where each value says something of the next.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+
+#include "replan/detect/history.h"
+
+enum { SERIES = 24, STEPS = CAIRN_SHIFT_WINDOW - 4 };
+
+/* Even between 0 and 1. */
+static double
+unit(uint32_t *seed)
+{
+    *seed = *seed * 1664525u + 1013904223u;
+    return ((double)(*seed >> 8) + 0.5) / (1 << 24);
+}
+
+static double
+normal(uint32_t *seed)
+{
+    double radius = sqrt(-2 * log(unit(seed)));
+
+    return radius * cos(6.283185307179586 * unit(seed));
+}
+
+/* Series of noise 0.1, of which each value is kept of the one before by so much, and a share is 0.6 higher. */
+static void
+fill(struct cairn_history *history, uint32_t seed, double kept, double share, double reach)
+{
+    cairn_history_start(history, reach, true);
+    for (uint32_t i = 0; i < SERIES; i++) {
+        struct cairn_shift shift = {.used = 0};
+        double value = normal(&seed);
+
+        for (uint32_t step = 0; step < STEPS; step++) {
+            double high = unit(&seed) < share ? 0.6 : 0;
+
+            value = kept * value + sqrt(1 - kept * kept) * normal(&seed);
+            cairn_shift_push(&shift, step, 5 + 0.1 * value + high);
+        }
+        for (uint32_t step = STEPS; step < STEPS + 4; step++)
+            cairn_shift_push(&shift, step, 50); /* after what is asked about */
+        cairn_history_add(history, &shift, 5, STEPS);
+    }
+}
+
+static void
+test_normal(void **state)
+{
+    (void)state;
+    for (uint32_t seed = 1; seed < 20; seed++) {
+        struct cairn_history history;
+        double score;
+
+        fill(&history, seed, 0, 0, 0.6);
+        assert_int_equal(history.values, SERIES * STEPS);
+        assert_true(cairn_history_kept(&history) == 0);
+        score = cairn_history_score(&history, 0.1, 16); /* 4 standard errors */
+        assert_true(score > 3.7 && score < 4.3);
+        assert_true(cairn_history_score(&history, 0.35, 4) > 6.5);
+        assert_true(cairn_history_score(&history, -0.1, 16) == 0);
+    }
+}
+
+/* A shift as high as what comes by itself has to last. */
+static void
+test_high_values(void **state)
+{
+    struct cairn_history history;
+
+    (void)state;
+    fill(&history, 3, 0, 0.15, 0.5);
+    assert_true(cairn_history_score(&history, 0.4, 4) < 4);
+    assert_true(cairn_history_score(&history, 0.4, 10) < 5.8);
+    assert_true(cairn_history_score(&history, 0.5, 14) > 7);
+}
+
+static void
+test_wandering(void **state)
+{
+    (void)state;
+    for (uint32_t seed = 1; seed < 20; seed++) {
+        struct cairn_history history;
+        double kept;
+
+        fill(&history, seed, 0.9, 0, 0.6);
+        kept = cairn_history_kept(&history);
+        assert_true(kept > 0.6);
+        assert_true(cairn_history_score(&history, 0.25, 10) < 4.5);
+    }
+}
+
+static void
+test_little_known(void **state)
+{
+    struct cairn_shift shift = {.used = 0};
+    struct cairn_history history;
+
+    (void)state;
+    cairn_history_start(&history, 1, false);
+    assert_true(isinf(cairn_history_score(&history, 0.5, 4)));
+    cairn_history_add(&history, &shift, 0, 100);
+    assert_true(cairn_history_kept(&history) == 0);
+    for (uint32_t step = 0; step < 7; step++)
+        cairn_shift_push(&shift, step, 0.1 * step);
+    cairn_history_add(&history, &shift, 0, 100);
+    assert_true(isinf(cairn_history_score(&history, 0.5, 4)));
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_normal), cmocka_unit_test(test_high_values), cmocka_unit_test(test_wandering),
+                                       cmocka_unit_test(test_little_known)};
+
+    return cmocka_run_group_tests_name("replan/history", tests, NULL, NULL);
+}

@@ -1,0 +1,111 @@
+/*
+ * tests/unit/tools/convert/deepspeed/markers.h - the elements of the checkpoints of tests/fixtures/make_deepspeed.py, which say
+ * where they belong: for tests of what is read and made of them.
+ */
+#ifndef CAIRN_TESTS_UNIT_TOOLS_CONVERT_DEEPSPEED_MARKERS_H
+#define CAIRN_TESTS_UNIT_TOOLS_CONVERT_DEEPSPEED_MARKERS_H
+
+#include "tools/convert/core/format.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* The trained parameters in the order of their names, as the fixtures number them. */
+static const char *const names[] = {"conv.bias",   "conv.weight", "down.weight", "embed.weight", "norm.bias",
+                                    "norm.weight", "scale",       "up.bias",     "up.weight"};
+enum { NAME_COUNT = sizeof(names) / sizeof(names[0]) };
+
+/* What element `index` of "<key>.<parameter>" is; false where the tensor has no markers. */
+static bool
+expected_value(const char *name, uint64_t index, float *value)
+{
+    const char *dot = strchr(name, '.');
+
+    for (size_t i = 0; dot && i < NAME_COUNT; i++) {
+        float marker = (float)(i * 1000 + index);
+
+        if (strcmp(dot + 1, names[i]) != 0)
+            continue;
+        *value = strncmp(name, "fp32.", 5) == 0      ? marker
+                 : strncmp(name, "exp_avg.", 8) == 0 ? -marker
+                                                     : marker + 0.5f;
+        return strncmp(name, "step.", 5) != 0;
+    }
+    return false;
+}
+
+/* Reads one element at a time, and notes which were there. */
+static void
+check_piece(const struct cairn_checkpoint *checkpoint, const struct cairn_piece *piece, uint8_t *seen)
+{
+    const struct cairn_tensor *tensor = cairn_layout_tensor(checkpoint->layout, piece->tensor);
+    struct cairn_complaint complaint = {""};
+    uint64_t elements = 1;
+    int fd = -1;
+
+    assert_int_equal(cairn_place_open_file(&checkpoint->place,
+                                           checkpoint->containers[piece->container].path, &fd,
+                                           &complaint),
+                     CAIRN_OK);
+    for (uint32_t d = 0; d < tensor->dims; d++)
+        elements *= piece->extent[d];
+    for (uint64_t i = 0; i < elements; i++) {
+        uint64_t rest = i, at = piece->offset_bytes, index = 0, scale = 1;
+        float got, wanted = 0;
+
+        for (uint32_t d = tensor->dims; d-- > 0;) {
+            uint64_t place = rest % piece->extent[d];
+
+            rest /= piece->extent[d];
+            at += place * piece->stride_bytes[d];
+            index += (piece->start[d] + place) * scale;
+            scale *= tensor->shape[d];
+        }
+        assert_int_equal(pread(fd, &got, sizeof(got), (off_t)at), sizeof(got));
+        assert_true(expected_value(tensor->name, index, &wanted));
+        if (got != wanted)
+            fail_msg("%s[%lu] is %f and not %f", tensor->name, (unsigned long)index, (double)got,
+                     (double)wanted);
+        seen[index]++;
+    }
+    (void)close(fd);
+}
+
+/* Every marked tensor is there, and each element of it once. */
+static void
+check_markers(const char *path, const char *format)
+{
+    struct cairn_complaint complaint = {""};
+    struct cairn_checkpoint checkpoint;
+    uint32_t marked = 0;
+    float value;
+
+    if (cairn_checkpoint_open(path, cairn_format_find(format), &checkpoint, &complaint))
+        fail_msg("%s", complaint.text);
+    for (uint32_t t = 0; t < cairn_layout_tensor_count(checkpoint.layout); t++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(checkpoint.layout, t);
+        uint8_t seen[512] = {0};
+        uint64_t elements = 1;
+
+        if (tensor->kind != CAIRN_OPTIMIZER || !expected_value(tensor->name, 0, &value))
+            continue;
+        marked++;
+        for (uint32_t d = 0; d < tensor->dims; d++)
+            elements *= tensor->shape[d];
+        assert_true(elements <= sizeof(seen));
+        for (size_t i = 0; i < cairn_layout_piece_count(checkpoint.layout); i++)
+            if (cairn_layout_piece(checkpoint.layout, i)->tensor == t)
+                check_piece(&checkpoint, cairn_layout_piece(checkpoint.layout, i), seen);
+        for (uint64_t i = 0; i < elements; i++)
+            assert_int_equal(seen[i], 1);
+    }
+    assert_int_equal(marked, 3 * NAME_COUNT);
+    assert_int_equal(checkpoint.step, 2);
+    cairn_checkpoint_close(&checkpoint);
+}
+
+#endif

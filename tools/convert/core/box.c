@@ -1,0 +1,90 @@
+/* tools/convert/core/box.c - see box.h. */
+#include "tools/convert/core/box.h"
+
+#include <string.h>
+
+uint64_t
+cairn_tensor_bytes(const struct cairn_tensor *tensor)
+{
+    uint64_t bytes = cairn_dtype_bytes(tensor->dtype);
+
+    for (uint32_t d = 0; d < tensor->dims; d++)
+        bytes *= tensor->shape[d];
+    return bytes;
+}
+
+uint64_t
+cairn_box_end(const struct cairn_tensor *tensor, const struct cairn_piece *piece)
+{
+    uint64_t end = piece->offset_bytes + cairn_dtype_bytes(tensor->dtype);
+
+    for (uint32_t d = 0; d < tensor->dims; d++)
+        end += (piece->extent[d] - 1) * piece->stride_bytes[d];
+    return end;
+}
+
+bool
+cairn_box_make(const struct cairn_tensor *known, uint32_t tensor, uint32_t container,
+               const uint64_t *start, const uint64_t *extent, uint64_t offset_bytes,
+               const uint64_t *stride_bytes, struct cairn_piece *piece)
+{
+    uint64_t stride = cairn_dtype_bytes(known->dtype);
+
+    memset(piece, 0, sizeof(*piece));
+    piece->tensor = tensor;
+    piece->container = container;
+    piece->offset_bytes = offset_bytes;
+    for (uint32_t d = known->dims; d-- > 0;) {
+        piece->start[d] = start ? start[d] : 0;
+        piece->extent[d] = extent ? extent[d] : known->shape[d];
+        piece->stride_bytes[d] = stride_bytes ? stride_bytes[d] : stride;
+        if (piece->extent[d] == 0)
+            return false;
+        if (__builtin_mul_overflow(stride, piece->extent[d], &stride))
+            stride = UINT64_MAX; /* such a box leaves its tensor, which the layout says */
+    }
+    return true;
+}
+
+cairn_err
+cairn_box_add_tensor(struct cairn_layout *layout, const char *name, enum cairn_dtype dtype,
+                     enum cairn_kind kind, uint32_t dims, const uint64_t *shape, uint32_t *index,
+                     const char **why)
+{
+    struct cairn_slice slice = {
+        .name = name, .dtype = dtype, .kind = kind, .dims = dims, .replica_count = 1};
+    bool empty = false;
+    cairn_err err;
+
+    for (uint32_t d = 0; d < dims; d++) {
+        slice.shape[d] = slice.extent[d] = shape[d];
+        empty = empty || shape[d] == 0;
+    }
+    /* An empty flat range: the tensor alone. [1, 1) of a tensor without elements does not exist,
+     * but its whole box is empty as it is. */
+    err = cairn_layout_add(layout, 0, &slice, !empty, !empty, 0, why);
+    if (!err)
+        *index = cairn_layout_tensor_find(layout, name);
+    return err;
+}
+
+cairn_err
+cairn_box_add_flat(struct cairn_layout *layout, uint32_t tensor, uint32_t container,
+                   const uint64_t *start, const uint64_t *extent, uint64_t flat_begin,
+                   uint64_t flat_end, uint64_t offset_bytes, const char **why)
+{
+    /* A copy: the layout's own may move as it grows. */
+    const struct cairn_tensor known = *cairn_layout_tensor(layout, tensor);
+    struct cairn_slice slice = {.name = known.name,
+                                .dtype = known.dtype,
+                                .kind = known.kind,
+                                .dims = known.dims,
+                                .replica_count = 1};
+
+    memcpy(slice.shape, known.shape, sizeof(slice.shape));
+    for (uint32_t d = 0; d < known.dims; d++) {
+        slice.offset[d] = start ? start[d] : 0;
+        slice.extent[d] = extent ? extent[d] : known.shape[d];
+    }
+    return cairn_layout_add(layout, container, &slice, flat_begin, flat_end, offset_bytes, why);
+}

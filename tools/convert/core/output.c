@@ -1,0 +1,218 @@
+/* tools/convert/core/output.c - what shall be written: the tables that a format's plan fills. */
+#include "tools/convert/core/format.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/convert/core/box.h"
+
+/* Makes room for one more element of a table. */
+static cairn_err
+grow(void *table, uint32_t count, uint32_t *room, size_t element_bytes)
+{
+    uint32_t wanted = *room ? 2 * *room : 8;
+    void *grown, *old;
+
+    if (count < *room)
+        return CAIRN_OK;
+    if (count > UINT32_MAX / 4)
+        return CAIRN_NOMEM;
+    memcpy(&old, table, sizeof(old));
+    grown = realloc(old, wanted * element_bytes);
+    if (!grown)
+        return CAIRN_NOMEM;
+    memcpy(table, &grown, sizeof(grown));
+    *room = wanted;
+    return CAIRN_OK;
+}
+
+void
+cairn_output_fini(struct cairn_output *output)
+{
+    for (uint32_t i = 0; i < output->file_count; i++)
+        free(output->files[i].path);
+    for (uint32_t i = 0; i < output->literal_count; i++)
+        free(output->literals[i].bytes);
+    for (uint32_t i = 0; i < output->sum_count; i++)
+        free(output->sums[i].values);
+    for (uint32_t i = 0; i < output->small_count; i++) {
+        free(output->smalls[i].path);
+        free(output->smalls[i].bytes);
+    }
+    free(output->files);
+    free(output->literals);
+    free(output->sums);
+    free(output->smalls);
+    free(output->carried);
+    free(output->equals);
+    cairn_layout_destroy(output->layout);
+    if (output->format && output->format->release)
+        output->format->release(output->state);
+    memset(output, 0, sizeof(*output));
+}
+
+cairn_err
+cairn_output_add_file(struct cairn_output *output, const char *path, uint32_t *file)
+{
+    cairn_err err = grow(&output->files, output->file_count, &output->file_room,
+                         sizeof(*output->files));
+    char *copy = err ? NULL : strdup(path);
+
+    if (!copy)
+        return CAIRN_NOMEM;
+    *file = output->file_count++;
+    output->files[*file] = (struct cairn_output_file){.path = copy};
+    return CAIRN_OK;
+}
+
+void
+cairn_output_set_bytes(struct cairn_output *output, uint32_t file, uint64_t bytes)
+{
+    output->files[file].bytes = bytes;
+}
+
+cairn_err
+cairn_output_add_literal(struct cairn_output *output, uint32_t file, uint64_t offset_bytes,
+                         uint8_t *bytes, size_t bytes_len)
+{
+    cairn_err err = grow(&output->literals, output->literal_count, &output->literal_room,
+                         sizeof(*output->literals));
+
+    if (!err && file >= output->file_count)
+        err = CAIRN_INTERNAL;
+    if (err) {
+        free(bytes);
+        return err;
+    }
+    output->literals[output->literal_count++] =
+        (struct cairn_output_literal){file, offset_bytes, bytes_len, bytes};
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_output_add_sum(struct cairn_output *output, uint32_t file, enum cairn_sum_kind kind,
+                     uint64_t offset_bytes, uint64_t bytes, uint64_t block_bytes, uint32_t *sum)
+{
+    struct cairn_output_sum added = {.file = file,
+                                     .kind = kind,
+                                     .offset_bytes = offset_bytes,
+                                     .bytes = bytes,
+                                     .block_bytes = block_bytes};
+    cairn_err err;
+
+    if (file >= output->file_count || block_bytes == 0)
+        return CAIRN_INTERNAL;
+    err = grow(&output->sums, output->sum_count, &output->sum_room, sizeof(*output->sums));
+    if (err)
+        return err;
+    added.count = bytes / block_bytes + (bytes % block_bytes != 0);
+    added.values = calloc((size_t)added.count + 1, sizeof(*added.values));
+    if (!added.values)
+        return CAIRN_NOMEM;
+    *sum = output->sum_count++;
+    output->sums[*sum] = added;
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_output_add_small(struct cairn_output *output, const char *path, uint8_t *bytes,
+                       size_t bytes_len)
+{
+    cairn_err err = grow(&output->smalls, output->small_count, &output->small_room,
+                         sizeof(*output->smalls));
+    char *copy = err ? NULL : strdup(path);
+
+    if (!copy) {
+        free(bytes);
+        return CAIRN_NOMEM;
+    }
+    output->smalls[output->small_count++] = (struct cairn_output_small){copy, bytes, bytes_len};
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_output_add_carried(struct cairn_output *output, uint32_t tensor)
+{
+    cairn_err err = grow(&output->carried, output->carried_count, &output->carried_room,
+                         sizeof(*output->carried));
+
+    if (!err)
+        output->carried[output->carried_count++] = tensor;
+    return err;
+}
+
+cairn_err
+cairn_output_add_equal(struct cairn_output *output, uint32_t tensor, uint32_t of)
+{
+    cairn_err err = grow(&output->equals, output->equal_count, &output->equal_room,
+                         sizeof(*output->equals));
+
+    if (err)
+        return err;
+    output->equals[output->equal_count++] = (struct cairn_output_equal){tensor, of};
+    return cairn_output_add_carried(output, tensor);
+}
+
+static bool
+is_floating(enum cairn_dtype dtype)
+{
+    return dtype == CAIRN_F16 || dtype == CAIRN_BF16 || dtype == CAIRN_F32 || dtype == CAIRN_F64;
+}
+
+enum cairn_dtype
+cairn_output_dtype(const struct cairn_output_options *options, const struct cairn_tensor *tensor)
+{
+    bool model = tensor->kind == CAIRN_PARAM || tensor->kind == CAIRN_BUFFER;
+
+    return options->dtype && model && is_floating(tensor->dtype) ? options->dtype : tensor->dtype;
+}
+
+cairn_err
+cairn_output_add_tensor(struct cairn_output *output, const struct cairn_output_options *options,
+                        const struct cairn_tensor *tensor, uint32_t *index)
+{
+    cairn_err err = CAIRN_OK;
+
+    if (!output->layout)
+        err = cairn_layout_create(&output->layout);
+    if (!err)
+        err = cairn_box_add_tensor(output->layout, tensor->name,
+                                   cairn_output_dtype(options, tensor), tensor->kind, tensor->dims,
+                                   tensor->shape, index, NULL);
+    return err == CAIRN_INVAL ? CAIRN_INTERNAL : err;
+}
+
+cairn_err
+cairn_output_add_box(struct cairn_output *output, uint32_t tensor, uint32_t file,
+                     const uint64_t *start, const uint64_t *extent, uint64_t offset_bytes,
+                     const uint64_t *stride_bytes)
+{
+    struct cairn_piece piece;
+    cairn_err err;
+
+    if (!output->layout || tensor >= cairn_layout_tensor_count(output->layout) ||
+        file >= output->file_count)
+        return CAIRN_INTERNAL;
+    if (!cairn_box_make(cairn_layout_tensor(output->layout, tensor), tensor, file, start, extent,
+                        offset_bytes, stride_bytes, &piece))
+        return CAIRN_OK;
+    err = cairn_layout_add_piece(output->layout, &piece);
+    return err == CAIRN_INVAL ? CAIRN_INTERNAL : err;
+}
+
+cairn_err
+cairn_output_add_flat(struct cairn_output *output, uint32_t tensor, uint32_t file,
+                      const uint64_t *start, const uint64_t *extent, uint64_t flat_begin,
+                      uint64_t flat_end, uint64_t offset_bytes)
+{
+    cairn_err err;
+
+    if (!output->layout || tensor >= cairn_layout_tensor_count(output->layout) ||
+        file >= output->file_count)
+        return CAIRN_INTERNAL;
+    if (flat_begin == flat_end)
+        return CAIRN_OK;
+    err = cairn_box_add_flat(output->layout, tensor, file, start, extent, flat_begin, flat_end,
+                             offset_bytes, NULL);
+    return err == CAIRN_INVAL ? CAIRN_INTERNAL : err;
+}

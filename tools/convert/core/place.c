@@ -1,0 +1,209 @@
+/* tools/convert/core/place.c - where a checkpoint is: a directory or one file, and reading small files
+ * of it. Symbolic links are followed: hubs keep checkpoints as links into a store of blobs. */
+#include "tools/convert/core/format.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/file.h"
+#include "base/text.h"
+#include "base/json.h"
+
+enum { NAME_BYTES_MAX = 1024 };
+
+cairn_err
+cairn_complain(struct cairn_complaint *complaint, cairn_err err, const char *format, ...)
+{
+    char text[CAIRN_COMPLAINT_BYTES_MAX];
+    va_list arguments;
+
+    if (!complaint || complaint->text[0] != '\0')
+        return err;
+    va_start(arguments, format);
+    (void)vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    cairn_text_clean(complaint->text, sizeof(complaint->text), text); /* names in it are what a file says */
+    return err;
+}
+
+/* Splits off the last name of a path: "a/b" is the directory "a" and the name "b". */
+static cairn_err
+split(const char *path, char **directory, char **name)
+{
+    const char *slash = strrchr(path, '/');
+
+    *directory = slash ? strndup(path, (size_t)(slash == path ? 1 : slash - path)) : strdup(".");
+    *name = strdup(slash ? slash + 1 : path);
+    return *directory && *name ? CAIRN_OK : CAIRN_NOMEM;
+}
+
+cairn_err
+cairn_place_open(const char *path, struct cairn_place *out, struct cairn_complaint *complaint)
+{
+    struct cairn_place place = {.dir_fd = -1};
+    char *directory = NULL;
+    struct stat stat_of;
+    cairn_err err = CAIRN_OK;
+
+    if (stat(path, &stat_of) != 0) {
+        err = errno == ENOENT || errno == ENOTDIR ? CAIRN_NOT_FOUND
+              : errno == EACCES                   ? CAIRN_DENIED
+                                                  : CAIRN_IO;
+        return cairn_complain(complaint, err, "%s: %s; check the path", path, strerror(errno));
+    }
+    if (!S_ISDIR(stat_of.st_mode) && !S_ISREG(stat_of.st_mode))
+        return cairn_complain(complaint, CAIRN_NOT_FOUND,
+                              "%s is neither a file nor a directory; name a checkpoint", path);
+    place.path = strdup(path);
+    if (!place.path)
+        err = CAIRN_NOMEM;
+    else if (S_ISREG(stat_of.st_mode))
+        err = split(path, &directory, &place.name);
+    if (!err)
+        err = cairn_file_open(AT_FDCWD, directory ? directory : path, CAIRN_FILE_DIRECTORY,
+                              &place.dir_fd);
+    free(directory);
+    if (err) {
+        cairn_place_close(&place);
+        return cairn_complain(complaint, err, "%s cannot be opened: %s", path, cairn_err_text(err));
+    }
+    *out = place;
+    return CAIRN_OK;
+}
+
+void
+cairn_place_close(struct cairn_place *place)
+{
+    if (place->path) /* the empty value has descriptor 0, which is not ours */
+        (void)cairn_file_close(place->dir_fd);
+    free(place->path);
+    free(place->name);
+    *place = (struct cairn_place){.dir_fd = -1};
+}
+
+bool
+cairn_place_name_check(const char *name)
+{
+    size_t bytes = strnlen(name, NAME_BYTES_MAX);
+
+    if (bytes == 0 || bytes == NAME_BYTES_MAX || !cairn_utf8_valid(name, bytes))
+        return false;
+    for (const char *at = name; at;) {
+        const char *slash = strchr(at, '/');
+        size_t part_bytes = slash ? (size_t)(slash - at) : strlen(at);
+
+        if (part_bytes == 0 || (part_bytes == 1 && at[0] == '.') ||
+            (part_bytes == 2 && at[0] == '.' && at[1] == '.'))
+            return false;
+        at = slash ? slash + 1 : NULL;
+    }
+    for (size_t i = 0; i < bytes; i++)
+        if ((uint8_t)name[i] < 0x20 || name[i] == 0x7f)
+            return false;
+    return true;
+}
+
+/* What a name of the place is called in messages. */
+static const char *
+spoken(const struct cairn_place *place, const char *name, char *out, size_t out_bytes)
+{
+    (void)snprintf(out, out_bytes, "%s%s%s", place->path, name[0] ? "/" : "", name);
+    return out;
+}
+
+cairn_err
+cairn_place_open_file(const struct cairn_place *place, const char *name, int *fd,
+                      struct cairn_complaint *complaint)
+{
+    char shown[CAIRN_FILE_PATH_BYTES_MAX];
+    const char *opened = name[0] ? name : place->name;
+    struct stat stat_of;
+    cairn_err err;
+
+    if (!opened || (name[0] && !cairn_place_name_check(name)))
+        return cairn_complain(complaint, CAIRN_CORRUPT,
+                              "%s names a file outside of itself: \"%.200s\"; refused", place->path,
+                              name);
+    if (name[0] && place->name)
+        return CAIRN_NOT_FOUND; /* a single file has nothing below it */
+    if (fstatat(place->dir_fd, opened, &stat_of, 0) == 0 && S_ISFIFO(stat_of.st_mode)) /* opening it would wait for a writer */
+        return cairn_complain(complaint, CAIRN_CORRUPT, "%s is no regular file", spoken(place, name, shown, sizeof(shown)));
+    err = cairn_file_open(place->dir_fd, opened, CAIRN_FILE_READ_LINKED, fd);
+    if (err && err != CAIRN_NOT_FOUND)
+        (void)cairn_complain(complaint, err, "%s cannot be opened: %s",
+                             spoken(place, name, shown, sizeof(shown)), cairn_err_text(err));
+    return err;
+}
+
+bool
+cairn_place_has_file(const struct cairn_place *place, const char *name)
+{
+    struct stat stat_of;
+
+    return !place->name && cairn_place_name_check(name) &&
+           fstatat(place->dir_fd, name, &stat_of, 0) == 0 && S_ISREG(stat_of.st_mode);
+}
+
+cairn_err
+cairn_place_load(const struct cairn_place *place, const char *name, size_t bytes_max,
+                 uint8_t **bytes, size_t *bytes_len, struct cairn_complaint *complaint)
+{
+    char shown[CAIRN_FILE_PATH_BYTES_MAX];
+    uint8_t *buffer = NULL;
+    uint64_t size = 0;
+    size_t got = 0;
+    int fd = -1;
+    cairn_err err;
+
+    err = cairn_place_open_file(place, name, &fd, complaint);
+    if (err)
+        return err;
+    (void)spoken(place, name, shown, sizeof(shown));
+    err = cairn_file_size(fd, &size);
+    if (err == CAIRN_INVAL)
+        err = cairn_complain(complaint, CAIRN_CORRUPT, "%s is no regular file", shown);
+    if (!err && size > bytes_max)
+        err = cairn_complain(complaint, CAIRN_CORRUPT,
+                             "%s has %" PRIu64 " bytes, and at most %zu are believable here; is it "
+                             "damaged?",
+                             shown, size, bytes_max);
+    if (!err && !(buffer = malloc((size_t)size + 1)))
+        err = CAIRN_NOMEM;
+    if (!err)
+        err = cairn_file_read_at(fd, 0, buffer, (size_t)size, &got);
+    (void)cairn_file_close(fd); /* only read */
+    if (err) {
+        free(buffer);
+        return cairn_complain(complaint, err, "%s cannot be read: %s", shown, cairn_err_text(err));
+    }
+    buffer[got] = 0;
+    *bytes = buffer;
+    *bytes_len = got;
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_place_list(const struct cairn_place *place, const char *name, char ***names, size_t *count,
+                 struct cairn_complaint *complaint)
+{
+    char shown[CAIRN_FILE_PATH_BYTES_MAX];
+    int fd = -1;
+    cairn_err err;
+
+    if (place->name || (name[0] && !cairn_place_name_check(name)))
+        return CAIRN_NOT_FOUND;
+    err = cairn_file_open(place->dir_fd, name[0] ? name : ".", CAIRN_FILE_DIRECTORY, &fd);
+    if (!err)
+        err = cairn_dir_list(fd, names, count);
+    (void)cairn_file_close(fd); /* only read; -1 is allowed */
+    if (err && err != CAIRN_NOT_FOUND)
+        (void)cairn_complain(complaint, err, "%s cannot be listed: %s",
+                             spoken(place, name, shown, sizeof(shown)), cairn_err_text(err));
+    return err;
+}

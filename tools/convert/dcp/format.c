@@ -1,0 +1,490 @@
+/*
+ * tools/convert/dcp/format.c - checkpoints of torch.distributed.checkpoint: a `.metadata` and files
+ * of items beside it, "__<rank>_<number>.distcp" where PyTorch names them.
+ *
+ * What has no tensors in it is one pickle within its item, and its piece is that pickle where it
+ * lies: nothing of it is read. Only parameter groups are, since they get one form for all formats.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/convert/dcp/dcp.h"
+#include "tools/convert/dcp/index.h"
+#include "tools/convert/state/param_groups.h"
+#include "tools/convert/pickle/write.h"
+
+static bool
+probe(const struct cairn_place *place)
+{
+    return cairn_place_has_file(place, CAIRN_DCP_METADATA) &&
+           !cairn_place_has_file(place, "metadata.json"); /* Megatron's, which reads it otherwise */
+}
+
+/* ---- reading ---- */
+
+/* What becomes of an entry. */
+struct named {
+    char *name;      /* canonical, owned; NULL: not decided, or part of the parameter groups */
+    uint32_t tensor; /* in the layout; of tensors */
+};
+
+struct reading {
+    struct cairn_checkpoint *checkpoint;
+    struct cairn_dcp_metadata metadata;
+    struct cairn_state_roots roots;
+    struct named *named; /* [entry_count] */
+    struct cairn_dcp_wants wants;
+    struct cairn_group_value *values; /* of parameter groups, by entry: [entry_count] */
+    bool *grouped;                    /* [entry_count]: the entry is in `values` */
+    bool groups_plain;                /* all of them could be read */
+    struct cairn_complaint *complaint;
+};
+
+/* ---- names ---- */
+
+static cairn_err
+set_name(struct reading *reading, uint32_t index, const char *name)
+{
+    if (strlen(name) >= CAIRN_NAME_BYTES_MAX)
+        return cairn_complain(reading->complaint, CAIRN_CORRUPT,
+                              "%s: the name %.300s is longer than %d bytes",
+                              reading->checkpoint->place.path, name, CAIRN_NAME_BYTES_MAX - 1);
+    free(reading->named[index].name);
+    reading->named[index].name = strdup(name);
+    return reading->named[index].name ? CAIRN_OK : CAIRN_NOMEM;
+}
+
+static bool
+is_floating(enum cairn_dtype dtype)
+{
+    return dtype == CAIRN_F16 || dtype == CAIRN_BF16 || dtype == CAIRN_F32 || dtype == CAIRN_F64 ||
+           dtype == CAIRN_F8_E4M3 || dtype == CAIRN_F8_E5M2;
+}
+
+static cairn_err
+add_tensor(struct reading *reading, uint32_t index, const char *name, enum cairn_kind kind)
+{
+    const struct cairn_dcp_entry *entry = &reading->metadata.entries[index];
+    struct cairn_checkpoint *checkpoint = reading->checkpoint;
+    cairn_err err;
+
+    /* Two prefixes may hold a tensor of one name; the second keeps its whole name. */
+    if (cairn_layout_tensor_find(checkpoint->layout, name) != UINT32_MAX)
+        name = entry->name;
+    if (cairn_layout_tensor_find(checkpoint->layout, name) != UINT32_MAX)
+        return cairn_complain(reading->complaint, CAIRN_CORRUPT, "%s: tensor %.300s is there twice",
+                              checkpoint->place.path, name);
+    err = set_name(reading, index, name);
+    if (!err)
+        err = cairn_checkpoint_add_tensor(checkpoint, name, entry->dtype, kind, entry->dims,
+                                          entry->shape, &reading->named[index].tensor,
+                                          reading->complaint);
+    return err;
+}
+
+static bool
+is_carried(const struct cairn_dcp_entry *entry)
+{
+    return entry->tensor && entry->keys_said && entry->key_count == 2 && !entry->keys[1].number &&
+           strcmp(entry->keys[0].text, CAIRN_DCP_CARRIED) == 0 && entry->dtype == CAIRN_U8 &&
+           entry->dims == 1;
+}
+
+/* Names the tensors of one class; optimizer state after the parameters, which it is looked up
+ * in. */
+static cairn_err
+name_tensors(struct reading *reading, bool moments, uint32_t *model_count)
+{
+    const struct cairn_dcp_metadata *metadata = &reading->metadata;
+    char name[2 * CAIRN_STATE_NAME_BYTES_MAX + 2];
+    struct cairn_state_place place;
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t i = 0; i < metadata->entry_count && !err; i++) {
+        const struct cairn_dcp_entry *entry = &metadata->entries[i];
+        struct cairn_state_path path = cairn_dcp_entry_path(entry);
+
+        if (!entry->tensor)
+            continue;
+        if (!cairn_state_classify(&reading->roots, &path, &place))
+            return cairn_complain(reading->complaint, CAIRN_CORRUPT,
+                                  "%s: the name %.300s is too long",
+                                  reading->checkpoint->place.path, entry->name);
+        if (moments != (place.class == CAIRN_STATE_MOMENT))
+            continue;
+        if (is_carried(entry)) {
+            err = add_tensor(reading, i, entry->keys[1].text, CAIRN_OPAQUE);
+        } else if (place.class == CAIRN_STATE_MOMENT) {
+            cairn_state_unwrap(place.parameter);
+            (void)snprintf(name, sizeof(name), "%s.%s", place.key, place.parameter);
+            if (strchr(place.key, '.') ||
+                (*model_count > 0 && cairn_layout_tensor_find(reading->checkpoint->layout,
+                                                              place.parameter) == UINT32_MAX))
+                (void)snprintf(name, sizeof(name), "%s", entry->name);
+            err = add_tensor(reading, i, name, CAIRN_OPTIMIZER);
+        } else if (place.class == CAIRN_STATE_GROUP) {
+            err = add_tensor(reading, i, entry->name, CAIRN_OPTIMIZER);
+        } else {
+            bool parameter = place.in_model && is_floating(entry->dtype);
+
+            *model_count += parameter;
+            err = add_tensor(reading, i, place.parameter,
+                             parameter ? CAIRN_PARAM : CAIRN_BUFFER);
+        }
+    }
+    return err;
+}
+
+/* ---- parameter groups ---- */
+
+static cairn_err
+note_group(struct reading *reading, uint32_t index, const struct cairn_state_place *place)
+{
+    struct cairn_group_value *value = &reading->values[index];
+
+    *value = (struct cairn_group_value){.group = place->group};
+    value->key = strdup(place->key);
+    value->parameter = place->flat ? strdup(place->parameter) : NULL;
+    reading->grouped[index] = true;
+    return value->key && (!place->flat || value->parameter) ? CAIRN_OK : CAIRN_NOMEM;
+}
+
+static cairn_err
+note_groups(struct reading *reading)
+{
+    const struct cairn_dcp_metadata *metadata = &reading->metadata;
+    struct cairn_state_place place;
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t i = 0; i < metadata->entry_count && !err; i++) {
+        struct cairn_state_path path = cairn_dcp_entry_path(&metadata->entries[i]);
+
+        if (!cairn_state_classify(&reading->roots, &path, &place) ||
+            place.class != CAIRN_STATE_GROUP)
+            continue;
+        err = note_group(reading, i, &place);
+        if (!err && metadata->entries[i].tensor)
+            reading->values[i].tensor = reading->named[i].name;
+    }
+    return err;
+}
+
+/* One opaque state of all groups. Where they are not all plain, each stays an object of its own. */
+static cairn_err
+pack_groups(struct reading *reading, bool *packed)
+{
+    struct cairn_group_value *values;
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0, count = 0;
+    cairn_err err;
+
+    *packed = false;
+    values = calloc((size_t)reading->metadata.entry_count + 1, sizeof(*values));
+    if (!values)
+        return CAIRN_NOMEM;
+    for (uint32_t i = 0; i < reading->metadata.entry_count; i++)
+        if (reading->grouped[i])
+            values[count++] = reading->values[i];
+    err = count > 0 && reading->groups_plain
+              ? cairn_param_groups_pack(values, count, NULL, 0, &bytes, &bytes_len)
+              : CAIRN_CORRUPT;
+    free(values);
+    if (err == CAIRN_CORRUPT)
+        return CAIRN_OK;
+    if (!err)
+        err = cairn_checkpoint_add_opaque(reading->checkpoint, CAIRN_PARAM_GROUPS_NAME, bytes,
+                                          bytes_len, reading->complaint);
+    free(bytes);
+    *packed = err == CAIRN_OK;
+    return err;
+}
+
+/* ---- items ---- */
+
+static cairn_err
+add_chunk(struct reading *reading, struct cairn_dcp_chunks *chunks, size_t index,
+          const struct cairn_dcp_source *source)
+{
+    uint32_t entry = reading->wants.items[index].entry;
+    const struct cairn_dcp_chunk *chunk;
+    cairn_err err = cairn_dcp_chunks_take(chunks, index, reading->checkpoint, source, &chunk,
+                                          reading->complaint);
+
+    return err ? err
+               : cairn_checkpoint_add_box(reading->checkpoint, reading->named[entry].tensor,
+                                          source->container, chunk->start, chunk->extent,
+                                          chunk->at, chunk->stride_bytes, reading->complaint);
+}
+
+static cairn_err
+read_item(struct reading *reading, struct cairn_dcp_source *source,
+          struct cairn_dcp_chunks *chunks, size_t index, bool groups_again)
+{
+    const struct cairn_dcp_wanted *wanted = &reading->wants.items[index];
+    const struct cairn_dcp_entry *entry = &reading->metadata.entries[wanted->entry];
+    struct cairn_group_value *value = &reading->values[wanted->entry];
+    char name[CAIRN_STATE_NAME_BYTES_MAX], final_name[CAIRN_NAME_BYTES_MAX];
+    struct cairn_state_path path;
+    uint8_t *bytes = NULL;
+    cairn_err err;
+
+    err = cairn_dcp_source_select(reading->checkpoint, source, &wanted->item, entry->name,
+                                  reading->complaint);
+    if (err)
+        return err;
+    if (entry->tensor)
+        return add_chunk(reading, chunks, index, source);
+    if (reading->grouped[wanted->entry] && !groups_again) {
+        if (!reading->groups_plain)
+            return CAIRN_OK;
+        err = cairn_dcp_load_object(source, wanted, entry->name, &bytes, &value->bytes_len,
+                                    reading->complaint);
+        value->bytes = bytes;
+        reading->groups_plain = bytes != NULL;
+        return err;
+    }
+    path = cairn_dcp_entry_path(entry);
+    if (!cairn_state_join(&path, name, sizeof(name)))
+        return cairn_complain(reading->complaint, CAIRN_CORRUPT, "%s: the name %.300s is too long",
+                              reading->checkpoint->place.path, entry->name);
+    err = cairn_dcp_add_object(reading->checkpoint, source, wanted, name, final_name,
+                               reading->complaint);
+    return err ? err : set_name(reading, wanted->entry, final_name);
+}
+
+static cairn_err
+read_items(struct reading *reading, bool groups_again)
+{
+    struct cairn_dcp_source source = {.fd = -1};
+    struct cairn_dcp_chunks *chunks = NULL;
+    cairn_err err = cairn_dcp_chunks_open(reading->checkpoint, &reading->metadata,
+                                          &reading->wants, &chunks);
+
+    for (size_t i = 0; i < reading->wants.count && !err; i++) {
+        uint32_t entry = reading->wants.items[i].entry;
+
+        if (!groups_again ||
+            (reading->grouped[entry] && !reading->metadata.entries[entry].tensor))
+            err = read_item(reading, &source, chunks, i, groups_again);
+    }
+    cairn_dcp_chunks_close(chunks);
+    cairn_dcp_source_close(&source);
+    return err;
+}
+
+/* ---- what canonical names do not give back ---- */
+
+static void
+add_line(struct cairn_pickle *pickle, struct cairn_pickle_node *list, const char *canonical,
+         const char *name, struct cairn_pickle_node *path)
+{
+    struct cairn_pickle_node *items[3];
+
+    items[0] = cairn_pickle_text(pickle, canonical);
+    items[1] = cairn_pickle_text(pickle, name);
+    items[2] = path;
+    cairn_pickle_append(pickle, list, cairn_pickle_sequence(pickle, CAIRN_PICKLE_TUPLE, items, 3));
+}
+
+static bool
+same_path(const struct cairn_state_path *a, const struct cairn_state_path *b)
+{
+    if (a->count != b->count)
+        return false;
+    for (uint32_t i = 0; i < a->count; i++)
+        if (a->keys[i].number != b->keys[i].number ||
+            strcmp(a->keys[i].text, b->keys[i].text) != 0)
+            return false;
+    return true;
+}
+
+static bool
+default_name(const struct reading *reading, uint32_t index)
+{
+    const struct cairn_dcp_entry *entry = &reading->metadata.entries[index];
+    struct cairn_state_path said = cairn_dcp_entry_path(entry), chosen;
+    char text[CAIRN_STATE_NAME_BYTES_MAX], joined[CAIRN_STATE_NAME_BYTES_MAX];
+    uint32_t tensor =
+        cairn_layout_tensor_find(reading->checkpoint->layout, reading->named[index].name);
+
+    return is_carried(entry) ||
+           (entry->keys_said && tensor != UINT32_MAX &&
+            cairn_dcp_default_path(reading->checkpoint, tensor, text, &chosen) &&
+            same_path(&said, &chosen) && cairn_state_join(&chosen, joined, sizeof(joined)) &&
+            strcmp(joined, entry->name) == 0);
+}
+
+/* Sorts entries by canonical name: the order in which they are kept does not depend on the
+ * file's. */
+static int
+compare_named(const void *left, const void *right, void *named)
+{
+    const struct named *names = named;
+
+    return strcmp(names[*(const uint32_t *)left].name, names[*(const uint32_t *)right].name);
+}
+
+static cairn_err
+keep_names(struct reading *reading, bool groups_packed)
+{
+    const struct cairn_dcp_metadata *metadata = &reading->metadata;
+    const struct cairn_state_path *prefix = &reading->roots.optimizer;
+    struct cairn_pickle pickle;
+    struct cairn_pickle_node *list;
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0;
+    uint32_t *order = calloc((size_t)metadata->entry_count + 1, sizeof(*order)), count = 0;
+    char text[CAIRN_STATE_NAME_BYTES_MAX];
+    struct cairn_state_path usual;
+    cairn_err err;
+
+    if (!order)
+        return CAIRN_NOMEM;
+    cairn_dcp_default_prefix(reading->checkpoint, text, &usual);
+    for (uint32_t i = 0; i < metadata->entry_count; i++)
+        if (reading->named[i].name && !default_name(reading, i))
+            order[count++] = i;
+    qsort_r(order, count, sizeof(*order), compare_named, reading->named);
+    cairn_pickle_init(&pickle, CAIRN_DCP_TREE_BYTES_MAX);
+    list = cairn_pickle_sequence(&pickle, CAIRN_PICKLE_LIST, NULL, 0);
+    for (uint32_t i = 0; i < count; i++) {
+        const struct cairn_dcp_entry *entry = &metadata->entries[order[i]];
+        struct cairn_state_path path = cairn_dcp_entry_path(entry);
+
+        add_line(&pickle, list, reading->named[order[i]].name, entry->name,
+                 entry->keys_said ? cairn_dcp_path_node(&pickle, &path)
+                                  : cairn_pickle_none(&pickle));
+    }
+    free(order);
+    /* where something has a name of its own, what is usual may be another place once tensors were dropped or have another order */
+    if (groups_packed && (reading->roots.flat || !same_path(prefix, &usual) ||
+                          (count > 0 && (prefix->count != 1 || strcmp(prefix->keys[0].text, "optim") != 0))))
+        add_line(&pickle, list, CAIRN_PARAM_GROUPS_NAME, reading->roots.flat ? "flat" : "",
+                 cairn_dcp_path_node(&pickle, prefix));
+    err = cairn_pickle_done(&pickle);
+    if (!err && list->count > 0) {
+        err = cairn_pickle_write(&pickle, list, &bytes, &bytes_len);
+        if (!err)
+            err = cairn_checkpoint_add_opaque(reading->checkpoint, CAIRN_DCP_NAMES, bytes,
+                                              bytes_len, reading->complaint);
+    }
+    free(bytes);
+    cairn_pickle_fini(&pickle);
+    return err;
+}
+
+/* ---- the whole ---- */
+
+/* How many ranks wrote it, as far as the names of the files say. */
+static void
+count_ranks(struct cairn_checkpoint *checkpoint)
+{
+    uint32_t ranks = 0;
+
+    for (uint32_t i = 0; i < checkpoint->container_count; i++) {
+        unsigned rank, number;
+        char end;
+
+        if (checkpoint->containers[i].path &&
+            sscanf(checkpoint->containers[i].path, "__%u_%u.distcp%c", &rank, &number, &end) == 2 &&
+            rank < CAIRN_CONVERT_CONTAINERS_MAX && rank + 1 > ranks)
+            ranks = rank + 1;
+    }
+    checkpoint->parallelism.dp = ranks;
+}
+
+static cairn_err
+read_all(struct reading *reading)
+{
+    const struct cairn_dcp_metadata *metadata = &reading->metadata;
+    uint32_t model_count = 0;
+    bool groups_packed = false;
+    cairn_err err = CAIRN_OK;
+
+    reading->named = calloc((size_t)metadata->entry_count + 1, sizeof(*reading->named));
+    reading->values = calloc((size_t)metadata->entry_count + 1, sizeof(*reading->values));
+    reading->grouped = calloc((size_t)metadata->entry_count + 1, sizeof(*reading->grouped));
+    if (!reading->named || !reading->values || !reading->grouped)
+        return CAIRN_NOMEM;
+    for (uint32_t i = 0; i < metadata->entry_count; i++)
+        if (metadata->entries[i].tensor) {
+            struct cairn_state_path path = cairn_dcp_entry_path(&metadata->entries[i]);
+
+            cairn_state_roots_see(&reading->roots, &path);
+        }
+    for (uint32_t i = 0; i < metadata->entry_count && !err; i++)
+        err = cairn_dcp_want_entry(reading->checkpoint, &reading->metadata, i, &reading->wants,
+                                   reading->complaint);
+    cairn_dcp_metadata_forget_tree(&reading->metadata); /* before the layout needs the memory */
+    if (!err)
+        err = name_tensors(reading, false, &model_count);
+    if (!err)
+        err = name_tensors(reading, true, &model_count);
+    if (!err)
+        err = note_groups(reading);
+    if (!err)
+        err = cairn_dcp_wants_sort(reading->checkpoint, &reading->metadata, &reading->wants, reading->complaint);
+    if (err)
+        return err;
+    reading->groups_plain = true;
+    err = read_items(reading, false);
+    if (!err)
+        err = pack_groups(reading, &groups_packed);
+    if (!err && !groups_packed)
+        err = read_items(reading, true);
+    if (!err)
+        err = keep_names(reading, groups_packed);
+    return err;
+}
+
+static void
+end_reading(struct reading *reading)
+{
+    for (uint32_t i = 0; i < reading->metadata.entry_count; i++) {
+        if (reading->named)
+            free(reading->named[i].name);
+        if (reading->values) {
+            free((void *)(uintptr_t)reading->values[i].key);
+            free((void *)(uintptr_t)reading->values[i].parameter);
+            free((void *)(uintptr_t)reading->values[i].bytes);
+        }
+    }
+    free(reading->named);
+    free(reading->values);
+    free(reading->grouped);
+    free(reading->wants.items);
+    cairn_dcp_metadata_fini(&reading->metadata);
+}
+
+static cairn_err
+read_checkpoint(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
+{
+    struct reading reading = {.checkpoint = checkpoint, .complaint = complaint};
+    cairn_err err = cairn_dcp_metadata_load(checkpoint, &reading.metadata, complaint);
+
+    if (err)
+        return err;
+    (void)snprintf(checkpoint->framework, sizeof(checkpoint->framework),
+                   "PyTorch distributed checkpoint%s%s", reading.metadata.version[0] ? " " : "",
+                   reading.metadata.version);
+    err = read_all(&reading);
+    if (!err)
+        count_ranks(checkpoint);
+    end_reading(&reading);
+    return err;
+}
+
+const struct cairn_format cairn_format_dcp = {
+    .name = "dcp",
+    .about = "PyTorch distributed checkpoint: .metadata and .distcp files (FSDP2, torchtitan, "
+             "Accelerate)",
+    .reads = true,
+    .writes = true,
+    .probe = probe,
+    .read = read_checkpoint,
+    .plan = cairn_dcp_plan,
+    .finish = cairn_dcp_finish,
+    .release = cairn_dcp_release,
+};

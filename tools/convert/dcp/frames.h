@@ -1,0 +1,65 @@
+/*
+ * tools/convert/dcp/frames.h - what the files behind dcp/output.h share: dcp/output.c (files and
+ * chunks) and dcp/objects.c.
+ */
+#ifndef CAIRN_TOOLS_CONVERT_DCP_FRAMES_H
+#define CAIRN_TOOLS_CONVERT_DCP_FRAMES_H
+
+#include "tools/convert/dcp/output.h"
+
+/* The file of a rank that grows. */
+struct cairn_dcp_rank_file {
+    bool open;
+    uint32_t number; /* of the next one */
+    uint32_t file;
+    uint64_t bytes;
+    struct cairn_pickle_node *name;
+};
+
+/* A chunk whose archive is closed by `finish`. */
+struct cairn_dcp_open_chunk {
+    enum cairn_dtype dtype;
+    uint32_t dims;
+    uint32_t file;
+    uint32_t sum;
+    uint64_t begin; /* of the archive, in the file */
+    uint64_t extent[CAIRN_DIMS_MAX];
+};
+
+/* An object with tensors inside; closed by `finish` as well. */
+struct cairn_dcp_mixed {
+    struct cairn_torch_plan plan;
+    uint32_t file;
+    uint64_t begin;
+    uint32_t *sums; /* [plan.storage_count]; UINT32_MAX where a storage is empty */
+};
+
+/* What is kept between plan and finish. */
+struct cairn_dcp_kept {
+    struct cairn_dcp_open_chunk *chunks;
+    size_t chunk_count, chunk_room;
+    struct cairn_dcp_mixed *mixed;
+    uint32_t mixed_count;
+    uint8_t *index_bytes;
+    size_t index_bytes_len;
+};
+
+/* Collects what lies before and behind one stretch of an archive. */
+struct cairn_dcp_frame {
+    uint64_t hole_begin, hole_end;
+    uint8_t *head; /* [hole_begin] */
+    uint8_t *tail; /* [bytes - hole_end] */
+};
+
+/* The bytes around a stretch of an archive, whose checksums are those of now; the caller frees
+ * head and tail. CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_dcp_frame_make(struct cairn_torch_plan *plan,
+                                                const struct cairn_zip_planned *hole,
+                                                struct cairn_dcp_frame *frame);
+
+/* Room for an item in a rank's file. CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_dcp_take_place(struct cairn_dcp_output *dcp, uint32_t rank,
+                                                uint64_t bytes, struct cairn_dcp_spot *spot,
+                                                uint32_t *file);
+
+#endif

@@ -1,0 +1,428 @@
+/*
+ * tools/convert/dcp/items.c - the items of a distributed checkpoint: archives of torch.save, one
+ * behind the other in a file. One with a tensor is that tensor's chunk (dcp/chunks.c); one without
+ * is a pickled object.
+ */
+#include "tools/convert/dcp/dcp.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "tools/convert/state/param_groups.h"
+#include "tools/convert/pickle/write.h"
+#include "tools/convert/torch/refs.h"
+#include "tools/convert/torch/file.h"
+#include "tools/convert/torch/source.h"
+
+/* ---- files ---- */
+
+cairn_err
+cairn_dcp_metadata_load(const struct cairn_checkpoint *checkpoint, struct cairn_dcp_metadata *out,
+                        struct cairn_complaint *complaint)
+{
+    char path[CAIRN_FILE_PATH_BYTES_MAX];
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0;
+    cairn_err err;
+
+    (void)snprintf(path, sizeof(path), "%s/" CAIRN_DCP_METADATA, checkpoint->place.path);
+    err = cairn_place_load(&checkpoint->place, CAIRN_DCP_METADATA,
+                           CAIRN_CONVERT_METADATA_BYTES_MAX, &bytes, &bytes_len, complaint);
+    return err ? err : cairn_dcp_metadata_parse(bytes, bytes_len, path, out, complaint);
+}
+
+int
+cairn_dcp_compare_paths(const struct cairn_pickle_node *a, const struct cairn_pickle_node *b)
+{
+    uint32_t common = a->count < b->count ? a->count : b->count;
+    int order;
+
+    if (a == b)
+        return 0;
+    order = common > 0 ? memcmp(a->bytes, b->bytes, common) : 0;
+    return order ? order : a->count < b->count ? -1 : a->count > b->count;
+}
+
+static int
+compare_wanted(const void *left, const void *right)
+{
+    const struct cairn_dcp_wanted *a = left, *b = right;
+    int order = cairn_dcp_compare_paths(a->item.path, b->item.path);
+
+    if (order == 0 && a->item.offset_bytes != b->item.offset_bytes)
+        order = a->item.offset_bytes < b->item.offset_bytes ? -1 : 1;
+    if (order == 0 && a->entry != b->entry)
+        order = a->entry < b->entry ? -1 : 1;
+    return order ? order : a->chunk < b->chunk ? -1 : a->chunk > b->chunk;
+}
+
+cairn_err
+cairn_dcp_wants_sort(const struct cairn_checkpoint *checkpoint, const struct cairn_dcp_metadata *metadata,
+                     struct cairn_dcp_wants *wants, struct cairn_complaint *complaint)
+{
+    if (wants->count > 0)
+        qsort(wants->items, wants->count, sizeof(*wants->items), compare_wanted);
+    for (size_t i = 1; i < wants->count; i++) {
+        const struct cairn_dcp_wanted *a = &wants->items[i - 1], *b = &wants->items[i];
+        char name[CAIRN_NAME_BYTES_MAX] = "";
+
+        if (cairn_dcp_compare_paths(a->item.path, b->item.path) != 0 ||
+            b->item.offset_bytes - a->item.offset_bytes >= a->item.bytes)
+            continue;
+        (void)cairn_pickle_copy_text(b->item.path, name, sizeof(name));
+        return cairn_complain(complaint, CAIRN_CORRUPT,
+                              "%s/.metadata says that items of %s and of %s lie over each other at byte %" PRIu64
+                              " of %s, so one of them is elsewhere; take another copy",
+                              checkpoint->place.path, metadata->entries[a->entry].name, metadata->entries[b->entry].name,
+                              b->item.offset_bytes, name);
+    }
+    return CAIRN_OK;
+}
+
+/* What outlives the tree: the name of a file, once for all items that follow one another. */
+static const struct cairn_pickle_node *
+keep_path(struct cairn_pickle *kept, const struct cairn_dcp_wants *wants,
+          const struct cairn_pickle_node *path)
+{
+    uint8_t *copy;
+
+    if (wants->count > 0 && cairn_dcp_compare_paths(wants->items[wants->count - 1].item.path, path) == 0)
+        return wants->items[wants->count - 1].item.path;
+    copy = cairn_pickle_alloc(kept, (uint64_t)path->count + 1);
+    if (!copy)
+        return NULL;
+    memcpy(copy, path->bytes, path->count);
+    return cairn_pickle_borrow(kept, CAIRN_PICKLE_TEXT, copy, path->count);
+}
+
+/* start and extent: NULL for a bytes object. */
+static cairn_err
+add_wanted(struct cairn_dcp_metadata *metadata, uint32_t index, uint32_t chunk,
+           const uint64_t *start, const uint64_t *extent, struct cairn_dcp_wants *wants,
+           struct cairn_complaint *complaint)
+{
+    const struct cairn_dcp_entry *entry = &metadata->entries[index];
+    struct cairn_dcp_wanted wanted = {.entry = index, .chunk = chunk};
+    cairn_err err;
+
+    err = cairn_dcp_find_item(metadata, entry, start, &wanted.item, complaint);
+    if (err)
+        return err;
+    wanted.item.path = keep_path(&metadata->kept, wants, wanted.item.path);
+    if (start) {
+        size_t half_bytes = entry->dims * sizeof(*start);
+        uint64_t *box = cairn_pickle_alloc(&metadata->kept, 2 * half_bytes);
+
+        if (box) {
+            memcpy(box, start, half_bytes);
+            memcpy(box + entry->dims, extent, half_bytes);
+        }
+        wanted.box = box;
+    }
+    if (!wanted.item.path || (start && !wanted.box))
+        return CAIRN_NOMEM;
+    if (wants->count == wants->room) {
+        size_t room = wants->room ? 2 * wants->room : 256;
+        struct cairn_dcp_wanted *grown = realloc(wants->items, room * sizeof(*grown));
+
+        if (!grown)
+            return CAIRN_NOMEM;
+        wants->items = grown;
+        wants->room = room;
+    }
+    wants->items[wants->count++] = wanted;
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_dcp_want_entry(const struct cairn_checkpoint *checkpoint,
+                     struct cairn_dcp_metadata *metadata, uint32_t index,
+                     struct cairn_dcp_wants *wants, struct cairn_complaint *complaint)
+{
+    const struct cairn_dcp_entry *entry = &metadata->entries[index];
+    uint64_t start[CAIRN_DIMS_MAX], extent[CAIRN_DIMS_MAX];
+    cairn_err err = CAIRN_OK;
+
+    if (!entry->tensor)
+        return add_wanted(metadata, index, 0, NULL, NULL, wants, complaint);
+    for (uint32_t i = 0; i < entry->chunks->count && !err; i++) {
+        bool empty = false;
+
+        if (!cairn_dcp_chunk_box(entry, i, start, extent))
+            return cairn_complain(complaint, CAIRN_CORRUPT,
+                                  "%s: chunk %" PRIu32 " of tensor %.300s is no box of it",
+                                  checkpoint->place.path, i, entry->name);
+        for (uint32_t d = 0; d < entry->dims; d++)
+            empty = empty || extent[d] == 0;
+        if (!empty)
+            err = add_wanted(metadata, index, i, start, extent, wants, complaint);
+    }
+    return err;
+}
+
+void
+cairn_dcp_source_close(struct cairn_dcp_source *source)
+{
+    (void)cairn_file_close(source->fd); /* only read; -1 is allowed */
+    source->fd = -1;
+    source->path = NULL;
+}
+
+cairn_err
+cairn_dcp_source_select(struct cairn_checkpoint *checkpoint, struct cairn_dcp_source *source,
+                        const struct cairn_dcp_item *item, const char *name,
+                        struct cairn_complaint *complaint)
+{
+    cairn_err err = CAIRN_OK;
+
+    if (!source->path || cairn_dcp_compare_paths(source->path, item->path) != 0) {
+        cairn_dcp_source_close(source);
+        if (!cairn_pickle_copy_text(item->path, source->name, sizeof(source->name)) ||
+            !cairn_place_name_check(source->name))
+            return cairn_complain(complaint, CAIRN_CORRUPT,
+                                  "%s: .metadata says that %.200s lies in a file outside of the "
+                                  "checkpoint, or with no usable name; refused",
+                                  checkpoint->place.path, name);
+        err = cairn_checkpoint_add_file(checkpoint, source->name, &source->container, complaint);
+        if (!err)
+            err = cairn_place_open_file(&checkpoint->place, source->name, &source->fd, complaint);
+        if (err)
+            return cairn_complain(complaint, err, "%s/%s cannot be opened: %s",
+                                  checkpoint->place.path, source->name, cairn_err_text(err));
+        source->mark = checkpoint->containers[source->container].mark;
+        source->path = item->path;
+    }
+    if (item->offset_bytes > source->mark.bytes || item->bytes > source->mark.bytes - item->offset_bytes)
+        return cairn_complain(complaint, CAIRN_CORRUPT,
+                              "%s/%s: %.200s ends at byte %" PRIu64 " and the file has %" PRIu64
+                              "; it is truncated, take another copy",
+                              checkpoint->place.path, source->name, name,
+                              item->offset_bytes + item->bytes, source->mark.bytes);
+    return CAIRN_OK;
+}
+
+void
+cairn_dcp_say_where(const struct cairn_dcp_source *source, const struct cairn_dcp_item *item,
+                    const char *name, char where[CAIRN_DCP_WHERE_BYTES_MAX])
+{
+    (void)snprintf(where, CAIRN_DCP_WHERE_BYTES_MAX, "%.160s at byte %" PRIu64 " (%.200s)",
+                   source->name, item->offset_bytes, name);
+}
+
+/* ---- objects ---- */
+
+/* The object's pickle in an archive without storages; *entry->at is 0 where there is no such
+ * archive. */
+static cairn_err
+find_plain_pickle(const struct cairn_dcp_source *source, const struct cairn_dcp_item *item,
+                  const char *where, struct cairn_zip_entry *entry)
+{
+    const struct cairn_zip_entry *found;
+    struct cairn_zip zip = {0};
+    uint8_t first[4];
+    size_t got = 0;
+    bool storages = false;
+    cairn_err err;
+
+    memset(entry, 0, sizeof(*entry));
+    err = item->bytes < sizeof(first)
+              ? CAIRN_OK
+              : cairn_file_read_at(source->fd, item->offset_bytes, first, sizeof(first), &got);
+    if (err || !cairn_zip_probe(first, got))
+        return err;
+    err = cairn_zip_open(source->fd, where, item->offset_bytes, item->bytes, &zip);
+    if (err)
+        return err;
+    for (uint32_t i = 0; i < zip.entry_count; i++)
+        storages = storages ||
+                   strncmp(zip.entries[i].name + strlen(zip.folder), "data/", 5) == 0;
+    found = cairn_zip_find(&zip, "data.pkl");
+    if (found && !storages)
+        *entry = *found;
+    entry->name = NULL; /* the archive's */
+    cairn_zip_fini(&zip);
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_dcp_load_object(const struct cairn_dcp_source *source, const struct cairn_dcp_wanted *wanted,
+                      const char *name, uint8_t **bytes, size_t *bytes_len,
+                      struct cairn_complaint *complaint)
+{
+    struct cairn_zip_entry entry;
+    char where[CAIRN_DCP_WHERE_BYTES_MAX];
+    uint8_t *buffer;
+    cairn_err err;
+
+    *bytes = NULL;
+    cairn_dcp_say_where(source, &wanted->item, name, where);
+    err = find_plain_pickle(source, &wanted->item, where, &entry);
+    if (!err && (entry.at == 0 || entry.bytes > CAIRN_DCP_OBJECT_BYTES_MAX))
+        return CAIRN_OK;
+    buffer = err ? NULL : malloc((size_t)entry.bytes + 1);
+    if (!err && !buffer)
+        err = CAIRN_NOMEM;
+    if (!err) {
+        entry.name = "data.pkl";
+        err = cairn_zip_load(source->fd, where, &entry, buffer);
+    }
+    if (err) {
+        free(buffer);
+        return cairn_complain(complaint, err, "%s cannot be read: %s", where, cairn_err_text(err));
+    }
+    *bytes = buffer;
+    *bytes_len = (size_t)entry.bytes;
+    return CAIRN_OK;
+}
+
+/* Bytes as they lie in the file. */
+static cairn_err
+add_opaque_piece(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_source *source,
+                 const char *name, uint64_t at, uint64_t bytes, struct cairn_complaint *complaint)
+{
+    uint32_t tensor;
+    cairn_err err;
+
+    if (cairn_layout_tensor_find(checkpoint->layout, name) != UINT32_MAX)
+        return cairn_complain(complaint, CAIRN_CORRUPT, "%s: %.200s is there twice",
+                              checkpoint->place.path, name);
+    err = cairn_checkpoint_add_tensor(checkpoint, name, CAIRN_U8, CAIRN_OPAQUE, 1, &bytes, &tensor,
+                                      complaint);
+    if (err)
+        return err;
+    return cairn_checkpoint_add_box(checkpoint, tensor, source->container, NULL, NULL, at, NULL,
+                                    complaint);
+}
+
+/* An object that holds tensors: they go into the layout, and the rest is pickled with their
+ * names. */
+static cairn_err
+add_mixed_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_source *source,
+                 const struct cairn_dcp_wanted *wanted, const char *name, const char *final_name,
+                 const char *where, struct cairn_complaint *complaint)
+{
+    struct cairn_torch_file file = {0};
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0;
+    bool storage = false;
+    cairn_err err;
+
+    err = cairn_torch_open(source->fd, where, wanted->item.offset_bytes, wanted->item.bytes,
+                           CAIRN_DCP_TREE_BYTES_MAX, &file);
+    if (!err)
+        err = cairn_torch_source_add_sums(checkpoint, source->container, &file, complaint);
+    for (uint32_t i = 0; i < file.tensor_count && !err; i++) {
+        const struct cairn_torch_tensor *tensor = &file.tensors[i];
+        uint64_t stride_bytes[CAIRN_DIMS_MAX];
+        char tensor_name[CAIRN_STATE_NAME_BYTES_MAX];
+        uint32_t index;
+
+        if (tensor->node->kind == CAIRN_PICKLE_PERSISTENT)
+            continue; /* held twice, and named already */
+        (void)snprintf(tensor_name, sizeof(tensor_name), "%.250s%s%.250s", name,
+                       tensor->name[0] ? "." : "", tensor->name);
+        if (!tensor->view.dtype->dtype || tensor->view.conjugate || tensor->view.negate)
+            err = cairn_complain(complaint, CAIRN_INVAL,
+                                 "%s: tensor %.200s is of torch.%s%s, which is not converted; "
+                                 "leave it out of the checkpoint",
+                                 checkpoint->place.path, tensor_name, tensor->view.dtype->name,
+                                 tensor->view.dtype->dtype ? " with a conjugate or negative bit"
+                                                           : "");
+        else if (cairn_layout_tensor_find(checkpoint->layout, tensor_name) != UINT32_MAX)
+            err = cairn_complain(complaint, CAIRN_CORRUPT, "%s: tensor %.200s is there twice",
+                                 checkpoint->place.path, tensor_name);
+        if (!err)
+            err = cairn_checkpoint_add_tensor(checkpoint, tensor_name, tensor->view.dtype->dtype,
+                                              CAIRN_BUFFER, tensor->view.dims, tensor->view.shape,
+                                              &index, complaint);
+        for (uint32_t d = 0; d < tensor->view.dims; d++)
+            stride_bytes[d] = tensor->view.stride[d] * tensor->view.dtype->element_bytes;
+        if (!err)
+            err = cairn_checkpoint_add_box(checkpoint, index, source->container, NULL, NULL,
+                                           tensor->at, stride_bytes, complaint);
+        if (!err)
+            err = cairn_pickle_replace(&file.tree, tensor->node,
+                                       cairn_pickle_tensor(&file.tree, tensor_name));
+    }
+    if (!err)
+        err = cairn_torch_has_storage(&file.tree, file.root, &storage);
+    if (!err && storage)
+        err = cairn_complain(complaint, CAIRN_INVAL, CAIRN_TORCH_STORAGE_LEFT, checkpoint->place.path, name);
+    if (!err)
+        err = cairn_pickle_write(&file.tree, file.root, &bytes, &bytes_len);
+    if (!err)
+        err = cairn_checkpoint_add_opaque(checkpoint, final_name, bytes, bytes_len, complaint);
+    free(bytes);
+    cairn_torch_close(&file);
+    return err ? cairn_complain(complaint, err, "%s cannot be read: %s", where,
+                                cairn_err_text(err))
+               : CAIRN_OK;
+}
+
+/*
+ * An object that is no archive: bytes as they lie there, of which nothing says that they are as they were. An archive with a damaged
+ * beginning is none of these: PyTorch ends each with the same 22 bytes but for numbers.
+ */
+static cairn_err
+add_raw_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_source *source, const struct cairn_dcp_item *item,
+               const char *name, const char *where, struct cairn_complaint *complaint)
+{
+    enum { END_BYTES = 22 };
+    static const uint8_t end[4] = {'P', 'K', 5, 6};
+    uint8_t last[sizeof(end)] = {0};
+    size_t got = 0;
+    cairn_err err = CAIRN_OK;
+
+    if (item->bytes >= END_BYTES)
+        err = cairn_file_read_at(source->fd, item->offset_bytes + item->bytes - END_BYTES, last, sizeof(last), &got);
+    if (err)
+        return cairn_complain(complaint, err, "%s cannot be read: %s", where, cairn_err_text(err));
+    if (memcmp(last, end, sizeof(end)) == 0)
+        return cairn_complain(complaint, CAIRN_CORRUPT,
+                              "%s: the item of %s ends as an archive of torch.save and does not begin as one; it is damaged: take "
+                              "another copy",
+                              checkpoint->place.path, where);
+    err = cairn_checkpoint_add_storage_sum(checkpoint, source->container, item->offset_bytes, item->bytes, 0, complaint);
+    return err ? err : add_opaque_piece(checkpoint, source, name, item->offset_bytes, item->bytes, complaint);
+}
+
+cairn_err
+cairn_dcp_add_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_source *source,
+                     const struct cairn_dcp_wanted *wanted, const char *name,
+                     char final_name[CAIRN_NAME_BYTES_MAX], struct cairn_complaint *complaint)
+{
+    const struct cairn_dcp_item *item = &wanted->item;
+    struct cairn_zip_entry entry;
+    char where[CAIRN_DCP_WHERE_BYTES_MAX];
+    uint8_t first[4];
+    size_t got = 0;
+    bool archive;
+    cairn_err err;
+
+    cairn_dcp_say_where(source, item, name, where);
+    err = cairn_file_read_at(source->fd, item->offset_bytes, first,
+                             item->bytes < sizeof(first) ? (size_t)item->bytes : sizeof(first),
+                             &got);
+    archive = !err && cairn_zip_probe(first, got);
+    if (snprintf(final_name, CAIRN_NAME_BYTES_MAX, "%s%s", name, archive ? ".pickle" : "") >=
+        CAIRN_NAME_BYTES_MAX)
+        return cairn_complain(complaint, CAIRN_CORRUPT, "%s: the name %.200s… is too long",
+                              checkpoint->place.path, name);
+    if (!err && archive)
+        err = find_plain_pickle(source, item, where, &entry);
+    if (err)
+        return cairn_complain(complaint, err, "%s cannot be read: %s", where, cairn_err_text(err));
+    if (!archive)
+        return add_raw_object(checkpoint, source, item, final_name, where, complaint);
+    if (entry.at > 0) {
+        err = cairn_checkpoint_add_storage_sum(checkpoint, source->container, entry.at, entry.bytes,
+                                               entry.crc32, complaint);
+        return err ? err
+                   : add_opaque_piece(checkpoint, source, final_name, entry.at, entry.bytes, complaint);
+    }
+    return add_mixed_object(checkpoint, source, wanted, name, final_name, where, complaint);
+}

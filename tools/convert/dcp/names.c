@@ -1,0 +1,262 @@
+/* tools/convert/dcp/names.c - see dcp/names.h. */
+#include "tools/convert/dcp/names.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/convert/pickle/read.h"
+
+/* ---- by default ---- */
+
+/* Appends a key's text to `text`; NULL where it does not fit. */
+static const char *
+keep_key(char text[CAIRN_STATE_NAME_BYTES_MAX], size_t *used, const char *key, size_t key_bytes)
+{
+    char *at = text + *used;
+
+    if (*used + key_bytes + 1 > CAIRN_STATE_NAME_BYTES_MAX)
+        return NULL;
+    memcpy(at, key, key_bytes);
+    at[key_bytes] = '\0';
+    *used += key_bytes + 1;
+    return at;
+}
+
+static bool
+add_key(struct cairn_state_path *path, char text[CAIRN_STATE_NAME_BYTES_MAX], size_t *used,
+        const char *key, size_t key_bytes, bool number)
+{
+    if (path->count == CAIRN_STATE_KEYS_MAX)
+        return false;
+    path->keys[path->count] =
+        (struct cairn_state_key){keep_key(text, used, key, key_bytes), number};
+    return path->keys[path->count++].text != NULL;
+}
+
+/* A short decimal number is the index of a list. */
+static bool
+is_index(const char *key, size_t bytes)
+{
+    if (bytes == 0 || bytes > 9 || (bytes > 1 && key[0] == '0'))
+        return false;
+    return strspn(key, "0123456789") >= bytes;
+}
+
+/* The keys between the dots; a name that begins or ends with one, or has two together, is one
+ * key. */
+static bool
+cut(const char *name, size_t bytes, char text[CAIRN_STATE_NAME_BYTES_MAX],
+    struct cairn_state_path *path)
+{
+    size_t used = 0, from = 0;
+
+    for (size_t at = 0; at <= bytes; at++) {
+        if (at < bytes && name[at] != '.')
+            continue;
+        if (at == from || path->count == CAIRN_STATE_KEYS_MAX) {
+            used = 0;
+            path->count = 0;
+            return add_key(path, text, &used, name, bytes, false);
+        }
+        if (!add_key(path, text, &used, name + from, at - from,
+                     path->count > 0 && is_index(name + from, at - from)))
+            return false;
+        from = at + 1;
+    }
+    return true;
+}
+
+/* Makes text of the number in [<prefix>.]state.<number>.<key> where the optimizer's tensors lie there, whose numbers are: PyTorch does
+ * not load a dict that has keys of both kinds. */
+static void
+name_as_tensors(const struct cairn_checkpoint *checkpoint, const char *name, struct cairn_state_path *path)
+{
+    uint32_t state = path->count - 3;
+    size_t bytes = 0;
+
+    if (path->count < 3 || !path->keys[state + 1].number || strcmp(path->keys[state].text, "state") != 0)
+        return;
+    for (uint32_t i = 0; i <= state; i++)
+        bytes += strlen(path->keys[i].text) + 1;
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(checkpoint->layout) && path->keys[state + 1].number; i++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(checkpoint->layout, i);
+
+        path->keys[state + 1].number = tensor->kind != CAIRN_OPTIMIZER || strncmp(tensor->name, name, bytes) != 0;
+    }
+}
+
+bool
+cairn_dcp_default_path(const struct cairn_checkpoint *checkpoint, uint32_t tensor,
+                       char text[CAIRN_STATE_NAME_BYTES_MAX], struct cairn_state_path *path)
+{
+    const struct cairn_tensor *known = cairn_layout_tensor(checkpoint->layout, tensor);
+    size_t bytes = strlen(known->name), used = 0;
+    uint32_t key_bytes = 0;
+
+    path->count = 0;
+    if (known->kind == CAIRN_OPAQUE) {
+        bool pickle = bytes > 7 && strcmp(known->name + bytes - 7, ".pickle") == 0;
+
+        if (pickle && !strchr(known->name, '/')) {
+            if (!cut(known->name, bytes - 7, text, path))
+                return false;
+            name_as_tensors(checkpoint, known->name, path);
+            return true;
+        }
+        return add_key(path, text, &used, CAIRN_DCP_CARRIED, strlen(CAIRN_DCP_CARRIED), false) &&
+               add_key(path, text, &used, known->name, bytes, false);
+    }
+    if (known->kind != CAIRN_OPTIMIZER)
+        return add_key(path, text, &used, "model", 5, false) &&
+               add_key(path, text, &used, known->name, bytes, false);
+    if (cairn_checkpoint_parameter_of(checkpoint, tensor, &key_bytes) == UINT32_MAX) {
+        if (!cut(known->name, bytes, text, path))
+            return false;
+        for (uint32_t i = 1; i < path->count; i++) /* a parameter's number is the key of a dict, which PyTorch makes text */
+            if (strcmp(path->keys[i - 1].text, "state") == 0)
+                path->keys[i].number = false;
+        return true;
+    }
+    return add_key(path, text, &used, "optim", 5, false) &&
+           add_key(path, text, &used, "state", 5, false) &&
+           add_key(path, text, &used, known->name + key_bytes + 1, bytes - key_bytes - 1, false) &&
+           add_key(path, text, &used, known->name, key_bytes, false);
+}
+
+void
+cairn_dcp_default_prefix(const struct cairn_checkpoint *checkpoint, char text[CAIRN_STATE_NAME_BYTES_MAX],
+                         struct cairn_state_path *path)
+{
+    struct cairn_state_roots roots = {0};
+
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(checkpoint->layout) && !roots.optimizer_known; i++)
+        if (cairn_layout_tensor(checkpoint->layout, i)->kind == CAIRN_OPTIMIZER &&
+            cairn_dcp_default_path(checkpoint, i, text, path))
+            cairn_state_roots_see(&roots, path);
+    *path = roots.optimizer_known ? roots.optimizer : (struct cairn_state_path){.count = 1, .keys = {{"optim", false}}};
+}
+
+/* ---- as they were ---- */
+
+static char *
+keep_text(struct cairn_dcp_names *names, const struct cairn_pickle_node *node)
+{
+    char *text = node->kind == CAIRN_PICKLE_TEXT
+                     ? cairn_pickle_alloc(&names->pickle, (uint64_t)node->count + 1)
+                     : NULL;
+
+    return text && cairn_pickle_copy_text(node, text, (size_t)node->count + 1) ? text : NULL;
+}
+
+static bool
+read_path(struct cairn_dcp_names *names, const struct cairn_pickle_node *node,
+          struct cairn_state_path *path)
+{
+    path->count = 0;
+    if (node->kind == CAIRN_PICKLE_NONE)
+        return true;
+    if (node->kind != CAIRN_PICKLE_TUPLE || node->count > CAIRN_STATE_KEYS_MAX)
+        return false;
+    for (uint32_t i = 0; i < node->count; i++) {
+        struct cairn_state_key *key = &path->keys[path->count++];
+        uint64_t number;
+
+        key->number = cairn_pickle_u64(node->items[i], &number);
+        if (key->number) {
+            char *text = cairn_pickle_alloc(&names->pickle, 24);
+
+            if (text)
+                (void)snprintf(text, 24, "%" PRIu64, number);
+            key->text = text;
+        } else {
+            key->text = keep_text(names, node->items[i]);
+        }
+        if (!key->text)
+            return false;
+    }
+    return true;
+}
+
+static int
+compare_kept(const void *left, const void *right)
+{
+    const struct cairn_dcp_name *a = left, *b = right;
+
+    return strcmp(a->canonical, b->canonical);
+}
+
+cairn_err
+cairn_dcp_names_load(const struct cairn_checkpoint *checkpoint, struct cairn_dcp_names *names,
+                     struct cairn_complaint *complaint)
+{
+    struct cairn_pickle_node *list = NULL;
+    size_t bytes_len = 0, taken_bytes = 0;
+    cairn_err err;
+
+    memset(names, 0, sizeof(*names));
+    cairn_pickle_init(&names->pickle, CAIRN_DCP_TREE_BYTES_MAX);
+    err = cairn_checkpoint_load_opaque(checkpoint, CAIRN_DCP_NAMES, CAIRN_DCP_OBJECT_BYTES_MAX,
+                                       &names->bytes, &bytes_len, complaint);
+    if (err == CAIRN_NOT_FOUND)
+        return CAIRN_OK;
+    if (err)
+        return err;
+    err = cairn_pickle_read(&names->pickle, CAIRN_DCP_NAMES, names->bytes, bytes_len, &list,
+                            &taken_bytes);
+    if (err || list->kind != CAIRN_PICKLE_LIST)
+        return err == CAIRN_NOMEM ? err : CAIRN_OK;
+    names->kept = calloc((size_t)list->count + 1, sizeof(*names->kept));
+    if (!names->kept)
+        return CAIRN_NOMEM;
+    for (uint32_t i = 0; i < list->count; i++) {
+        const struct cairn_pickle_node *line = list->items[i];
+        struct cairn_dcp_name *kept = &names->kept[names->kept_count];
+
+        if (line->kind != CAIRN_PICKLE_TUPLE || line->count != 3)
+            continue;
+        kept->canonical = keep_text(names, line->items[0]);
+        kept->name = keep_text(names, line->items[1]);
+        names->kept_count += kept->canonical && kept->name &&
+                             read_path(names, line->items[2], &kept->path);
+    }
+    qsort(names->kept, names->kept_count, sizeof(*names->kept), compare_kept);
+    return CAIRN_OK;
+}
+
+void
+cairn_dcp_names_fini(struct cairn_dcp_names *names)
+{
+    cairn_pickle_fini(&names->pickle);
+    free(names->bytes);
+    free(names->kept);
+    memset(names, 0, sizeof(*names));
+}
+
+const struct cairn_dcp_name *
+cairn_dcp_names_find(const struct cairn_dcp_names *names, const char *canonical)
+{
+    struct cairn_dcp_name wanted = {.canonical = canonical};
+
+    return names->kept_count > 0 ? bsearch(&wanted, names->kept, names->kept_count,
+                                           sizeof(wanted), compare_kept)
+                                 : NULL;
+}
+
+bool
+cairn_dcp_names_choose(const struct cairn_dcp_names *names,
+                       const struct cairn_checkpoint *checkpoint, uint32_t tensor,
+                       char text[CAIRN_STATE_NAME_BYTES_MAX],
+                       char name[CAIRN_STATE_NAME_BYTES_MAX], struct cairn_state_path *path)
+{
+    const struct cairn_dcp_name *kept =
+        cairn_dcp_names_find(names, cairn_layout_tensor(checkpoint->layout, tensor)->name);
+
+    if (!kept)
+        return cairn_dcp_default_path(checkpoint, tensor, text, path) &&
+               cairn_state_join(path, name, CAIRN_STATE_NAME_BYTES_MAX);
+    *path = kept->path;
+    return (size_t)snprintf(name, CAIRN_STATE_NAME_BYTES_MAX, "%s", kept->name) <
+           CAIRN_STATE_NAME_BYTES_MAX;
+}

@@ -1,0 +1,383 @@
+/* tools/convert/dcp/output.c - see dcp/output.h; objects are in dcp/objects.c. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/convert/dcp/frames.h"
+
+enum {
+    RANKS_MAX = 1 << 16,
+    ITEM_ALIGN_BYTES = 64,
+    FILE_NAME_BYTES_MAX = 48,
+    ITEM_TREE_BYTES_MAX = 1 << 20
+};
+
+#define INDEX_BYTES_MAX ((uint64_t)1 << 34)
+
+void
+cairn_dcp_kept_end(struct cairn_dcp_kept *kept)
+{
+    if (!kept)
+        return;
+    for (uint32_t i = 0; i < kept->mixed_count; i++) {
+        cairn_torch_plan_fini(&kept->mixed[i].plan);
+        free(kept->mixed[i].sums);
+    }
+    free(kept->mixed);
+    free(kept->chunks);
+    free(kept->index_bytes);
+    free(kept);
+}
+
+/* ---- bytes around data ---- */
+
+static cairn_err
+put_in_frame(void *context, uint64_t at, const void *bytes, size_t bytes_len)
+{
+    struct cairn_dcp_frame *frame = context;
+
+    if (at + bytes_len <= frame->hole_begin)
+        memcpy(frame->head + at, bytes, bytes_len);
+    else if (at >= frame->hole_end)
+        memcpy(frame->tail + (at - frame->hole_end), bytes, bytes_len);
+    return CAIRN_OK; /* else it is the stretch itself */
+}
+
+cairn_err
+cairn_dcp_frame_make(struct cairn_torch_plan *plan, const struct cairn_zip_planned *hole,
+           struct cairn_dcp_frame *frame)
+{
+    uint64_t bytes = cairn_torch_plan_bytes(plan);
+
+    *frame = (struct cairn_dcp_frame){.hole_begin = hole->at, .hole_end = hole->at + hole->bytes};
+    frame->head = calloc(1, (size_t)frame->hole_begin + 1);
+    frame->tail = calloc(1, (size_t)(bytes - frame->hole_end) + 1);
+    if (!frame->head || !frame->tail)
+        return CAIRN_NOMEM;
+    return cairn_torch_plan_put(plan, put_in_frame, frame);
+}
+
+/* The archive of one tensor. */
+static cairn_err
+plan_chunk(enum cairn_dtype dtype, uint32_t dims, const uint64_t *extent,
+           struct cairn_torch_plan *plan)
+{
+    struct cairn_torch_view view = {.dtype = cairn_torch_dtype_of(dtype), .dims = dims};
+    struct cairn_torch_plan_storage storage = {.key = "0", .bytes = cairn_dtype_bytes(dtype)};
+    struct cairn_torch_builder builder;
+    struct cairn_pickle tree;
+    struct cairn_pickle_node *root;
+    uint64_t stride = 1;
+    cairn_err err;
+
+    for (uint32_t d = dims; d-- > 0;) {
+        view.shape[d] = extent[d];
+        view.stride[d] = stride;
+        stride *= extent[d] > 0 ? extent[d] : 1;
+        storage.bytes *= extent[d];
+    }
+    cairn_pickle_init(&tree, ITEM_TREE_BYTES_MAX);
+    cairn_torch_builder_init(&builder, &tree);
+    root = cairn_torch_tensor_node(
+        &builder, cairn_torch_storage(&builder, view.dtype, "0", storage.bytes), &view);
+    err = cairn_pickle_done(&tree);
+    if (!err)
+        err = cairn_torch_plan_init(plan, "archive", &tree, root, &storage, 1);
+    cairn_pickle_fini(&tree);
+    return err;
+}
+
+/* ---- places ---- */
+
+static uint64_t
+align_up(uint64_t at)
+{
+    return (at + ITEM_ALIGN_BYTES - 1) / ITEM_ALIGN_BYTES * ITEM_ALIGN_BYTES;
+}
+
+cairn_err
+cairn_dcp_take_place(struct cairn_dcp_output *dcp, uint32_t rank, uint64_t bytes,
+                     struct cairn_dcp_spot *spot, uint32_t *file)
+{
+    struct cairn_dcp_rank_file *at = &dcp->ranks[rank];
+    uint64_t limit = dcp->options->file_bytes_max;
+    char name[FILE_NAME_BYTES_MAX];
+    cairn_err err = CAIRN_OK;
+
+    if (at->open && limit > 0 && at->bytes > 0 && align_up(at->bytes) + bytes > limit)
+        at->open = false;
+    if (!at->open) {
+        (void)snprintf(name, sizeof(name), "__%" PRIu32 "_%" PRIu32 ".distcp", rank, at->number);
+        err = cairn_output_add_file(dcp->output, name, &at->file);
+        if (err)
+            return err;
+        at->name = cairn_dcp_index_file(&dcp->index, name);
+        at->number++;
+        at->bytes = 0;
+        at->open = true;
+    }
+    *spot = (struct cairn_dcp_spot){at->name, align_up(at->bytes), bytes};
+    *file = at->file;
+    at->bytes = spot->offset_bytes + bytes;
+    cairn_output_set_bytes(dcp->output, at->file, at->bytes);
+    return CAIRN_OK;
+}
+
+/* ---- tensors ---- */
+
+static cairn_err
+keep_chunk(struct cairn_dcp_kept *state, const struct cairn_dcp_open_chunk *chunk)
+{
+    if (state->chunk_count == state->chunk_room) {
+        size_t room = state->chunk_room ? 2 * state->chunk_room : 64;
+        struct cairn_dcp_open_chunk *grown = realloc(state->chunks, room * sizeof(*grown));
+
+        if (!grown)
+            return CAIRN_NOMEM;
+        state->chunks = grown;
+        state->chunk_room = room;
+    }
+    state->chunks[state->chunk_count++] = *chunk;
+    return CAIRN_OK;
+}
+
+/* A box of a tensor of the output as one chunk; box_start and box_extent are of the array. */
+static cairn_err
+add_chunk(struct cairn_dcp_output *dcp, uint32_t rank, uint32_t target, const uint64_t *start,
+          const uint64_t *extent, uint32_t box_dims, const uint64_t *box_start,
+          const uint64_t *box_extent)
+{
+    struct cairn_output *output = dcp->output;
+    struct cairn_dcp_open_chunk chunk = {
+        .dtype = cairn_layout_tensor(output->layout, target)->dtype,
+        .dims = box_dims,
+        .sum = UINT32_MAX};
+    struct cairn_torch_plan plan = {0};
+    struct cairn_dcp_frame frame = {0};
+    struct cairn_zip_planned *data;
+    struct cairn_dcp_spot spot;
+    cairn_err err;
+
+    memcpy(chunk.extent, box_extent, box_dims * sizeof(*box_extent));
+    err = plan_chunk(chunk.dtype, box_dims, box_extent, &plan);
+    if (err)
+        return err;
+    data = cairn_torch_plan_storage_at(&plan, 0);
+    err = cairn_dcp_take_place(dcp, rank, cairn_torch_plan_bytes(&plan), &spot, &chunk.file);
+    if (!err)
+        err = cairn_dcp_frame_make(&plan, data, &frame);
+    if (!err) {
+        err = cairn_output_add_literal(output, chunk.file, spot.offset_bytes, frame.head,
+                                       (size_t)frame.hole_begin);
+        frame.head = NULL;
+    }
+    chunk.begin = spot.offset_bytes;
+    if (!err && data->bytes > 0)
+        err = cairn_output_add_sum(output, chunk.file, CAIRN_SUM_CRC32, chunk.begin + data->at,
+                                   data->bytes, data->bytes, &chunk.sum);
+    if (!err)
+        err = cairn_output_add_box(output, target, chunk.file, start, extent,
+                                   chunk.begin + data->at, NULL);
+    if (!err)
+        err = keep_chunk(dcp->kept, &chunk);
+    if (!err)
+        cairn_dcp_index_add_chunk(&dcp->index, box_dims, box_start, box_extent, &spot);
+    free(frame.head);
+    free(frame.tail);
+    cairn_torch_plan_fini(&plan);
+    return err;
+}
+
+void
+cairn_dcp_output_array(struct cairn_dcp_output *dcp, const char *name,
+                       const struct cairn_state_path *path, enum cairn_dtype dtype, uint32_t dims,
+                       const uint64_t *shape)
+{
+    cairn_dcp_index_add_tensor(&dcp->index, name, path, cairn_torch_dtype_of(dtype), dims, shape);
+}
+
+cairn_err
+cairn_dcp_output_part(struct cairn_dcp_output *dcp, const struct cairn_dcp_part *part)
+{
+    const struct cairn_tensor *known = cairn_layout_tensor(dcp->source->layout, part->tensor);
+    uint32_t dims = known->dims, ahead = part->ahead, target, rank = 0;
+    uint64_t row_bytes = cairn_dtype_bytes(cairn_output_dtype(dcp->options, known)), least;
+    uint64_t start[CAIRN_DIMS_MAX] = {0}, extent[CAIRN_DIMS_MAX] = {0};
+    uint64_t box_start[CAIRN_DIMS_MAX] = {0}, box_extent[CAIRN_DIMS_MAX];
+    uint64_t end, rows;
+    bool empty = false;
+    cairn_err err;
+
+    if (dims + ahead > CAIRN_DIMS_MAX)
+        return CAIRN_INVAL;
+    err = cairn_output_add_tensor(dcp->output, dcp->options, known, &target);
+    if (err)
+        return err;
+    memcpy(extent, known->shape, dims * sizeof(*extent));
+    for (uint32_t d = 0; d < ahead; d++) {
+        box_start[d] = part->at[d];
+        box_extent[d] = 1;
+    }
+    for (uint32_t d = 0; d < dims; d++)
+        empty = empty || known->shape[d] == 0;
+    if (part->rows > 0)
+        extent[0] = part->rows;
+    memcpy(box_extent + ahead, extent, dims * sizeof(*extent));
+    if (dims == 0 || empty || known->kind == CAIRN_OPAQUE)
+        return add_chunk(dcp, 0, target, start, extent, dims + ahead, box_start, box_extent);
+    end = part->from + extent[0];
+    rows = (extent[0] + dcp->rank_count - 1) / dcp->rank_count;
+    for (uint32_t d = 1; d < dims; d++)
+        row_bytes *= extent[d];
+    least = (dcp->chunk_bytes_min + row_bytes - 1) / row_bytes;
+    if (rows < least) {
+        rows = least;
+        rank = dcp->next_rank++ % dcp->rank_count;
+    }
+    for (start[0] = part->from; start[0] < end && !err; rank = (rank + 1) % dcp->rank_count) {
+        extent[0] = end - start[0] < rows ? end - start[0] : rows;
+        box_start[ahead] = start[0] - part->from;
+        box_extent[ahead] = extent[0];
+        err = add_chunk(dcp, rank, target, start, extent, dims + ahead, box_start, box_extent);
+        start[0] += extent[0];
+    }
+    return err;
+}
+
+cairn_err
+cairn_dcp_output_tensor(struct cairn_dcp_output *dcp, uint32_t tensor, const char *name,
+                        const struct cairn_state_path *path)
+{
+    const struct cairn_tensor *known = cairn_layout_tensor(dcp->source->layout, tensor);
+    struct cairn_dcp_part part = {.tensor = tensor};
+
+    cairn_dcp_output_array(dcp, name, path, cairn_output_dtype(dcp->options, known), known->dims,
+                           known->shape);
+    return cairn_dcp_output_part(dcp, &part);
+}
+
+/* ---- the whole ---- */
+
+static uint32_t
+rank_count(const struct cairn_checkpoint *source, const struct cairn_output_options *options)
+{
+    const struct cairn_parallelism *from = &source->parallelism, *to = &options->parallelism;
+    uint64_t sizes[] = {to->tp ? to->tp : from->tp, to->pp ? to->pp : from->pp,
+                        to->dp ? to->dp : from->dp};
+    uint64_t count = 1;
+
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+        count *= sizes[i] > 0 && sizes[i] <= RANKS_MAX ? sizes[i] : 1;
+    return count <= RANKS_MAX ? (uint32_t)count : RANKS_MAX;
+}
+
+cairn_err
+cairn_dcp_output_init(struct cairn_dcp_output *dcp, const struct cairn_checkpoint *source,
+                      const struct cairn_output_options *options, struct cairn_output *output,
+                      struct cairn_dcp_kept **kept, struct cairn_complaint *complaint)
+{
+    uint32_t tensor_count = cairn_layout_tensor_count(source->layout);
+
+    *dcp = (struct cairn_dcp_output){.source = source,
+                                     .options = options,
+                                     .output = output,
+                                     .rank_count = rank_count(source, options),
+                                     .complaint = complaint};
+    cairn_dcp_index_init(&dcp->index, INDEX_BYTES_MAX);
+    *kept = dcp->kept = calloc(1, sizeof(*dcp->kept));
+    dcp->ranks = calloc(dcp->rank_count, sizeof(*dcp->ranks));
+    dcp->inside = calloc((size_t)tensor_count + 1, sizeof(*dcp->inside));
+    return dcp->kept && dcp->ranks && dcp->inside ? CAIRN_OK : CAIRN_NOMEM;
+}
+
+void
+cairn_dcp_output_fini(struct cairn_dcp_output *dcp)
+{
+    cairn_dcp_index_fini(&dcp->index);
+    free(dcp->ranks);
+    free(dcp->inside);
+    memset(dcp, 0, sizeof(*dcp));
+}
+
+cairn_err
+cairn_dcp_output_end(struct cairn_dcp_output *dcp)
+{
+    cairn_err err =
+        cairn_dcp_index_pack(&dcp->index, &dcp->kept->index_bytes, &dcp->kept->index_bytes_len);
+
+    dcp->output->small_bytes = dcp->kept->index_bytes_len;
+    return err;
+}
+
+/* ---- with the checksums ---- */
+
+static cairn_err
+finish_chunk(struct cairn_output *output, const struct cairn_dcp_open_chunk *chunk)
+{
+    struct cairn_torch_plan plan = {0};
+    struct cairn_dcp_frame frame = {0};
+    struct cairn_zip_planned *data;
+    cairn_err err = plan_chunk(chunk->dtype, chunk->dims, chunk->extent, &plan);
+
+    if (err)
+        return err;
+    data = cairn_torch_plan_storage_at(&plan, 0);
+    if (chunk->sum != UINT32_MAX)
+        data->crc32 = (uint32_t)output->sums[chunk->sum].values[0];
+    err = cairn_dcp_frame_make(&plan, data, &frame);
+    if (!err) {
+        err = cairn_output_add_literal(output, chunk->file, chunk->begin + frame.hole_end,
+                                       frame.tail,
+                                       (size_t)(cairn_torch_plan_bytes(&plan) - frame.hole_end));
+        frame.tail = NULL;
+    }
+    free(frame.head);
+    free(frame.tail);
+    cairn_torch_plan_fini(&plan);
+    return err;
+}
+
+struct placed {
+    struct cairn_output *output;
+    uint32_t file;
+    uint64_t begin;
+};
+
+static cairn_err
+put_literal(void *context, uint64_t at, const void *bytes, size_t bytes_len)
+{
+    const struct placed *placed = context;
+    uint8_t *copy = malloc(bytes_len + 1);
+
+    if (!copy)
+        return CAIRN_NOMEM;
+    memcpy(copy, bytes, bytes_len);
+    return cairn_output_add_literal(placed->output, placed->file, placed->begin + at, copy,
+                                    bytes_len);
+}
+
+cairn_err
+cairn_dcp_kept_finish(struct cairn_dcp_kept *kept, struct cairn_output *output)
+{
+    cairn_err err = CAIRN_OK;
+
+    for (size_t i = 0; i < kept->chunk_count && !err; i++)
+        err = finish_chunk(output, &kept->chunks[i]);
+    for (uint32_t i = 0; i < kept->mixed_count && !err; i++) {
+        struct cairn_dcp_mixed *mixed = &kept->mixed[i];
+        struct placed placed = {output, mixed->file, mixed->begin};
+
+        for (uint32_t s = 0; s < mixed->plan.storage_count; s++)
+            if (mixed->sums[s] != UINT32_MAX)
+                cairn_torch_plan_storage_at(&mixed->plan, s)->crc32 =
+                    (uint32_t)output->sums[mixed->sums[s]].values[0];
+        err = cairn_torch_plan_put(&mixed->plan, put_literal, &placed);
+    }
+    if (!err) {
+        err = cairn_output_add_small(output, CAIRN_DCP_METADATA, kept->index_bytes,
+                                     kept->index_bytes_len);
+        kept->index_bytes = NULL;
+    }
+    return err;
+}

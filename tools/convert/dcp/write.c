@@ -1,0 +1,208 @@
+/*
+ * tools/convert/dcp/write.c - lays out a distributed checkpoint that dcp.load of PyTorch reads:
+ * what each tensor and object is called in it. Its files are dcp/output.h's.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/convert/dcp/names.h"
+#include "tools/convert/dcp/output.h"
+#include "tools/convert/state/param_groups.h"
+
+struct planning {
+    const struct cairn_checkpoint *source;
+    struct cairn_output *output;
+    struct cairn_dcp_output dcp;
+    struct cairn_dcp_names names;
+    struct cairn_complaint *complaint;
+};
+
+void
+cairn_dcp_release(void *kept)
+{
+    cairn_dcp_kept_end(kept);
+}
+
+/* Where it goes by name; false complained about. */
+static cairn_err
+choose_name(struct planning *planning, uint32_t tensor, char text[CAIRN_STATE_NAME_BYTES_MAX],
+            char name[CAIRN_STATE_NAME_BYTES_MAX], struct cairn_state_path *path)
+{
+    if (cairn_dcp_names_choose(&planning->names, planning->source, tensor, text, name, path))
+        return CAIRN_OK;
+    return cairn_complain(planning->complaint, CAIRN_INVAL,
+                          "tensor %s has a name that is too long for a distributed checkpoint",
+                          cairn_layout_tensor(planning->source->layout, tensor)->name);
+}
+
+static cairn_err
+add_tensor(struct planning *planning, uint32_t tensor)
+{
+    char text[CAIRN_STATE_NAME_BYTES_MAX], name[CAIRN_STATE_NAME_BYTES_MAX];
+    struct cairn_state_path path;
+    cairn_err err = choose_name(planning, tensor, text, name, &path);
+
+    return err ? err : cairn_dcp_output_tensor(&planning->dcp, tensor, name, &path);
+}
+
+/* ---- objects ---- */
+
+/* Parameter groups, each hyperparameter an object of its own, as get_state_dict has them. */
+static cairn_err
+add_groups(struct planning *planning, const struct cairn_param_groups *groups)
+{
+    const struct cairn_dcp_name *kept =
+        cairn_dcp_names_find(&planning->names, CAIRN_PARAM_GROUPS_NAME);
+    bool flat = kept && strcmp(kept->name, "flat") == 0;
+    struct cairn_state_path path;
+    char number[16], text[CAIRN_STATE_NAME_BYTES_MAX], name[CAIRN_STATE_NAME_BYTES_MAX], key[CAIRN_STATE_NAME_BYTES_MAX];
+    char member[CAIRN_STATE_NAME_BYTES_MAX], joined[2 * CAIRN_STATE_NAME_BYTES_MAX + 16];
+    uint32_t prefix_count;
+    cairn_err err = CAIRN_OK;
+
+    if (kept)
+        path = kept->path;
+    else
+        cairn_dcp_default_prefix(planning->source, text, &path);
+    if (path.count + 3 > CAIRN_STATE_KEYS_MAX)
+        return CAIRN_INVAL;
+    prefix_count = path.count;
+    for (uint32_t g = 0; g < groups->list->count; g++) {
+        const struct cairn_pickle_node *dict = groups->list->items[g];
+        const struct cairn_pickle_node *members = cairn_param_group_members(groups, g);
+        uint32_t member_count = flat && members ? members->count : 1;
+
+        if (flat && !members)
+            return CAIRN_INVAL;
+        for (uint32_t m = 0; m < member_count; m++) {
+            for (uint32_t k = 0; k < dict->count && !err; k++) {
+                if (!cairn_pickle_copy_text(dict->items[2 * k], key, sizeof(key)))
+                    return CAIRN_INVAL;
+                if (cairn_pickle_tensor_name(dict->items[2 * k + 1]) ||
+                    (flat && strcmp(key, "params") == 0))
+                    continue; /* a tensor has an item of its own */
+                path.count = prefix_count;
+                if (flat) {
+                    if (!cairn_pickle_copy_text(members->items[m], member, sizeof(member)))
+                        return CAIRN_INVAL;
+                    (void)snprintf(joined, sizeof(joined), "param_groups.%s.%s", member, key);
+                    path.keys[path.count++] = (struct cairn_state_key){joined, false};
+                } else {
+                    (void)snprintf(number, sizeof(number), "%" PRIu32, g);
+                    path.keys[path.count++] = (struct cairn_state_key){"param_groups", false};
+                    path.keys[path.count++] = (struct cairn_state_key){number, true};
+                    path.keys[path.count++] = (struct cairn_state_key){key, false};
+                }
+                if (!cairn_state_join(&path, name, sizeof(name)))
+                    return CAIRN_INVAL;
+                err = cairn_dcp_output_literal(&planning->dcp, name, &path, &groups->pickle,
+                                         dict->items[2 * k + 1]);
+            }
+            if (err)
+                return err;
+        }
+    }
+    return CAIRN_OK;
+}
+
+/* Opaque state that is a pickle; *done stays false where it is none that torch would read. */
+static cairn_err
+add_object(struct planning *planning, uint32_t tensor, bool *done)
+{
+    const struct cairn_tensor *known = cairn_layout_tensor(planning->source->layout, tensor);
+    char text[CAIRN_STATE_NAME_BYTES_MAX], name[CAIRN_STATE_NAME_BYTES_MAX];
+    struct cairn_param_groups groups = {0};
+    struct cairn_state_path path;
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0;
+    cairn_err err;
+
+    /* What belongs to a scope is no key of a state dict. */
+    if (strchr(known->name, '/') || known->shape[0] > CAIRN_DCP_OBJECT_BYTES_MAX)
+        return CAIRN_OK;
+    err = cairn_checkpoint_load_opaque(planning->source, known->name, CAIRN_DCP_OBJECT_BYTES_MAX,
+                                       &bytes, &bytes_len, planning->complaint);
+    if (!err)
+        err = choose_name(planning, tensor, text, name, &path);
+    if (!err && strcmp(known->name, CAIRN_PARAM_GROUPS_NAME) == 0 &&
+        cairn_param_groups_open(bytes, bytes_len, &groups) == CAIRN_OK) {
+        err = add_groups(planning, &groups);
+        if (!err)
+            err = cairn_output_add_carried(planning->output, tensor);
+        *done = true;
+        cairn_param_groups_close(&groups);
+    } else if (!err) {
+        err = cairn_dcp_output_object(&planning->dcp, tensor, bytes, bytes_len, name, &path, done);
+    }
+    free(bytes);
+    return err;
+}
+
+/* ---- the whole ---- */
+
+static cairn_err
+plan_all(struct planning *planning)
+{
+    const struct cairn_layout *layout = planning->source->layout;
+    uint32_t count = cairn_layout_tensor_count(layout);
+    bool *inside = planning->dcp.inside;
+    cairn_err err = CAIRN_OK;
+
+    /* Objects first: they say which tensors lie in them. */
+    for (uint32_t i = 0; i < count && !err; i++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(layout, i);
+        bool done = false;
+
+        if (tensor->kind != CAIRN_OPAQUE)
+            continue;
+        if (strcmp(tensor->name, CAIRN_DCP_NAMES) == 0) {
+            err = cairn_output_add_carried(planning->output, i);
+            continue;
+        }
+        err = add_object(planning, i, &done);
+        inside[i] = done;
+    }
+    for (uint32_t i = 0; i < count && !err; i++)
+        if (!inside[i] && strcmp(cairn_layout_tensor(layout, i)->name, CAIRN_DCP_NAMES) != 0)
+            err = add_tensor(planning, i);
+    return err;
+}
+
+cairn_err
+cairn_dcp_plan(const struct cairn_checkpoint *checkpoint,
+               const struct cairn_output_options *options, struct cairn_output *output,
+               struct cairn_complaint *complaint)
+{
+    struct planning planning = {
+        .source = checkpoint, .output = output, .complaint = complaint};
+    struct cairn_dcp_kept *kept = NULL;
+    cairn_err err;
+
+    err = cairn_dcp_output_init(&planning.dcp, checkpoint, options, output, &kept, complaint);
+    output->state = kept;
+    if (!err)
+        err = cairn_dcp_names_load(checkpoint, &planning.names, complaint);
+    if (!err)
+        err = plan_all(&planning);
+    if (!err)
+        err = cairn_dcp_output_end(&planning.dcp);
+    cairn_dcp_names_fini(&planning.names);
+    cairn_dcp_output_fini(&planning.dcp);
+    return err ? cairn_complain(complaint, err,
+                                "%s cannot be laid out as a distributed checkpoint: %s",
+                                checkpoint->place.path, cairn_err_text(err))
+               : CAIRN_OK;
+}
+
+cairn_err
+cairn_dcp_finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output,
+                 struct cairn_complaint *complaint)
+{
+    cairn_err err = cairn_dcp_kept_finish(output->state, output);
+
+    return err ? cairn_complain(complaint, err, "%s: the archives around the tensors: %s",
+                                checkpoint->place.path, cairn_err_text(err))
+               : CAIRN_OK;
+}

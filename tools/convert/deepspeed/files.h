@@ -1,0 +1,68 @@
+/*
+ * tools/convert/deepspeed/files.h - which file of a DeepSpeed checkpoint is whose.
+ *
+ *     mp_rank_<part>_model_states.pt                          the module, ZeRO 0 to 2
+ *     zero_pp_rank_<rank>_mp_rank_<part>_model_states.pt      the module of a rank, ZeRO 3
+ *     [bf16_]zero_pp_rank_<rank>_mp_rank_<part>_optim_states.pt   a rank's part of the optimizer
+ *     layer_<number>-model_states.pt                          a layer of a pipeline's module
+ *     layer_<layer>_expert_<number>_mp_rank_<part>_model_states.pt   one expert of a layer of the part, ZeRO 1 and 2
+ *
+ * "pp_rank" is the data-parallel rank, a number without leading zeros: names do not sort as ranks do. A
+ * part is what model parallelism makes of the module: a stage of a pipeline, or a rank's share of tensor
+ * parallelism; 0 without it.
+ */
+#ifndef CAIRN_TOOLS_CONVERT_DEEPSPEED_FILES_H
+#define CAIRN_TOOLS_CONVERT_DEEPSPEED_FILES_H
+
+#include "tools/convert/core/format.h"
+
+enum { CAIRN_DEEPSPEED_RANKS_MAX = 1 << 20 };
+
+/* One expert of a part's layer, which the part counts from 0. */
+struct cairn_deepspeed_expert_file {
+    char *path; /* in the place */
+    uint32_t part, layer;
+};
+
+/* All zero is the empty value. */
+struct cairn_deepspeed_files {
+    char **models; /* paths in the place, by part and rank; one of all ranks unless model_by_rank */
+    uint32_t model_count;
+    bool model_by_rank; /* ZeRO 3 */
+    char **optims;      /* by part and rank, as many ranks in each part */
+    uint32_t optim_count;
+    bool bf16; /* optims have the prefix */
+    char **layers; /* by number */
+    uint32_t *layer_numbers;
+    uint32_t layer_count;
+    struct cairn_deepspeed_expert_file *experts; /* by part, layer and number, as many as each layer has */
+    uint32_t expert_count;
+    uint32_t part_count; /* >= 1 */
+};
+
+/* The folder that `marker` ("latest") names in the place, "" where there is no such file and the place
+ * itself is the folder. CAIRN_CORRUPT for a name that is no plain one, or of nothing. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_folder(const struct cairn_place *place,
+                                                  const char *marker,
+                                                  char folder[CAIRN_NAME_BYTES_MAX],
+                                                  struct cairn_complaint *complaint);
+
+/* Whether this is a name of a model_states file that a reader here knows. */
+bool cairn_deepspeed_is_model(const char *name);
+
+/* `folder` and `name` as a path in the place; CAIRN_INVAL where it does not fit. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_path(const char *folder, const char *name, char *path,
+                                                size_t path_bytes);
+
+/*
+ * Lists a folder. The caller ends *out with cairn_deepspeed_files_fini in any case. CAIRN_CORRUPT where
+ * a rank's file is missing or there twice; CAIRN_VERSION for layers or experts cut by tensor
+ * parallelism, and for forms of experts that are not read; CAIRN_NOMEM, CAIRN_IO. Complained about.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_files_list(const struct cairn_place *place,
+                                                      const char *folder,
+                                                      struct cairn_deepspeed_files *out,
+                                                      struct cairn_complaint *complaint);
+void cairn_deepspeed_files_fini(struct cairn_deepspeed_files *files); /* zeroes are allowed */
+
+#endif

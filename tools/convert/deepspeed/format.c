@@ -1,0 +1,159 @@
+/*
+ * tools/convert/deepspeed/format.c - DeepSpeed's own checkpoints: ZeRO 0 to 3 and the BF16 optimizer, and
+ * pipelines.
+ *
+ *     latest                  the name of the newest folder
+ *     global_step<N>/         deepspeed/files.h says which file is whose
+ *
+ * The place is the directory with `latest`, or one of the folders. What the files hold is
+ * deepspeed/state.h's, where parameters lie in flat buffers deepspeed/groups.h's, and how files are laid
+ * out for another number of ranks deepspeed/plan.c's. Written with the ZeRO stage that the source had, or,
+ * where it did not come from DeepSpeed, with what deepspeed/make.h makes of it.
+ */
+#include "tools/convert/deepspeed/plan.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "tools/convert/deepspeed/files.h"
+#include "tools/convert/deepspeed/make.h"
+
+static bool
+probe(const struct cairn_place *place)
+{
+    struct cairn_complaint unsaid = {{0}};
+    char folder[CAIRN_NAME_BYTES_MAX], path[CAIRN_FILE_PATH_BYTES_MAX];
+    char **names = NULL;
+    size_t count = 0;
+    bool found = false;
+    cairn_err err = place->name ? CAIRN_NOT_FOUND
+                                : cairn_deepspeed_folder(place, "latest", folder, &unsaid);
+
+    if (err == CAIRN_CORRUPT) /* nobody else has such a file: reading says what is wrong with it */
+        return true;
+    if (err != CAIRN_OK || cairn_place_list(place, folder, &names, &count, &unsaid) != CAIRN_OK)
+        return false;
+    for (size_t i = 0; i < count && !found; i++)
+        found = cairn_deepspeed_is_model(names[i]);
+    cairn_dir_list_free(names, count);
+    /* a universal checkpoint has copies of the model_states beside its folder "zero" */
+    return found &&
+           cairn_deepspeed_path(folder, "zero/optimizer_state.pt", path, sizeof(path)) == CAIRN_OK &&
+           !cairn_place_has_file(place, path);
+}
+
+static cairn_err
+check_counts(const struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_files *files,
+             const struct cairn_deepspeed_state *state, struct cairn_complaint *complaint)
+{
+    if (state->has_groups && files->optim_count != files->part_count * (uint64_t)state->ranks)
+        return cairn_complain(complaint, CAIRN_CORRUPT,
+                              "%s: %s says that %" PRIu32
+                              " ranks wrote the checkpoint, and there are %" PRIu32
+                              " optim_states files; copy the others from the nodes that wrote them",
+                              checkpoint->place.path, files->models[0], state->ranks,
+                              files->optim_count);
+    if (!state->has_groups && files->optim_count > 0)
+        return cairn_complain(complaint, CAIRN_CORRUPT,
+                              "%s: %s has no param_shapes, without which the optim_states files "
+                              "cannot be cut into parameters; take the checkpoint's own",
+                              checkpoint->place.path, files->models[0]);
+    if (files->model_by_rank && files->model_count != files->part_count * (uint64_t)state->ranks)
+        return cairn_complain(complaint, CAIRN_CORRUPT,
+                              "%s: %s says that %" PRIu32
+                              " ranks wrote the checkpoint, and there are %" PRIu32
+                              " model_states files; copy the others from the nodes that wrote them",
+                              checkpoint->place.path, files->models[0], state->ranks,
+                              files->model_count);
+    return CAIRN_OK;
+}
+
+/* All files of one part of the module. */
+static cairn_err
+read_part(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_files *files,
+          struct cairn_deepspeed_state *state, struct cairn_complaint *complaint)
+{
+    uint32_t models = files->model_count / files->part_count;
+    uint32_t optims = files->optim_count / files->part_count;
+    char *const *model = &files->models[state->part * models];
+    char *const *optim = optims ? &files->optims[state->part * optims] : NULL;
+    cairn_err err;
+
+    err = cairn_deepspeed_model_read(checkpoint, state, model[0], 0, complaint);
+    if (!err)
+        err = check_counts(checkpoint, files, state, complaint);
+    for (uint32_t i = 1; i < models && !err; i++)
+        err = cairn_deepspeed_model_read(checkpoint, state, model[i], i, complaint);
+    for (uint32_t i = 0; i < optims && !err; i++)
+        err = cairn_deepspeed_optim_read(checkpoint, state, optim[i], i, complaint);
+    return err ? err : cairn_deepspeed_state_end(checkpoint, state, complaint);
+}
+
+static cairn_err
+read_parts(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_files *files,
+           struct cairn_deepspeed_spreading *spreading, struct cairn_complaint *complaint)
+{
+    struct cairn_deepspeed_state first = {0};
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t part = 0; part < files->part_count && !err; part++) {
+        struct cairn_deepspeed_state later = {0}, *state = part == 0 ? &first : &later;
+        struct cairn_deepspeed_layers layers = {0};
+
+        err = cairn_deepspeed_experts_in_files(checkpoint, files, part, &layers, complaint);
+        state->part = part;
+        state->part_count = files->part_count;
+        state->first_tensor = cairn_layout_tensor_count(checkpoint->layout);
+        state->has_layers = files->layer_count > 0;
+        state->layers = layers;
+        state->spreading = spreading;
+        state->stage3 = files->model_by_rank;
+        state->first = part == 0 ? NULL : &first;
+        if (!err)
+            err = read_part(checkpoint, files, state, complaint);
+        state->layers = (struct cairn_deepspeed_layers){0};
+        cairn_deepspeed_layers_fini(&layers);
+        cairn_deepspeed_state_fini(&later);
+    }
+    cairn_deepspeed_state_fini(&first);
+    return err;
+}
+
+static cairn_err
+read_all(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
+{
+    struct cairn_deepspeed_files files = {0};
+    struct cairn_deepspeed_spreading spreading = {0};
+    char folder[CAIRN_NAME_BYTES_MAX];
+    cairn_err err;
+
+    err = cairn_deepspeed_folder(&checkpoint->place, "latest", folder, complaint);
+    if (!err)
+        err = cairn_deepspeed_files_list(&checkpoint->place, folder, &files, complaint);
+    if (!err)
+        err = read_parts(checkpoint, &files, &spreading, complaint);
+    if (!err)
+        err = cairn_deepspeed_experts_end(checkpoint, &spreading, complaint);
+    if (!err)
+        err = cairn_deepspeed_layers_read(checkpoint, &files, complaint);
+    if (!err && files.bf16) /* what the loader looks for first, where the job trains in bf16 */
+        err = cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_PREFIX, "bf16_", 5, complaint);
+    cairn_deepspeed_files_fini(&files);
+    return err;
+}
+
+const struct cairn_format cairn_format_deepspeed = {
+    .name = "deepspeed",
+    .about = "DeepSpeed's checkpoint: ZeRO 0 to 3, a folder per step with files per rank",
+    .reads = true,
+    .writes = true,
+    .probe = probe,
+    .read = read_all,
+    .prepare = cairn_deepspeed_prepare,
+    .plan = cairn_deepspeed_plan,
+    .finish = cairn_torch_outputs_finish,
+    .release = cairn_torch_outputs_release,
+};

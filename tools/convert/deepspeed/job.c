@@ -1,0 +1,214 @@
+/* tools/convert/deepspeed/job.c - see deepspeed/job.h. */
+#include "tools/convert/deepspeed/job.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "tools/convert/pickle/json_tree.h"
+#include "tools/convert/state/param_groups.h"
+#include "tools/convert/pickle/read.h"
+
+static cairn_err
+load_text(const char *path, uint8_t **text, size_t *bytes_len, struct cairn_complaint *complaint)
+{
+    struct cairn_place place = {.dir_fd = -1};
+    cairn_err err = cairn_place_open(path, &place, complaint);
+
+    if (!err && !place.name)
+        err = cairn_complain(complaint, CAIRN_INVAL, "--job takes a file, and %s is none", path);
+    if (!err)
+        err = cairn_place_load(&place, "", CAIRN_DEEPSPEED_JOB_BYTES_MAX, text, bytes_len, complaint);
+    cairn_place_close(&place);
+    return err;
+}
+
+static bool
+is_names(const struct cairn_pickle_node *node)
+{
+    if (node && node->kind != CAIRN_PICKLE_LIST)
+        return false;
+    for (uint32_t i = 0; node && i < node->count; i++)
+        if (node->items[i]->kind != CAIRN_PICKLE_TEXT)
+            return false;
+    return true;
+}
+
+/* What is wrong with the file's value; NULL. */
+static const char *
+find_fault(const struct cairn_pickle_node *root)
+{
+    static const char *const known[] = {"param_groups", "frozen",       "buffers", "shared",
+                                        "lr_scheduler", "global_steps", "universal_checkpoint_info"};
+    const struct cairn_pickle_node *groups = cairn_pickle_get(root, "param_groups");
+    const struct cairn_pickle_node *shared = cairn_pickle_get(root, "shared");
+    uint64_t step;
+
+    if (root->kind != CAIRN_PICKLE_DICT)
+        return "it holds no object";
+    for (uint32_t i = 0; i < root->count; i++) {
+        bool found = false;
+
+        for (size_t k = 0; k < sizeof(known) / sizeof(*known); k++)
+            found = found || cairn_pickle_is_text(root->items[2 * i], known[k]);
+        if (!found)
+            return "it has a key that is none of param_groups, frozen, buffers, shared, lr_scheduler, "
+                   "global_steps and universal_checkpoint_info";
+    }
+    if (groups && groups->kind != CAIRN_PICKLE_LIST)
+        return "param_groups is no list";
+    for (uint32_t i = 0; groups && i < groups->count; i++)
+        if (groups->items[i]->kind != CAIRN_PICKLE_DICT ||
+            !cairn_pickle_get(groups->items[i], "params") ||
+            !is_names(cairn_pickle_get(groups->items[i], "params")))
+            return "a group has no \"params\" that is a list of names";
+    if (!is_names(cairn_pickle_get(root, "frozen")) || !is_names(cairn_pickle_get(root, "buffers")))
+        return "frozen or buffers is no list of names";
+    if (shared && shared->kind != CAIRN_PICKLE_DICT)
+        return "shared does not map names to names";
+    for (uint32_t i = 0; shared && i < shared->count; i++)
+        if (shared->items[2 * i + 1]->kind != CAIRN_PICKLE_TEXT)
+            return "shared does not map names to names";
+    if (cairn_pickle_get(root, "lr_scheduler") &&
+        cairn_pickle_get(root, "lr_scheduler")->kind != CAIRN_PICKLE_DICT)
+        return "lr_scheduler is no object";
+    if (cairn_pickle_get(root, "universal_checkpoint_info") &&
+        cairn_pickle_get(root, "universal_checkpoint_info")->kind != CAIRN_PICKLE_DICT)
+        return "universal_checkpoint_info is no object";
+    if (cairn_pickle_get(root, "global_steps") &&
+        !cairn_pickle_u64(cairn_pickle_get(root, "global_steps"), &step))
+        return "global_steps is no number of steps";
+    return NULL;
+}
+
+static cairn_err
+read_file(const char *path, struct cairn_deepspeed_job *job, struct cairn_complaint *complaint)
+{
+    struct cairn_pickle_node *root = NULL;
+    const char *why = NULL;
+    size_t bytes_len = 0, at = 0;
+    cairn_err err = load_text(path, &job->text, &bytes_len, complaint);
+
+    if (err)
+        return err == CAIRN_NOT_FOUND ? cairn_complain(complaint, err, "%s: no such file", path) : err;
+    err = cairn_json_tree_read(&job->tree, (const char *)job->text, bytes_len, &root, &why, &at);
+    if (err)
+        return cairn_complain(complaint, err, "%s: at byte %zu: %s", path, at,
+                              err == CAIRN_CORRUPT ? why : cairn_err_text(err));
+    why = find_fault(root);
+    if (why)
+        return cairn_complain(complaint, CAIRN_CORRUPT, "%s: %s", path, why);
+    job->groups = cairn_pickle_get(root, "param_groups");
+    job->frozen = cairn_pickle_get(root, "frozen");
+    job->buffers = cairn_pickle_get(root, "buffers");
+    job->shared = cairn_pickle_get(root, "shared");
+    job->lr_scheduler = cairn_pickle_get(root, "lr_scheduler");
+    job->cuts = cairn_pickle_get(root, "universal_checkpoint_info");
+    job->step_known = cairn_pickle_u64(cairn_pickle_get(root, "global_steps"), &job->step);
+    return CAIRN_OK;
+}
+
+bool
+cairn_deepspeed_job_lists(const struct cairn_pickle_node *list, const char *name)
+{
+    for (uint32_t i = 0; list && i < list->count; i++)
+        if (cairn_pickle_is_text(list->items[i], name))
+            return true;
+    return false;
+}
+
+/* The source's own groups; NULL where it has none. */
+static cairn_err
+read_own(const struct cairn_checkpoint *checkpoint, struct cairn_deepspeed_job *job,
+         struct cairn_pickle_node **own, struct cairn_complaint *complaint)
+{
+    size_t bytes_len = 0, taken = 0;
+    cairn_err err =
+        cairn_checkpoint_load_opaque(checkpoint, CAIRN_PARAM_GROUPS_NAME, CAIRN_PARAM_GROUPS_BYTES_MAX,
+                                     &job->groups_bytes, &bytes_len, complaint);
+
+    *own = NULL;
+    if (err == CAIRN_NOT_FOUND)
+        return CAIRN_OK;
+    if (!err)
+        err = cairn_pickle_read(&job->tree, CAIRN_PARAM_GROUPS_NAME, job->groups_bytes, bytes_len, own,
+                                &taken);
+    if (!err && (*own)->kind != CAIRN_PICKLE_LIST)
+        err = CAIRN_CORRUPT;
+    for (uint32_t i = 0; !err && i < (*own)->count; i++)
+        if ((*own)->items[i]->kind != CAIRN_PICKLE_DICT)
+            err = CAIRN_CORRUPT;
+    return err ? cairn_complain(complaint, err, "%s: %s cannot be read: %s", checkpoint->place.path,
+                                CAIRN_PARAM_GROUPS_NAME, cairn_err_text(err))
+               : CAIRN_OK;
+}
+
+/* A group of the file that is nothing but names gets the hyperparameters that the source has for the first. */
+static void
+complete_groups(struct cairn_deepspeed_job *job, const struct cairn_pickle_node *own)
+{
+    for (uint32_t i = 0; own && i < job->groups->count; i++) {
+        struct cairn_pickle_node *group = job->groups->items[i];
+        const struct cairn_pickle_node *members = cairn_pickle_get(group, "params");
+        char first[CAIRN_NAME_BYTES_MAX];
+
+        if (group->count > 1 || members->count == 0 ||
+            !cairn_pickle_copy_text(members->items[0], first, sizeof(first)))
+            continue;
+        for (uint32_t o = 0; o < own->count; o++) {
+            const struct cairn_pickle_node *known = own->items[o];
+
+            if (!cairn_deepspeed_job_lists(cairn_pickle_get(known, "params"), first))
+                continue;
+            for (uint32_t k = 0; k < known->count; k++)
+                if (!cairn_pickle_is_text(known->items[2 * k], "params"))
+                    cairn_pickle_put(&job->tree, group, known->items[2 * k], known->items[2 * k + 1]);
+            break;
+        }
+    }
+}
+
+cairn_err
+cairn_deepspeed_job_open(const struct cairn_checkpoint *checkpoint, const char *path,
+                         struct cairn_deepspeed_job *job, struct cairn_complaint *complaint)
+{
+    struct cairn_pickle_node *own = NULL;
+    cairn_err err;
+
+    memset(job, 0, sizeof(*job));
+    cairn_pickle_init(&job->tree, 4 * (uint64_t)CAIRN_DEEPSPEED_JOB_BYTES_MAX);
+    err = path ? read_file(path, job, complaint) : CAIRN_OK;
+    if (!err)
+        err = read_own(checkpoint, job, &own, complaint);
+    if (err)
+        return err;
+    job->own = own;
+    if (job->groups)
+        complete_groups(job, own);
+    else
+        job->groups = own;
+    if (!job->groups || job->groups->count == 0)
+        return cairn_complain(
+            complaint, CAIRN_INVAL,
+            "%s does not say how the optimizer groups its parameters, and in which order, which is "
+            "what ZeRO's buffers go by; say it with --job FILE: "
+            "{\"param_groups\": [{\"params\": [names], \"lr\": …}, …]}",
+            checkpoint->place.path);
+    if (!job->step_known && checkpoint->step_known) {
+        job->step = checkpoint->step;
+        job->step_known = true;
+    }
+    return cairn_pickle_done(&job->tree);
+}
+
+void
+cairn_deepspeed_job_fini(struct cairn_deepspeed_job *job)
+{
+    cairn_pickle_fini(&job->tree);
+    free(job->text);
+    free(job->groups_bytes);
+    memset(job, 0, sizeof(*job));
+}

@@ -1,0 +1,215 @@
+/*
+ * tools/convert/deepspeed/layers.c - the layers of a pipeline's module, or the experts of a module, a file each.
+ *
+ * A file holds what the layer's own state_dict has, so its names are without the layer's: tensor "up.weight"
+ * of layer 3 is "3.up.weight" in the module. A layer that shares its weights is "tied_modules.<key>" there,
+ * and which key is not in the file: it is the tied parameter of the same ending and shape. An expert's tensors have
+ * the names that they have in the module, with the number of the expert over all ranks.
+ */
+#include "tools/convert/deepspeed/state.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/convert/state/opaque_tree.h"
+#include "tools/convert/deepspeed/files.h"
+
+#define MASTER "fp32."
+#define TIED "tied_modules."
+
+static const uint32_t EXPERT = UINT32_MAX; /* in place of a layer's number */
+
+/* The names that the stages' model_states have in `buffer_names`, sorted. */
+struct names {
+    char **names;
+    uint32_t count, room;
+};
+
+static int
+by_bytes(const void *left, const void *right)
+{
+    return strcmp(*(char *const *)left, *(char *const *)right);
+}
+
+static void
+names_fini(struct names *names)
+{
+    for (uint32_t i = 0; i < names->count; i++)
+        free(names->names[i]);
+    free(names->names);
+}
+
+static cairn_err
+add_name(struct names *names, const char *name)
+{
+    if (names->count == names->room) {
+        uint32_t room = names->room ? 2 * names->room : 64;
+        char **grown = realloc(names->names, room * sizeof(*grown));
+
+        if (!grown)
+            return CAIRN_NOMEM;
+        names->names = grown;
+        names->room = room;
+    }
+    names->names[names->count] = strdup(name);
+    return names->names[names->count++] ? CAIRN_OK : CAIRN_NOMEM;
+}
+
+static cairn_err
+add_buffer_names(const struct cairn_checkpoint *checkpoint, uint32_t part, struct names *names,
+                 struct cairn_complaint *complaint)
+{
+    const struct cairn_pickle_node *list;
+    struct cairn_opaque_tree model;
+    char carried[CAIRN_NAME_BYTES_MAX], name[CAIRN_NAME_BYTES_MAX];
+    cairn_err err;
+
+    cairn_deepspeed_scoped(part, 0, CAIRN_DEEPSPEED_MODEL, carried);
+    err = cairn_opaque_tree_open(checkpoint, carried, &model, complaint);
+    list = err ? NULL : cairn_pickle_get(model.root, "buffer_names");
+    for (uint32_t i = 0; list && list->kind == CAIRN_PICKLE_LIST && i < list->count && !err; i++)
+        if (cairn_pickle_copy_text(list->items[i], name, sizeof(name)))
+            err = add_name(names, name);
+    cairn_opaque_tree_close(&model);
+    return err;
+}
+
+static bool
+ends_with(const char *text, const char *end)
+{
+    size_t bytes = strlen(text), end_bytes = strlen(end);
+
+    return bytes > end_bytes && text[bytes - end_bytes - 1] == '.' &&
+           strcmp(text + bytes - end_bytes, end) == 0;
+}
+
+/* The tied parameter that a tensor of a layer is; NULL where there is none, or no file may say which.
+ * Each layer that shares it has a file with a copy, and the copies are held against each other. */
+static cairn_err
+find_tied(const struct cairn_checkpoint *checkpoint, const struct cairn_torch_source *source,
+          const char *key, const struct cairn_torch_tensor *tensor, const char **found,
+          struct cairn_complaint *complaint)
+{
+    *found = NULL;
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(checkpoint->layout); i++) {
+        const struct cairn_tensor *known = cairn_layout_tensor(checkpoint->layout, i);
+        const char *name = known->name + strlen(MASTER);
+
+        if (strncmp(known->name, MASTER TIED, strlen(MASTER TIED)) != 0 || !ends_with(name, key) ||
+            known->dims != tensor->view.dims ||
+            memcmp(known->shape, tensor->view.shape, known->dims * sizeof(*known->shape)) != 0)
+            continue;
+        if (*found)
+            return cairn_complain(complaint, CAIRN_VERSION,
+                                  "%s/%s: %s is %s or %s, and nothing says which; tied layers of one "
+                                  "shape are not told apart",
+                                  checkpoint->place.path, source->path, key, *found, name);
+        *found = name;
+    }
+    return CAIRN_OK;
+}
+
+static cairn_err
+add_tensor(struct cairn_checkpoint *checkpoint, struct cairn_torch_source *source, uint32_t number,
+           const char *key, const struct cairn_torch_tensor *tensor, const struct names *buffers,
+           struct cairn_complaint *complaint)
+{
+    char own[CAIRN_NAME_BYTES_MAX + 16], master[CAIRN_NAME_BYTES_MAX + 32];
+    char name[CAIRN_NAME_BYTES_MAX], *wanted = own;
+    const char *tied = NULL;
+    bool buffer;
+    cairn_err err = CAIRN_OK;
+
+    if (number == EXPERT)
+        (void)snprintf(own, sizeof(own), "%s", cairn_deepspeed_canonical(key));
+    else
+        (void)snprintf(own, sizeof(own), "%" PRIu32 ".%s", number, key);
+    (void)snprintf(master, sizeof(master), MASTER "%s", own);
+    buffer = buffers->count > 0 && bsearch(&wanted, buffers->names, buffers->count,
+                                           sizeof(*buffers->names), by_bytes) != NULL;
+    if (!buffer && number != EXPERT && cairn_layout_tensor_find(checkpoint->layout, master) == UINT32_MAX &&
+        cairn_layout_tensor_find(checkpoint->layout, own) == UINT32_MAX) /* else it is frozen */
+        err = find_tied(checkpoint, source, key, tensor, &tied, complaint);
+    if (err)
+        return err;
+    if (snprintf(name, sizeof(name), "%s", tied ? tied : own) >= (int)sizeof(name))
+        return cairn_complain(complaint, CAIRN_VERSION, "%s/%s: the name %s is longer than %d bytes",
+                              checkpoint->place.path, source->path, own, CAIRN_NAME_BYTES_MAX - 1);
+    return cairn_torch_source_add(checkpoint, source, tensor, name,
+                                  buffer ? CAIRN_BUFFER : CAIRN_PARAM, complaint);
+}
+
+static cairn_err
+read_layer(struct cairn_checkpoint *checkpoint, const char *path, uint32_t number,
+           const struct names *buffers, struct cairn_complaint *complaint)
+{
+    const struct cairn_pickle_node *pairs;
+    struct cairn_torch_source source = {0};
+    const char *file = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
+    char carried[CAIRN_NAME_BYTES_MAX], key[CAIRN_NAME_BYTES_MAX];
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0;
+    cairn_err err = cairn_torch_source_open(checkpoint, path, &source, complaint);
+
+    pairs = err ? NULL : cairn_pickle_pairs(source.torch.root);
+    for (uint32_t i = 0; pairs && i < pairs->count && !err; i++) {
+        const struct cairn_torch_tensor *tensor =
+            cairn_torch_source_tensor(&source, pairs->items[2 * i + 1]);
+
+        if (tensor && cairn_pickle_copy_text(pairs->items[2 * i], key, sizeof(key)) && key[0])
+            err = add_tensor(checkpoint, &source, number, key, tensor, buffers, complaint);
+    }
+    if (!err)
+        err = cairn_torch_source_carry(checkpoint, &source, CAIRN_DEEPSPEED_SCOPE, &bytes,
+                                       &bytes_len, complaint);
+    (void)snprintf(carried, sizeof(carried), CAIRN_DEEPSPEED_SCOPE "%.*s.pickle",
+                   (int)(strlen(file) - strlen(".pt")), file);
+    if (!err)
+        err = cairn_checkpoint_add_opaque(checkpoint, carried, bytes, bytes_len, complaint);
+    free(bytes);
+    cairn_torch_source_close(&source);
+    return err;
+}
+
+/* Layers without parameters have no file, so that a number which is left out says nothing: the optimizer
+ * says what should be there. */
+static cairn_err
+check_whole(const struct cairn_checkpoint *checkpoint, const char *path,
+            struct cairn_complaint *complaint)
+{
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(checkpoint->layout); i++) {
+        const char *name = cairn_layout_tensor(checkpoint->layout, i)->name;
+
+        if (strncmp(name, MASTER, strlen(MASTER)) == 0 &&
+            cairn_layout_tensor_find(checkpoint->layout, name + strlen(MASTER)) == UINT32_MAX)
+            return cairn_complain(complaint, CAIRN_CORRUPT,
+                                  "%s: the optimizer has state of %s, which is in no layer's file beside "
+                                  "%s; copy the layer_… file that is missing from the node "
+                                  "that wrote it",
+                                  checkpoint->place.path, name + strlen(MASTER), path);
+    }
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_deepspeed_layers_read(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_files *files,
+                            struct cairn_complaint *complaint)
+{
+    struct names buffers = {0};
+    cairn_err err = CAIRN_OK;
+
+    if (files->layer_count == 0 && files->expert_count == 0)
+        return CAIRN_OK;
+    for (uint32_t part = 0; part < files->part_count && !err; part++)
+        err = add_buffer_names(checkpoint, part, &buffers, complaint);
+    if (buffers.count > 1)
+        qsort(buffers.names, buffers.count, sizeof(*buffers.names), by_bytes);
+    for (uint32_t i = 0; i < files->expert_count && !err; i++)
+        err = read_layer(checkpoint, files->experts[i].path, EXPERT, &buffers, complaint);
+    for (uint32_t i = 0; i < files->layer_count && !err; i++)
+        err = read_layer(checkpoint, files->layers[i], files->layer_numbers[i], &buffers, complaint);
+    names_fini(&buffers);
+    return err ? err : check_whole(checkpoint, files->layer_count ? files->layers[0] : files->experts[0].path, complaint);
+}

@@ -1,0 +1,395 @@
+/* tools/convert/deepspeed/make.c - what a checkpoint of another framework has of what ZeRO needs: which tensor is
+ * what to the job. */
+#include "tools/convert/deepspeed/make.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What stage3.py splits a group at, per rank, unless the job says another sub_group_size. */
+static const uint64_t SUB_GROUP_ELEMENTS = 1000000000;
+
+static const struct cairn_tensor *
+tensor_at(const struct cairn_deepspeed_make *make, uint32_t tensor)
+{
+    return cairn_layout_tensor(make->checkpoint->layout, tensor);
+}
+
+uint32_t
+cairn_deepspeed_make_find(const struct cairn_deepspeed_make *make, const char *name)
+{
+    uint32_t tensor = cairn_layout_tensor_find(make->checkpoint->layout, name);
+
+    return tensor < make->tensor_count ? tensor : UINT32_MAX;
+}
+
+static bool
+is_floating(enum cairn_dtype dtype)
+{
+    return dtype == CAIRN_F64 || dtype == CAIRN_F32 || dtype == CAIRN_F16 || dtype == CAIRN_BF16;
+}
+
+static uint64_t
+elements_of(const struct cairn_tensor *tensor)
+{
+    uint64_t elements = 1;
+
+    for (uint32_t d = 0; d < tensor->dims; d++)
+        elements *= tensor->shape[d];
+    return elements;
+}
+
+/* ---- the groups ---- */
+
+static cairn_err
+add_member(struct cairn_deepspeed_make *make, uint32_t group, const struct cairn_pickle_node *node)
+{
+    const char *place = make->checkpoint->place.path;
+    char name[CAIRN_NAME_BYTES_MAX];
+    uint32_t tensor;
+
+    if (!cairn_pickle_copy_text(node, name, sizeof(name)))
+        return cairn_complain(make->complaint, CAIRN_INVAL,
+                              "%s: its optimizer's groups count parameters and do not name them; say "
+                              "their names with --job FILE",
+                              place);
+    tensor = cairn_deepspeed_make_find(make, name);
+    if (tensor == UINT32_MAX || tensor_at(make, tensor)->kind != CAIRN_PARAM ||
+        !is_floating(tensor_at(make, tensor)->dtype))
+        return cairn_complain(make->complaint, CAIRN_CORRUPT,
+                              "%s: group %" PRIu32 " of the optimizer has %s, which is no parameter "
+                              "of the checkpoint; see cairn inspect for its names",
+                              place, group, name);
+    if (make->roles[tensor] == CAIRN_DEEPSPEED_TRAINED)
+        return cairn_complain(make->complaint, CAIRN_CORRUPT,
+                              "%s: the groups of the optimizer have %s twice", place, name);
+    make->roles[tensor] = CAIRN_DEEPSPEED_TRAINED;
+    make->members[make->member_count++] = tensor;
+    return CAIRN_OK;
+}
+
+/* Adds the buffers of a group whose members are the last ones. ZeRO 3 starts a new one as soon as one holds
+ * SUB_GROUP_ELEMENTS of a rank's. */
+static void
+cut_group(struct cairn_deepspeed_make *make, uint32_t group, uint32_t first)
+{
+    uint64_t all = 0, held = 0;
+
+    for (uint32_t i = first; i < make->member_count; i++)
+        all += (elements_of(tensor_at(make, make->members[i])) + make->ranks - 1) / make->ranks;
+    make->slabs[make->slab_count++] = (struct cairn_deepspeed_slab){group, first, 0};
+    for (uint32_t i = first; i < make->member_count; i++) {
+        struct cairn_deepspeed_slab *slab = &make->slabs[make->slab_count - 1];
+
+        slab->count++;
+        held += (elements_of(tensor_at(make, make->members[i])) + make->ranks - 1) / make->ranks;
+        if (make->stage == 3 && all > SUB_GROUP_ELEMENTS && held >= SUB_GROUP_ELEMENTS &&
+            i + 1 < make->member_count) {
+            make->slabs[make->slab_count++] = (struct cairn_deepspeed_slab){group, i + 1, 0};
+            held = 0;
+        }
+    }
+}
+
+static cairn_err
+read_groups(struct cairn_deepspeed_make *make)
+{
+    const struct cairn_pickle_node *groups = make->job.groups;
+    cairn_err err = CAIRN_OK;
+
+    make->members = calloc((size_t)make->tensor_count + 1, sizeof(*make->members));
+    make->slabs =
+        calloc((size_t)make->tensor_count + groups->count + 1, sizeof(*make->slabs));
+    if (!make->members || !make->slabs)
+        return CAIRN_NOMEM;
+    for (uint32_t g = 0; g < groups->count && !err; g++) {
+        const struct cairn_pickle_node *names = cairn_pickle_get(groups->items[g], "params");
+        uint32_t first = make->member_count;
+
+        if (!names || names->kind != CAIRN_PICKLE_LIST || names->count == 0)
+            return cairn_complain(make->complaint, CAIRN_CORRUPT,
+                                  "%s: group %" PRIu32 " of the optimizer has no parameters; leave it "
+                                  "out of the groups with --job FILE",
+                                  make->checkpoint->place.path, g);
+        if (!cairn_pickle_get(groups->items[g], "lr"))
+            return cairn_complain(make->complaint, CAIRN_INVAL,
+                                  "%s: nothing says the lr of group %" PRIu32 " of the optimizer; say "
+                                  "it and its other hyperparameters with --job FILE",
+                                  make->checkpoint->place.path, g);
+        for (uint32_t i = 0; i < names->count && !err; i++)
+            err = add_member(make, g, names->items[i]);
+        if (!err)
+            cut_group(make, g, first);
+    }
+    return err;
+}
+
+/* ---- the rest ---- */
+
+/* All arrays by tensor have room for those that were added. */
+static cairn_err
+count_added(struct cairn_deepspeed_make *make)
+{
+    uint32_t count = cairn_layout_tensor_count(make->checkpoint->layout);
+    uint8_t *grown = realloc(make->roles, (size_t)count + 1);
+
+    if (!grown)
+        return CAIRN_NOMEM;
+    make->roles = grown;
+    memset(grown + make->tensor_count, CAIRN_DEEPSPEED_BESIDE, count - make->tensor_count);
+    make->tensor_count = count;
+    make->order = cairn_deepspeed_sorted(make->checkpoint->layout);
+    make->alias_of = calloc((size_t)count + 1, sizeof(*make->alias_of));
+    if (!make->order || !make->alias_of)
+        return CAIRN_NOMEM;
+    for (uint32_t i = 0; i < count; i++)
+        make->alias_of[i] = i;
+    for (uint32_t i = 0; i < make->checkpoint->alias_count; i++)
+        make->alias_of[make->checkpoint->aliases[i].tensor] = make->checkpoint->aliases[i].of;
+    return CAIRN_OK;
+}
+
+/* Whether a tensor came with an object, below whose name it then has its own: state of a random generator. */
+static bool
+is_of_object(const struct cairn_deepspeed_make *make, const char *name)
+{
+    char object[CAIRN_NAME_BYTES_MAX + 8];
+
+    for (const char *dot = strchr(name, '.'); dot; dot = strchr(dot + 1, '.')) {
+        (void)snprintf(object, sizeof(object), "%.*s.pickle", (int)(dot - name), name);
+        if (cairn_deepspeed_make_find(make, object) != UINT32_MAX)
+            return true;
+    }
+    return strchr(name, '/') != NULL; /* of a scope */
+}
+
+static enum cairn_deepspeed_role
+role_of(const struct cairn_deepspeed_make *make, uint32_t tensor)
+{
+    const struct cairn_tensor *known = tensor_at(make, tensor);
+    bool parameter = known->kind == CAIRN_PARAM && is_floating(known->dtype);
+
+    if (make->roles[tensor] != CAIRN_DEEPSPEED_BESIDE)
+        return make->roles[tensor];
+    if ((known->kind != CAIRN_PARAM && known->kind != CAIRN_BUFFER) || is_of_object(make, known->name))
+        return CAIRN_DEEPSPEED_BESIDE;
+    if (cairn_deepspeed_job_lists(make->job.buffers, known->name))
+        return CAIRN_DEEPSPEED_BUFFER;
+    if (parameter && (make->alias_of[tensor] != tensor ||
+                      cairn_pickle_get(make->job.shared, known->name)))
+        return CAIRN_DEEPSPEED_SHARED;
+    if (parameter)
+        return CAIRN_DEEPSPEED_FROZEN;
+    return make->job.buffers ? CAIRN_DEEPSPEED_BESIDE : CAIRN_DEEPSPEED_BUFFER;
+}
+
+static cairn_err
+tell_roles(struct cairn_deepspeed_make *make)
+{
+    for (uint32_t i = 0; i < make->tensor_count; i++) {
+        const struct cairn_tensor *tensor = tensor_at(make, i);
+
+        make->roles[i] = (uint8_t)role_of(make, i);
+        if (make->roles[i] == CAIRN_DEEPSPEED_FROZEN && make->stage == 3 &&
+            !cairn_deepspeed_job_lists(make->job.frozen, tensor->name))
+            return cairn_complain(make->complaint, CAIRN_INVAL,
+                                  "%s: %s is not trained, and ZeRO 3 cuts frozen parameters into parts and "
+                                  "leaves buffers whole: say with --job FILE which it is: {\"frozen\": "
+                                  "[names], \"buffers\": [names], \"shared\": {name: first name}}",
+                                  make->checkpoint->place.path, tensor->name);
+    }
+    return CAIRN_OK;
+}
+
+/* A tied parameter's first name is of one that is saved: else the files could not be read again. */
+static cairn_err
+check_shared(const struct cairn_deepspeed_make *make)
+{
+    const struct cairn_pickle_node *shared = make->job.shared;
+
+    for (uint32_t i = 0; shared && i < shared->count; i++) {
+        char name[CAIRN_NAME_BYTES_MAX] = "", of[CAIRN_NAME_BYTES_MAX] = "";
+        uint32_t tensor = UINT32_MAX;
+
+        if (cairn_pickle_copy_text(shared->items[2 * i], name, sizeof(name)) &&
+            cairn_pickle_copy_text(shared->items[2 * i + 1], of, sizeof(of)))
+            tensor = cairn_deepspeed_make_find(make, of);
+        if (tensor == UINT32_MAX || (make->roles[tensor] != CAIRN_DEEPSPEED_TRAINED &&
+                                     make->roles[tensor] != CAIRN_DEEPSPEED_FROZEN))
+            return cairn_complain(make->complaint, CAIRN_INVAL,
+                                  "%s: --job says that \"%s\" is tied to \"%s\", which is no parameter "
+                                  "under a name of its own; see cairn inspect for its names",
+                                  make->checkpoint->place.path, name, of);
+    }
+    return CAIRN_OK;
+}
+
+/* What the reader of the plan should know before DeepSpeed, which compares no names, loads by it. */
+static cairn_err
+tell_order(struct cairn_deepspeed_make *make)
+{
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t s = 0; s < make->slab_count && !err; s++) {
+        const struct cairn_deepspeed_slab *slab = &make->slabs[s];
+
+        err = cairn_checkpoint_warn(
+            make->checkpoint,
+            "group %" PRIu32 " of DeepSpeed's optimizer shall have %" PRIu32 " parameters, from %s to %s; "
+            "DeepSpeed compares no names, so the job must have them in this order",
+            slab->group, slab->count, tensor_at(make, make->members[slab->first])->name,
+            tensor_at(make, make->members[slab->first + slab->count - 1])->name);
+    }
+    return err;
+}
+
+static cairn_err
+check_request(struct cairn_deepspeed_make *make)
+{
+    const struct cairn_parallelism *wanted = &make->options->parallelism;
+
+    if (make->options->zero == 0)
+        return cairn_complain(make->complaint, CAIRN_INVAL,
+                              "%s did not come from DeepSpeed: say with --zero which optimizer shall load "
+                              "it: 1, 2 or 3, or bf16 for BF16_Optimizer",
+                              make->checkpoint->place.path);
+    if (wanted->pp > 1 || wanted->ep > 1)
+        return cairn_complain(make->complaint, CAIRN_INVAL,
+                              "DeepSpeed's files are made for data and tensor parallelism alone: leave out --pp "
+                              "and --ep");
+    make->bf16_optimizer = make->options->zero == CAIRN_ZERO_BF16;
+    make->stage = make->bf16_optimizer ? 1 : (uint32_t)make->options->zero;
+    make->ranks = wanted->dp ? wanted->dp : make->checkpoint->parallelism.dp;
+    if (make->ranks == 0)
+        make->ranks = 1;
+    return CAIRN_OK;
+}
+
+/* Objects of single ranks and parts would be taken for parts of what is made here. */
+static cairn_err
+check_left(const struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
+{
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(checkpoint->layout); i++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(checkpoint->layout, i);
+
+        if (tensor->kind == CAIRN_OPAQUE && cairn_deepspeed_is_own(tensor->name))
+            return cairn_complain(complaint, CAIRN_INVAL,
+                                  "%s: %s is left of what DeepSpeed said of its own files, and of them "
+                                  "nothing is in those that are made: leave it out too, with --drop "
+                                  "'%s" CAIRN_DEEPSPEED_SCOPE "*'",
+                                  checkpoint->place.path, tensor->name,
+                                  strncmp(tensor->name, "part", 4) == 0   ? "part*/"
+                                  : strncmp(tensor->name, "rank", 4) == 0 ? "rank*/"
+                                                                          : "");
+    }
+    return CAIRN_OK;
+}
+
+/* Experts have files and groups of their own, of which nothing here says how they shall be. */
+static cairn_err
+check_experts(const struct cairn_deepspeed_make *make)
+{
+    for (uint32_t i = 0; i < make->tensor_count; i++) {
+        const struct cairn_tensor *tensor = tensor_at(make, i);
+        size_t begin, end;
+        uint32_t number;
+
+        if (tensor->kind == CAIRN_PARAM && cairn_deepspeed_expert_in(tensor->name, &begin, &end, &number))
+            return cairn_complain(make->complaint, CAIRN_VERSION,
+                                  "%s: %s is of an expert of DeepSpeed's MoE layers, whose files are made of what DeepSpeed "
+                                  "itself said of them alone: convert without dropping deepspeed/*",
+                                  make->checkpoint->place.path, tensor->name);
+    }
+    return CAIRN_OK;
+}
+
+/* Ranks have parts of parameters where ZeRO 3 begins a new buffer, and which of them are whole is not known here. */
+static cairn_err
+check_slabs(const struct cairn_deepspeed_make *make)
+{
+    uint32_t wanted = make->options->parallelism.tp;
+    uint32_t ranks = wanted          ? wanted /* as cairn_deepspeed_tensor_plan has it */
+                     : make->job.cuts ? make->checkpoint->parallelism.tp
+                                      : 1;
+
+    if (ranks <= 1 || make->slab_count == make->job.groups->count)
+        return CAIRN_OK;
+    return cairn_complain(make->complaint, CAIRN_INVAL,
+                          "%s has a group of more than %" PRIu64
+                          " elements per data-parallel rank, which ZeRO 3 splits, and that is not made with --tp: say a larger --dp, or --zero 1 or 2",
+                          make->checkpoint->place.path, SUB_GROUP_ELEMENTS);
+}
+
+static cairn_err
+prepare(struct cairn_deepspeed_make *make)
+{
+    cairn_err err = check_request(make);
+
+    make->tensor_count = cairn_layout_tensor_count(make->checkpoint->layout);
+    make->roles = calloc((size_t)make->tensor_count + 1, sizeof(*make->roles));
+    if (!err && !make->roles)
+        err = CAIRN_NOMEM;
+    if (!err)
+        err = check_experts(make);
+    if (!err)
+        err = cairn_deepspeed_job_open(make->checkpoint, make->options->job, &make->job,
+                                       make->complaint);
+    if (!err)
+        err = read_groups(make);
+    if (!err)
+        err = check_slabs(make);
+    if (!err && make->options->job)
+        err = cairn_deepspeed_make_names(make);
+    if (!err)
+        err = count_added(make);
+    if (!err)
+        err = cairn_deepspeed_make_keys(make);
+    for (uint32_t i = 0; i < make->member_count && !err; i++) {
+        err = cairn_deepspeed_make_moments(make, make->members[i]);
+        if (!err)
+            err = cairn_deepspeed_make_master(make, make->members[i]);
+    }
+    if (!err)
+        err = cairn_deepspeed_make_step(make);
+    if (!err)
+        err = tell_roles(make);
+    if (!err)
+        err = check_shared(make);
+    if (!err) {
+        make->checkpoint->step = make->job.step;
+        make->checkpoint->step_known = true;
+    }
+    if (!err)
+        err = cairn_deepspeed_make_objects(make);
+    return err ? err : tell_order(make);
+}
+
+cairn_err
+cairn_deepspeed_prepare(struct cairn_checkpoint *checkpoint, const struct cairn_output_options *options,
+                        struct cairn_complaint *complaint)
+{
+    struct cairn_deepspeed_make make = {
+        .checkpoint = checkpoint, .options = options, .complaint = complaint};
+    cairn_err err;
+
+    if (cairn_layout_tensor_find(checkpoint->layout, CAIRN_DEEPSPEED_MODEL) != UINT32_MAX) {
+        if (options->zero == 0 && !options->job)
+            return CAIRN_OK;
+        return cairn_complain(complaint, CAIRN_INVAL,
+                              "%s came from DeepSpeed and is written with the stage and groups that it "
+                              "had: leave out --zero and --job, or make it anew without what DeepSpeed "
+                              "said of it: --drop '*deepspeed/*'",
+                              checkpoint->place.path);
+    }
+    err = check_left(checkpoint, complaint);
+    if (!err)
+        err = prepare(&make);
+    cairn_deepspeed_job_fini(&make.job);
+    free(make.roles);
+    free(make.order);
+    free(make.alias_of);
+    free(make.members);
+    free(make.slabs);
+    return err;
+}

@@ -1,0 +1,336 @@
+/* tools/convert/deepspeed/model.c - a rank's model_states: the module, and all that is no optimizer's. */
+#include "tools/convert/deepspeed/facts.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int
+by_bytes(const void *left, const void *right)
+{
+    return strcmp(*(char *const *)left, *(char *const *)right);
+}
+
+static void
+free_names(char **names, uint32_t count)
+{
+    for (uint32_t i = 0; names && i < count; i++)
+        free(names[i]);
+    free(names);
+}
+
+/* The names in `buffer_names`, sorted. */
+static cairn_err
+read_buffer_names(const struct cairn_pickle_node *list, char ***names, uint32_t *count)
+{
+    uint32_t room = list && list->kind == CAIRN_PICKLE_LIST ? list->count : 0;
+
+    *count = 0;
+    *names = calloc((size_t)room + 1, sizeof(**names));
+    if (!*names)
+        return CAIRN_NOMEM;
+    for (uint32_t i = 0; i < room; i++) {
+        char name[CAIRN_NAME_BYTES_MAX];
+
+        if (!cairn_pickle_copy_text(list->items[i], name, sizeof(name)))
+            continue; /* then it names no tensor of ours */
+        (*names)[*count] = strdup(name);
+        if (!(*names)[*count])
+            return CAIRN_NOMEM;
+        (*count)++;
+    }
+    qsort(*names, *count, sizeof(**names), by_bytes);
+    return CAIRN_OK;
+}
+
+/* The tensor that a node of the module was in the file, carried out or not. */
+static const struct cairn_torch_tensor *
+tensor_at(const struct cairn_deepspeed_reading *reading, const struct cairn_pickle_node *node)
+{
+    const struct cairn_torch_source *source = &reading->source;
+
+    if (!node || node->index >= source->node_count || source->tensor_of[node->index] == 0)
+        return NULL;
+    return &source->torch.tensors[source->tensor_of[node->index] - 1];
+}
+
+/* Whether a tensor of the module is what shared_params says another one is. */
+static bool
+is_shared(const struct cairn_deepspeed_reading *reading, const struct cairn_pickle_node *root, const char *path,
+          const struct cairn_torch_tensor *tensor)
+{
+    const struct cairn_pickle_node *stored =
+        cairn_pickle_get(cairn_pickle_get(root, "shared_params"), path);
+    const struct cairn_torch_tensor *of;
+    char name[CAIRN_NAME_BYTES_MAX];
+
+    if (!cairn_pickle_copy_text(stored, name, sizeof(name)))
+        return false;
+    of = tensor_at(reading, cairn_pickle_get(cairn_pickle_get(root, "module"), name));
+    return of && of->at == tensor->at && of->bytes == tensor->bytes;
+}
+
+/* ZeRO 3 leaves nothing of a parameter in the module but its name and dtype. */
+static bool
+is_placeholder(const struct cairn_deepspeed_reading *reading, const struct cairn_torch_tensor *tensor, bool buffer)
+{
+    return reading->state->stage3 && !buffer && tensor->view.dims == 1 &&
+           tensor->view.shape[0] == 0;
+}
+
+/* One tensor object under a second name of the module. */
+static cairn_err
+add_twin(struct cairn_deepspeed_reading *reading, const struct cairn_pickle_node *node, const char *name)
+{
+    char first[CAIRN_NAME_BYTES_MAX];
+    uint32_t of;
+
+    if (reading->rank > 0 || node->kind != CAIRN_PICKLE_PERSISTENT ||
+        !cairn_pickle_is_text(node->items[0]->items[0], "tensor") ||
+        !cairn_pickle_copy_text(node->items[0]->items[1], first, sizeof(first)))
+        return CAIRN_OK;
+    of = cairn_layout_tensor_find(reading->checkpoint->layout, first);
+    if (of == UINT32_MAX || strcmp(first, name) == 0)
+        return CAIRN_OK;
+    return cairn_checkpoint_add_alias(reading->checkpoint, name, of, reading->complaint);
+}
+
+/* Whether the first part, which alone says so, has this name as another one of a parameter. */
+static bool
+is_tied(const struct cairn_deepspeed_reading *reading, const char *name)
+{
+    const struct cairn_checkpoint *checkpoint = reading->checkpoint;
+    uint32_t tensor = reading->state->cut && reading->state->first
+                          ? cairn_layout_tensor_find(checkpoint->layout, name)
+                          : UINT32_MAX;
+
+    for (uint32_t i = 0; tensor != UINT32_MAX && i < checkpoint->alias_count; i++)
+        if (checkpoint->aliases[i].tensor == tensor)
+            return true;
+    return false;
+}
+
+/* A tensor of the module, whole or a part of it. */
+static cairn_err
+add_tensor(struct cairn_deepspeed_reading *reading, const struct cairn_torch_tensor *tensor, const char *path,
+           enum cairn_kind kind)
+{
+    const struct cairn_torch_view *view = &tensor->view;
+    const char *name = cairn_deepspeed_canonical(path), *why;
+    uint64_t strides[CAIRN_DIMS_MAX];
+    struct cairn_deepspeed_cut cut;
+    uint32_t index = 0;
+    cairn_err err;
+
+    if (is_tied(reading, name)) {
+        /* the tree is this source's own to change, as below */
+        cairn_torch_carry_out(&reading->source.torch.tree, (struct cairn_pickle_node *)tensor->node, "tensor", name);
+        return CAIRN_OK;
+    }
+    if (!reading->state->cut || kind == CAIRN_BUFFER || view->dtype->dtype == 0 || view->conjugate ||
+        view->negate)
+        return cairn_torch_source_add(reading->checkpoint, &reading->source, tensor, name, kind,
+                                      reading->complaint);
+    why = cairn_deepspeed_cut(&reading->state->cuts, path, view->dims, view->shape,
+                              reading->state->part_count, reading->state->part, &cut);
+    if (why)
+        return cairn_deepspeed_reading_refuse_cut(reading, path, why);
+    for (uint32_t d = 0; d < view->dims; d++)
+        strides[d] = view->stride[d] * view->dtype->element_bytes;
+    err = cairn_checkpoint_add_tensor(reading->checkpoint, name, view->dtype->dtype, kind, view->dims,
+                                      cut.shape, &index, reading->complaint);
+    for (uint32_t b = 0; b < cut.box_count && !err; b++)
+        err = cairn_checkpoint_add_box(reading->checkpoint, index, reading->source.container,
+                                       cut.boxes[b].start, cut.boxes[b].extent,
+                                       tensor->at + (view->dims > 0 ? cut.boxes[b].row * strides[0] : 0),
+                                       strides, reading->complaint);
+    if (!err) /* the tree is this source's own to change, only its walkers have no need to */
+        cairn_torch_carry_out(&reading->source.torch.tree, (struct cairn_pickle_node *)tensor->node,
+                              "tensor", name);
+    return err;
+}
+
+static cairn_err
+read_module(struct cairn_deepspeed_reading *reading, struct cairn_pickle_node *root)
+{
+    const struct cairn_pickle_node *pairs =
+        cairn_pickle_pairs(cairn_pickle_get(root, "module"));
+    struct cairn_pickle *tree = &reading->source.torch.tree;
+    char **buffers = NULL;
+    uint32_t buffer_count = 0, seen_buffers = 0;
+    cairn_err err;
+
+    err = read_buffer_names(cairn_pickle_get(root, "buffer_names"), &buffers, &buffer_count);
+    for (uint32_t i = 0; !err && pairs && i < pairs->count; i++) {
+        struct cairn_pickle_node *node = pairs->items[2 * i + 1];
+        const struct cairn_torch_tensor *tensor =
+            cairn_torch_source_tensor(&reading->source, node);
+        char path[CAIRN_NAME_BYTES_MAX], *key = path;
+        bool buffer;
+
+        if (!tensor_at(reading, node))
+            continue; /* extra state of a module, which is carried as it is */
+        if (!cairn_pickle_copy_text(pairs->items[2 * i], path, sizeof(path)) || !path[0]) {
+            err = cairn_deepspeed_reading_refuse(reading, "a tensor of the module has no name of at most 255 bytes");
+            break;
+        }
+        if (!tensor) {
+            err = add_twin(reading, node, cairn_deepspeed_canonical(path));
+            continue;
+        }
+        buffer = bsearch(&key, buffers, buffer_count, sizeof(*buffers), by_bytes) != NULL;
+        seen_buffers += buffer;
+        if (is_placeholder(reading, tensor, buffer))
+            cairn_torch_carry_out(tree, node, "empty", tensor->view.dtype->name);
+        else if (!buffer && is_shared(reading, root, path, tensor))
+            cairn_torch_carry_out(tree, node, "tensor", cairn_deepspeed_canonical(path));
+        else if (reading->rank == 0)
+            err = add_tensor(reading, tensor, path, buffer ? CAIRN_BUFFER : CAIRN_PARAM);
+        else /* the first rank's is the job's; see the warning */
+            cairn_torch_carry_out(tree, node, "tensor", cairn_deepspeed_canonical(path));
+    }
+    free_names(buffers, buffer_count);
+    if (!err && reading->rank == 1 && seen_buffers > 0)
+        err = cairn_checkpoint_warn(reading->checkpoint,
+                                    "each rank has its own buffers; rank 0's are read");
+    return err;
+}
+
+/* ---- frozen parameters ---- */
+
+static cairn_err
+add_fragment(struct cairn_deepspeed_reading *reading, struct cairn_pickle_node *node, const char *path,
+             const struct cairn_pickle_node *size)
+{
+    struct cairn_deepspeed_parameter frozen = {.elements = 1};
+    const struct cairn_torch_tensor *tensor = cairn_torch_source_tensor(&reading->source, node);
+    const char *name = cairn_deepspeed_canonical(path), *why;
+    struct cairn_deepspeed_cut cut;
+    uint64_t begin, end, at, part;
+    uint32_t index = 0;
+    cairn_err err;
+
+    if (!tensor || !tensor->contiguous || tensor->view.dims != 1 ||
+        !cairn_torch_read_size(size, frozen.shape, &frozen.dims))
+        return cairn_deepspeed_reading_refuse(reading, "a frozen parameter has no shape, or no flat part of it");
+    for (uint32_t d = 0; d < frozen.dims; d++)
+        if (__builtin_mul_overflow(frozen.elements, frozen.shape[d], &frozen.elements) ||
+            frozen.elements > INT64_MAX / 16)
+            return cairn_deepspeed_reading_refuse(reading, "a frozen parameter is larger than any memory");
+    part = frozen.elements / reading->state->ranks +
+           (frozen.elements % reading->state->ranks != 0);
+    if (tensor->view.shape[0] != part)
+        return cairn_complain(reading->complaint, CAIRN_CORRUPT,
+                              "%s/%s: frozen parameter %s has a part of %" PRIu64
+                              " elements, and its shape in %" PRIu32 " ranks makes %" PRIu64,
+                              reading->checkpoint->place.path, reading->where, path,
+                              tensor->view.shape[0], reading->state->ranks, part);
+    cairn_deepspeed_part(&frozen, true, reading->state->ranks, reading->rank, 0, &begin, &end, &at);
+    if (reading->state->cut) {
+        why = cairn_deepspeed_cut(&reading->state->cuts, path, frozen.dims, frozen.shape, reading->state->part_count,
+                                  reading->state->part, &cut);
+        if (!why && memcmp(cut.shape, frozen.shape, frozen.dims * sizeof(*frozen.shape)) != 0)
+            why = "it is frozen, and with ZeRO 3 only its first part would be read";
+        if (why)
+            return cairn_deepspeed_reading_refuse_cut(reading, path, why);
+    }
+    err = cairn_checkpoint_add_tensor(reading->checkpoint, name, tensor->view.dtype->dtype,
+                                      CAIRN_PARAM, frozen.dims, frozen.shape, &index,
+                                      reading->complaint);
+    if (!err)
+        err = cairn_checkpoint_add_flat(reading->checkpoint, index, reading->source.container, NULL,
+                                        NULL, begin, end, tensor->at, reading->complaint);
+    if (!err)
+        cairn_torch_carry_out(&reading->source.torch.tree, node, "fragment", name);
+    return err;
+}
+
+/* ZeRO 2 saves frozen parameters whole, beside the module's; ZeRO 3 a part of each per rank. */
+static cairn_err
+read_frozen(struct cairn_deepspeed_reading *reading, struct cairn_pickle_node *root)
+{
+    const struct cairn_pickle_node *shapes = cairn_pickle_get(root, "frozen_param_shapes");
+    const struct cairn_pickle_node *pairs =
+        cairn_pickle_pairs(cairn_pickle_get(root, "frozen_param_fragments"));
+    const struct cairn_pickle_node *sizes = cairn_pickle_pairs(shapes);
+    size_t begin, end;
+    uint32_t number;
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t i = 0; pairs && i < pairs->count && !err; i++) {
+        struct cairn_pickle_node *node = pairs->items[2 * i + 1];
+        const struct cairn_torch_tensor *tensor =
+            cairn_torch_source_tensor(&reading->source, node);
+        char path[CAIRN_NAME_BYTES_MAX];
+
+        if (!cairn_pickle_copy_text(pairs->items[2 * i], path, sizeof(path)) || !sizes ||
+            i >= sizes->count || !cairn_pickle_is_text(sizes->items[2 * i], path))
+            return cairn_deepspeed_reading_refuse(reading, "frozen_param_fragments does not fit frozen_param_shapes");
+        if (cairn_deepspeed_expert_in(cairn_deepspeed_canonical(path), &begin, &end, &number))
+            return cairn_complain(reading->complaint, CAIRN_VERSION,
+                                  "%s/%s: %s is a frozen parameter of an expert, of which ZeRO 2 saves the first "
+                                  "rank's alone; save with exclude_frozen_parameters, or with ZeRO 1",
+                                  reading->checkpoint->place.path, reading->where, path);
+        if (reading->state->stage3)
+            err = add_fragment(reading, node, path, sizes->items[2 * i + 1]);
+        else if (tensor)
+            err = add_tensor(reading, tensor, path, CAIRN_PARAM);
+    }
+    return err;
+}
+
+/* A pattern for nothing was meant for something, which is then cut as what is in no pattern. */
+static cairn_err
+tell_unmet(const struct cairn_deepspeed_reading *reading)
+{
+    const char *unmet = reading->state->cut && reading->rank == 0 && reading->state->part == 0
+                            ? cairn_deepspeed_cuts_unmet(&reading->state->cuts)
+                            : NULL;
+
+    return unmet ? cairn_checkpoint_warn(reading->checkpoint,
+                                         "universal_checkpoint_info has the pattern %s, and no parameter "
+                                         "is called so; a parameter without a pattern is put together "
+                                         "along its first dimension",
+                                         unmet)
+                 : CAIRN_OK;
+}
+
+cairn_err
+cairn_deepspeed_model_read(struct cairn_checkpoint *checkpoint, struct cairn_deepspeed_state *state,
+                           const char *path, uint32_t rank, struct cairn_complaint *complaint)
+{
+    struct cairn_deepspeed_reading reading = {
+        .checkpoint = checkpoint, .state = state, .rank = rank, .complaint = complaint};
+    struct cairn_pickle_node *root;
+    cairn_err err;
+
+    (void)snprintf(reading.where, sizeof(reading.where), "%s", path);
+    err = cairn_torch_source_open(checkpoint, path, &reading.source, complaint);
+    root = reading.source.torch.root;
+    if (!err)
+        err = rank == 0 ? cairn_deepspeed_facts_read(&reading, root)
+                        : cairn_deepspeed_facts_compare(&reading, root);
+    if (!err)
+        err = read_module(&reading, root);
+    if (!err)
+        err = read_frozen(&reading, root);
+    if (!err)
+        err = tell_unmet(&reading);
+    if (!err && rank == 0 && state->part == 0)
+        err = cairn_deepspeed_carried_take(checkpoint, &reading.source, complaint);
+    if (!err && rank > 0)
+        cairn_deepspeed_carried_remove(root);
+    if (!err && state->layers.count > 0 && state->has_groups)
+        err = cairn_deepspeed_experts_gather(checkpoint, state, &reading.source.torch.tree, root, path, complaint);
+    if (!err && state->cut && rank == 0 && state->part == 0)
+        err = cairn_deepspeed_tensor_rows(checkpoint, state, complaint);
+    if (!err && state->cut)
+        cairn_deepspeed_tensor_gather(state, &reading.source.torch.tree, root);
+    if (!err)
+        cairn_deepspeed_set_ranks(&reading.source.torch.tree, root, "dp_world_size", 1);
+    if (!err)
+        err = cairn_deepspeed_carry(checkpoint, state, &reading.source, 0, rank, complaint);
+    cairn_torch_source_close(&reading.source);
+    return err;
+}

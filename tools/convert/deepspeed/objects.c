@@ -1,0 +1,354 @@
+/* tools/convert/deepspeed/objects.c - the object of model_states for a checkpoint that did not come from
+ * DeepSpeed, and both objects among the tensors. */
+#include "tools/convert/deepspeed/objects.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/convert/deepspeed/plan.h"
+#include "tools/convert/state/param_groups.h"
+#include "tools/convert/pickle/read.h"
+#include "tools/convert/pickle/write.h"
+#include "tools/convert/torch/carry.h"
+
+#define SCHEDULER "lr_scheduler."
+
+static const struct cairn_tensor *
+tensor_at(const struct cairn_deepspeed_objects *objects, uint32_t tensor)
+{
+    return cairn_layout_tensor(objects->make->checkpoint->layout, tensor);
+}
+
+static struct cairn_pickle_node *
+size_of(struct cairn_deepspeed_objects *objects, uint32_t tensor)
+{
+    const struct cairn_tensor *known = tensor_at(objects, tensor);
+
+    return cairn_torch_size(&objects->builder, known->shape, known->dims);
+}
+
+/* ---- model_states ---- */
+
+static struct cairn_pickle_node *
+build_module(struct cairn_deepspeed_objects *objects)
+{
+    const struct cairn_deepspeed_make *make = objects->make;
+    struct cairn_pickle_node *module = cairn_torch_ordered_dict(&objects->builder);
+
+    for (uint32_t n = 0; n < make->tensor_count; n++) {
+        uint32_t i = make->order[n];
+        const struct cairn_tensor *tensor = tensor_at(objects, i);
+        enum cairn_dtype dtype = cairn_output_dtype(make->options, tensor);
+
+        if (make->roles[i] == CAIRN_DEEPSPEED_BESIDE || make->roles[i] == CAIRN_DEEPSPEED_MOMENT)
+            continue;
+        if (make->stage == 3 && make->roles[i] != CAIRN_DEEPSPEED_BUFFER)
+            cairn_deepspeed_objects_put(objects, module, tensor->name,
+                cairn_pickle_named(&objects->tree, "empty", cairn_torch_dtype_of(dtype)->name));
+        else
+            cairn_deepspeed_objects_put(objects, module, tensor->name, cairn_pickle_tensor(&objects->tree, tensor->name));
+    }
+    return module;
+}
+
+static struct cairn_pickle_node *
+build_buffer_names(struct cairn_deepspeed_objects *objects)
+{
+    struct cairn_pickle_node *list = cairn_deepspeed_objects_list(objects);
+
+    for (uint32_t n = 0; n < objects->make->tensor_count; n++) {
+        uint32_t i = objects->make->order[n];
+
+        if (objects->make->roles[i] == CAIRN_DEEPSPEED_BUFFER)
+            cairn_pickle_append(&objects->tree, list,
+                                cairn_pickle_text(&objects->tree, tensor_at(objects, i)->name));
+    }
+    return list;
+}
+
+static struct cairn_pickle_node *
+build_shapes(struct cairn_deepspeed_objects *objects)
+{
+    const struct cairn_deepspeed_make *make = objects->make;
+    struct cairn_pickle_node *list = cairn_deepspeed_objects_list(objects);
+
+    for (uint32_t s = 0; s < make->slab_count; s++) {
+        struct cairn_pickle_node *shapes = cairn_torch_ordered_dict(&objects->builder);
+
+        for (uint32_t i = 0; i < make->slabs[s].count; i++) {
+            uint32_t member = make->members[make->slabs[s].first + i];
+
+            cairn_deepspeed_objects_put(objects, shapes, tensor_at(objects, member)->name, size_of(objects, member));
+        }
+        cairn_pickle_append(&objects->tree, list, shapes);
+    }
+    return list;
+}
+
+/* Shapes of frozen parameters, or what is saved of them; None with ZeRO 1, which saves them in the module alone. */
+static struct cairn_pickle_node *
+build_frozen(struct cairn_deepspeed_objects *objects, bool shapes)
+{
+    const struct cairn_deepspeed_make *make = objects->make;
+    struct cairn_pickle_node *dict;
+
+    if (make->stage == 1)
+        return cairn_pickle_none(&objects->tree);
+    dict = cairn_torch_ordered_dict(&objects->builder);
+    for (uint32_t n = 0; n < make->tensor_count; n++) {
+        uint32_t i = make->order[n];
+        const char *name = tensor_at(objects, i)->name;
+
+        if (make->roles[i] == CAIRN_DEEPSPEED_FROZEN)
+            cairn_deepspeed_objects_put(objects, dict, name,
+                shapes ? size_of(objects, i)
+                       : cairn_pickle_named(&objects->tree, make->stage == 3 ? "fragment" : "tensor",
+                                            name));
+    }
+    return dict;
+}
+
+/* The parameter that is saved of those that are one tensor of the source; UINT32_MAX. */
+static uint32_t
+saved_of(const struct cairn_deepspeed_make *make, uint32_t of)
+{
+    const struct cairn_checkpoint *checkpoint = make->checkpoint;
+
+    if (of < make->tensor_count &&
+        (make->roles[of] == CAIRN_DEEPSPEED_TRAINED || make->roles[of] == CAIRN_DEEPSPEED_FROZEN))
+        return of;
+    for (uint32_t i = 0; i < checkpoint->alias_count; i++)
+        if (checkpoint->aliases[i].of == of && checkpoint->aliases[i].tensor < make->tensor_count &&
+            make->roles[checkpoint->aliases[i].tensor] == CAIRN_DEEPSPEED_TRAINED)
+            return checkpoint->aliases[i].tensor;
+    return UINT32_MAX;
+}
+
+/* Tied parameters, as the source ties them and as the job says it. */
+static struct cairn_pickle_node *
+build_shared(struct cairn_deepspeed_objects *objects)
+{
+    const struct cairn_deepspeed_make *make = objects->make;
+    const struct cairn_checkpoint *checkpoint = make->checkpoint;
+    struct cairn_pickle_node *dict = cairn_pickle_dict(&objects->tree);
+
+    for (uint32_t i = 0; i < checkpoint->alias_count; i++) {
+        const struct cairn_alias *alias = &checkpoint->aliases[i];
+
+        uint32_t saved = saved_of(make, alias->of);
+
+        if (alias->tensor < make->tensor_count && saved != UINT32_MAX &&
+            make->roles[alias->tensor] == CAIRN_DEEPSPEED_SHARED)
+            cairn_deepspeed_objects_put(objects, dict, tensor_at(objects, alias->tensor)->name,
+                cairn_pickle_text(&objects->tree, tensor_at(objects, saved)->name));
+    }
+    for (uint32_t i = 0; make->job.shared && i < make->job.shared->count; i++) {
+        char name[CAIRN_NAME_BYTES_MAX], of[CAIRN_NAME_BYTES_MAX];
+
+        if (cairn_pickle_copy_text(make->job.shared->items[2 * i], name, sizeof(name)) &&
+            cairn_pickle_copy_text(make->job.shared->items[2 * i + 1], of, sizeof(of)) &&
+            !cairn_pickle_get(dict, name))
+            cairn_deepspeed_objects_put(objects, dict, name, cairn_pickle_text(&objects->tree, of));
+    }
+    return dict;
+}
+
+/* What the source's scheduler was, where it is plain data; *dict stays NULL where there is none. */
+static cairn_err
+read_scheduler(struct cairn_deepspeed_objects *objects, struct cairn_pickle_node **dict)
+{
+    const struct cairn_deepspeed_make *make = objects->make;
+    static const char end[] = ".pickle";
+
+    for (uint32_t n = 0; n < make->tensor_count; n++) {
+        uint32_t i = make->order[n];
+        const char *name = tensor_at(objects, i)->name;
+        size_t name_bytes = strlen(name), bytes_len = 0, taken = 0;
+        struct cairn_pickle_node *value = NULL;
+        char key[CAIRN_NAME_BYTES_MAX];
+        uint8_t *loaded = NULL, *kept;
+        cairn_err err;
+
+        if (tensor_at(objects, i)->kind != CAIRN_OPAQUE ||
+            strncmp(name, SCHEDULER, strlen(SCHEDULER)) != 0 ||
+            name_bytes <= strlen(SCHEDULER) + strlen(end) ||
+            strcmp(name + name_bytes - strlen(end), end) != 0)
+            continue;
+        (void)snprintf(key, sizeof(key), "%.*s", (int)(name_bytes - strlen(SCHEDULER) - strlen(end)),
+                       name + strlen(SCHEDULER));
+        err = cairn_checkpoint_load_opaque(make->checkpoint, name, CAIRN_CONVERT_METADATA_BYTES_MAX,
+                                           &loaded, &bytes_len, make->complaint);
+        kept = err ? NULL : cairn_pickle_alloc(&objects->tree, bytes_len + 1);
+        if (kept)
+            memcpy(kept, loaded, bytes_len);
+        free(loaded);
+        if (!err)
+            err = kept ? cairn_pickle_read(&objects->tree, name, kept, bytes_len, &value, &taken)
+                       : CAIRN_NOMEM;
+        if (err)
+            return err;
+        if (!*dict)
+            *dict = cairn_pickle_dict(&objects->tree);
+        cairn_deepspeed_objects_put(objects, *dict, key, value);
+    }
+    return CAIRN_OK;
+}
+
+/* The scheduler's state: as said, or as the source has it, or what DeepSpeed's own schedulers and those of torch
+ * go on by. */
+static cairn_err
+build_scheduler(struct cairn_deepspeed_objects *objects, struct cairn_pickle_node **dict)
+{
+    const struct cairn_deepspeed_make *make = objects->make;
+    struct cairn_pickle *tree = &objects->tree;
+    int64_t step = (int64_t)make->job.step;
+    cairn_err err;
+
+    *dict = NULL;
+    if (make->job.lr_scheduler)
+        return cairn_deepspeed_objects_copy(objects, &make->job.tree, make->job.lr_scheduler, dict);
+    err = read_scheduler(objects, dict);
+    if (err)
+        return err;
+    if (!*dict)
+        *dict = cairn_pickle_dict(tree);
+    if (!cairn_pickle_get(*dict, "last_batch_iteration") && !cairn_pickle_get(*dict, "last_epoch")) {
+        cairn_deepspeed_objects_put(objects, *dict, "last_epoch", cairn_pickle_int(tree, step));
+        cairn_deepspeed_objects_put(objects, *dict, "_step_count", cairn_pickle_int(tree, step + 1));
+    }
+    if (!cairn_pickle_get(*dict, "last_batch_iteration"))
+        cairn_deepspeed_objects_put(objects, *dict, "last_batch_iteration", cairn_pickle_int(tree, step - 1));
+    return CAIRN_OK;
+}
+
+/* Tensors that are nothing to DeepSpeed. */
+static struct cairn_pickle_node *
+build_carried(struct cairn_deepspeed_objects *objects)
+{
+    static const struct {
+        const char *key;
+        enum cairn_kind kind;
+    } kinds[] = {{"buffer", CAIRN_BUFFER}, {"optimizer", CAIRN_OPTIMIZER}, {"param", CAIRN_PARAM}};
+    const struct cairn_deepspeed_make *make = objects->make;
+    struct cairn_pickle_node *carried = NULL;
+
+    for (size_t k = 0; k < sizeof(kinds) / sizeof(*kinds); k++) {
+        struct cairn_pickle_node *dict = NULL;
+
+        for (uint32_t n = 0; n < make->tensor_count; n++) {
+            uint32_t i = make->order[n];
+            const struct cairn_tensor *tensor = tensor_at(objects, i);
+
+            if (make->roles[i] != CAIRN_DEEPSPEED_BESIDE || tensor->kind != kinds[k].kind)
+                continue;
+            if (!dict)
+                dict = cairn_pickle_dict(&objects->tree);
+            cairn_deepspeed_objects_put(objects, dict, tensor->name, cairn_pickle_tensor(&objects->tree, tensor->name));
+        }
+        if (dict && !carried)
+            carried = cairn_pickle_dict(&objects->tree);
+        if (dict)
+            cairn_deepspeed_objects_put(objects, carried, kinds[k].key, dict);
+    }
+    return carried;
+}
+
+static struct cairn_pickle_node *
+build_degrees(struct cairn_deepspeed_objects *objects)
+{
+    struct cairn_pickle_node *dict = cairn_pickle_dict(&objects->tree);
+
+    cairn_deepspeed_objects_put(objects, dict, "pp_degree", cairn_pickle_int(&objects->tree, 1));
+    cairn_deepspeed_objects_put(objects, dict, "tp_degree", cairn_pickle_int(&objects->tree, 1));
+    return dict;
+}
+
+static cairn_err
+build_model(struct cairn_deepspeed_objects *objects, struct cairn_pickle_node **root)
+{
+    struct cairn_pickle *tree = &objects->tree;
+    struct cairn_pickle_node *dict = *root = cairn_pickle_dict(tree), *scheduler, *carried, *cuts = NULL;
+    cairn_err err = build_scheduler(objects, &scheduler);
+
+    if (err)
+        return err;
+    cairn_deepspeed_objects_put(objects, dict, "module", build_module(objects));
+    cairn_deepspeed_objects_put(objects, dict, "buffer_names", build_buffer_names(objects));
+    cairn_deepspeed_objects_put(objects, dict, "optimizer", cairn_pickle_none(tree));
+    cairn_deepspeed_objects_put(objects, dict, "param_shapes", build_shapes(objects));
+    cairn_deepspeed_objects_put(objects, dict, "frozen_param_shapes", build_frozen(objects, true));
+    cairn_deepspeed_objects_put(objects, dict, "shared_params", build_shared(objects));
+    cairn_deepspeed_objects_put(objects, dict, "frozen_param_fragments", build_frozen(objects, false));
+    cairn_deepspeed_objects_put(objects, dict, "lr_scheduler", scheduler);
+    cairn_deepspeed_objects_put(objects, dict, "data_sampler", cairn_pickle_none(tree));
+    cairn_deepspeed_objects_put(objects, dict, "random_ltd", cairn_pickle_none(tree));
+    cairn_deepspeed_objects_put(objects, dict, "skipped_steps", cairn_pickle_int(tree, 0));
+    cairn_deepspeed_objects_put(objects, dict, "global_steps", cairn_pickle_int(tree, (int64_t)objects->make->job.step));
+    cairn_deepspeed_objects_put(objects, dict, "dp_world_size", cairn_pickle_int(tree, 1));
+    cairn_deepspeed_objects_put(objects, dict, "mp_world_size", cairn_pickle_int(tree, 1));
+    cairn_deepspeed_objects_put(objects, dict, "checkpoint_parallel_dimensions", build_degrees(objects));
+    cairn_deepspeed_objects_put(objects, dict, "ds_config", cairn_pickle_dict(tree));
+    cairn_deepspeed_objects_put(objects, dict, "ds_version", cairn_pickle_text(tree, CAIRN_DEEPSPEED_FORM_VERSION));
+    if (objects->make->job.cuts) {
+        err = cairn_deepspeed_objects_copy(objects, &objects->make->job.tree, objects->make->job.cuts, &cuts);
+        if (err)
+            return err;
+        cairn_torch_carry_remove(cuts, "affine_map"); /* of the job that it was taken from */
+        cairn_deepspeed_objects_put(objects, dict, "universal_checkpoint_info", cuts);
+    }
+    carried = build_carried(objects);
+    if (carried)
+        cairn_deepspeed_objects_put(objects, dict, CAIRN_DEEPSPEED_CARRIED, carried);
+    return cairn_pickle_done(tree);
+}
+
+/* ---- both ---- */
+
+static cairn_err
+add_object(struct cairn_deepspeed_make *make, const char *name,
+           cairn_err (*build)(struct cairn_deepspeed_objects *objects, struct cairn_pickle_node **root))
+{
+    struct cairn_deepspeed_objects objects = {.make = make};
+    struct cairn_pickle_node *root = NULL;
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0;
+    cairn_err err;
+
+    cairn_pickle_init(&objects.tree, 4 * (uint64_t)CAIRN_CONVERT_METADATA_BYTES_MAX);
+    cairn_torch_builder_init(&objects.builder, &objects.tree);
+    err = build(&objects, &root);
+    if (!err)
+        err = cairn_pickle_write(&objects.tree, root, &bytes, &bytes_len);
+    if (!err)
+        err = cairn_checkpoint_add_opaque(make->checkpoint, name, bytes, bytes_len, make->complaint);
+    free(bytes);
+    cairn_pickle_fini(&objects.tree);
+    return err ? cairn_complain(make->complaint, err, "%s: %s cannot be made: %s",
+                                make->checkpoint->place.path, name, cairn_err_text(err))
+               : CAIRN_OK;
+}
+
+cairn_err
+cairn_deepspeed_make_objects(struct cairn_deepspeed_make *make)
+{
+    const struct cairn_tensor *parameter =
+        cairn_layout_tensor(make->checkpoint->layout, make->members[0]);
+    bool bf16 = cairn_output_dtype(make->options, parameter) == CAIRN_BF16;
+    cairn_err err;
+
+    make->scaled = cairn_output_dtype(make->options, parameter) == CAIRN_F16;
+    if (make->scaled && make->stage == 3)
+        return cairn_complain(make->complaint, CAIRN_INVAL,
+                              "%s: ZeRO 3 with float16 needs the state of a loss scale, which only "
+                              "DeepSpeed's own checkpoints have; write BF16 or F32 with --dtype, or ZeRO 2",
+                              make->checkpoint->place.path);
+    err = add_object(make, CAIRN_DEEPSPEED_MODEL, build_model);
+    if (!err)
+        err = add_object(make, CAIRN_DEEPSPEED_OPTIM, cairn_deepspeed_objects_optim);
+    if (!err && bf16) /* what the loader looks for first, where the job trains in bf16 */
+        err = cairn_checkpoint_add_opaque(make->checkpoint, CAIRN_DEEPSPEED_PREFIX, "bf16_", 5,
+                                          make->complaint);
+    return err;
+}

@@ -1,0 +1,311 @@
+/* tools/convert/deepspeed/state.c - what the readers of DeepSpeed's files share. */
+#include "tools/convert/deepspeed/make.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/convert/state/opaque_tree.h"
+#include "tools/convert/pickle/write.h"
+
+void
+cairn_deepspeed_state_fini(struct cairn_deepspeed_state *state)
+{
+    cairn_deepspeed_groups_fini(&state->groups);
+    cairn_deepspeed_cuts_fini(&state->cuts);
+    free(state->cut_of);
+    free(state->carried[0]);
+    free(state->carried[1]);
+    free(state->scalars);
+    memset(state, 0, sizeof(*state));
+}
+
+void
+cairn_deepspeed_scoped(uint32_t part, uint32_t rank, const char *what,
+                       char name[CAIRN_NAME_BYTES_MAX])
+{
+    char scope[64] = "";
+
+    if (part > 0)
+        (void)snprintf(scope, sizeof(scope), "part%" PRIu32 "/", part);
+    if (rank > 0)
+        (void)snprintf(scope + strlen(scope), sizeof(scope) - strlen(scope), "rank%" PRIu32 "/",
+                       rank);
+    (void)snprintf(name, CAIRN_NAME_BYTES_MAX, "%s%s", scope, what);
+}
+
+void
+cairn_deepspeed_forget(struct cairn_pickle *tree, struct cairn_pickle_node *dict, const char *key)
+{
+    cairn_torch_carry_replace(dict, key, cairn_pickle_none(tree));
+}
+
+void
+cairn_deepspeed_set_ranks(struct cairn_pickle *tree, struct cairn_pickle_node *dict,
+                          const char *key, uint32_t ranks)
+{
+    const struct cairn_pickle_node *known = cairn_pickle_get(dict, key);
+    struct cairn_pickle_node *made = cairn_pickle_int(tree, ranks);
+
+    if (known && known->kind == CAIRN_PICKLE_LIST) {
+        struct cairn_pickle_node *list = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
+
+        for (uint32_t i = 0; i < known->count; i++)
+            cairn_pickle_append(tree, list, made);
+        made = list;
+    }
+    cairn_torch_carry_replace(dict, key, made);
+}
+
+bool
+cairn_deepspeed_takes_turns(const struct cairn_pickle_node *model)
+{
+    const struct cairn_pickle_node *zero =
+        cairn_pickle_get(cairn_pickle_get(model, "ds_config"), "zero_optimization");
+    const struct cairn_pickle_node *turns = cairn_pickle_get(zero, "round_robin_gradients");
+
+    return turns && turns->kind == CAIRN_PICKLE_BOOL && turns->truth;
+}
+
+bool
+cairn_deepspeed_stage(const struct cairn_pickle_node *node, uint32_t *stage)
+{
+    static const char *const names[] = {"disabled", "optimizer_states", "gradients", "weights"};
+    uint64_t number;
+
+    if (node && node->kind == CAIRN_PICKLE_OBJECT) {
+        const struct cairn_pickle_node *member = cairn_pickle_arg(node, 1); /* getattr(class, name) */
+
+        for (uint32_t i = 0; i < 4; i++)
+            if (cairn_pickle_is_text(member, names[i])) {
+                *stage = i;
+                return true;
+            }
+        node = cairn_pickle_arg(node, 0); /* class(value) */
+    }
+    if (!cairn_pickle_u64(node, &number) || number > 3)
+        return false;
+    *stage = (uint32_t)number;
+    return true;
+}
+
+cairn_err
+cairn_deepspeed_agree(struct cairn_deepspeed_state *state, const char *where, uint32_t rank,
+                      const struct cairn_deepspeed_scalar *scalar,
+                      struct cairn_complaint *complaint)
+{
+    struct cairn_deepspeed_scalar *grown;
+
+    for (uint32_t i = 0; i < state->scalar_count; i++) {
+        const struct cairn_deepspeed_scalar *known = &state->scalars[i];
+
+        if (known->group != scalar->group || strcmp(known->key, scalar->key) != 0)
+            continue;
+        if (memcmp(known->value, scalar->value, sizeof(known->value)) == 0)
+            return CAIRN_OK;
+        return cairn_complain(complaint, CAIRN_CORRUPT,
+                              "%s: rank %" PRIu32 " has another %s of group %" PRIu32
+                              " than rank 0, so the files are of different checkpoints; take all "
+                              "of one",
+                              where, rank, scalar->key, scalar->group);
+    }
+    if (rank != 0)
+        return cairn_complain(complaint, CAIRN_CORRUPT,
+                              "%s: rank %" PRIu32 " has a %s of group %" PRIu32
+                              " and rank 0 has none, so the files are of different checkpoints; "
+                              "take all of one",
+                              where, rank, scalar->key, scalar->group);
+    grown = realloc(state->scalars, ((size_t)state->scalar_count + 1) * sizeof(*grown));
+    if (!grown)
+        return CAIRN_NOMEM;
+    state->scalars = grown;
+    grown[state->scalar_count++] = *scalar;
+    return CAIRN_OK;
+}
+
+/* Rank 0 alone knows which parameters are shared; where ranks are compared, that is left out. */
+static void
+leave_out_shared(struct cairn_torch_source *source)
+{
+    struct cairn_pickle_node *shared = cairn_pickle_get(source->torch.root, "shared_params");
+
+    if (shared && shared->kind == CAIRN_PICKLE_DICT)
+        shared->count = 0;
+}
+
+/* What the others' objects are compared with. */
+static cairn_err
+keep_common(struct cairn_deepspeed_state *state, struct cairn_torch_source *source, int which)
+{
+    leave_out_shared(source);
+    cairn_deepspeed_carried_remove(source->torch.root);
+    return cairn_pickle_write(&source->torch.tree, source->torch.root, &state->carried[which],
+                              &state->carried_bytes[which]);
+}
+
+/* A later part's first rank's object, which is carried where it differs from the first part's. */
+static cairn_err
+carry_part(struct cairn_checkpoint *checkpoint, struct cairn_deepspeed_state *state,
+           struct cairn_torch_source *source, int which, const char *own, struct cairn_complaint *complaint)
+{
+    cairn_err err = keep_common(state, source, which);
+
+    if (err || (state->carried_bytes[which] == state->first->carried_bytes[which] &&
+                memcmp(state->carried[which], state->first->carried[which], state->carried_bytes[which]) == 0))
+        return err;
+    return cairn_checkpoint_add_opaque(checkpoint, own, state->carried[which], state->carried_bytes[which], complaint);
+}
+
+cairn_err
+cairn_deepspeed_carry(struct cairn_checkpoint *checkpoint, struct cairn_deepspeed_state *state,
+                      struct cairn_torch_source *source, int which, uint32_t rank,
+                      struct cairn_complaint *complaint)
+{
+    const char *name = which == 0 ? CAIRN_DEEPSPEED_MODEL : CAIRN_DEEPSPEED_OPTIM;
+    char scope[CAIRN_NAME_BYTES_MAX], own[CAIRN_NAME_BYTES_MAX];
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0;
+    cairn_err err;
+
+    cairn_deepspeed_scoped(state->part, rank, CAIRN_DEEPSPEED_SCOPE, scope);
+    cairn_deepspeed_scoped(state->part, rank, name, own);
+    if (rank > 0)
+        leave_out_shared(source);
+    err = cairn_torch_source_carry(checkpoint, source, scope, &bytes, &bytes_len, complaint);
+    if (err)
+        return err;
+    if (rank == 0 && state->first && state->cut) {
+        free(bytes);
+        return carry_part(checkpoint, state, source, which, own, complaint);
+    }
+    if (rank == 0) {
+        err = cairn_checkpoint_add_opaque(checkpoint, own, bytes, bytes_len, complaint);
+        free(bytes);
+        return err ? err : keep_common(state, source, which);
+    }
+    if (bytes_len != state->carried_bytes[which] ||
+        memcmp(bytes, state->carried[which], bytes_len) != 0)
+        err = cairn_checkpoint_add_opaque(checkpoint, own, bytes, bytes_len, complaint);
+    free(bytes);
+    return err;
+}
+
+/* ---- the end ---- */
+
+/* With ZeRO 3 a parameter is what its fp32 master is. */
+static cairn_err
+add_parameters(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_state *state,
+               struct cairn_complaint *complaint)
+{
+    char name[CAIRN_NAME_BYTES_MAX + 8];
+
+    for (uint32_t i = 0; i < state->groups.parameter_count; i++) {
+        const struct cairn_deepspeed_parameter *parameter = &state->groups.parameters[i];
+        uint32_t master;
+        cairn_err err;
+
+        (void)snprintf(name, sizeof(name), "fp32.%s", parameter->name);
+        master = cairn_layout_tensor_find(checkpoint->layout, name);
+        if (master == UINT32_MAX ||
+            cairn_layout_tensor_find(checkpoint->layout, parameter->name) != UINT32_MAX)
+            continue;
+        err = cairn_checkpoint_add_alias_as(checkpoint, parameter->name, CAIRN_PARAM, master,
+                                            complaint);
+        if (err)
+            return err;
+    }
+    return CAIRN_OK;
+}
+
+/* The alias' own target, where `tensor` is one. */
+static uint32_t
+past_alias(const struct cairn_checkpoint *checkpoint, uint32_t tensor)
+{
+    for (uint32_t i = 0; i < checkpoint->alias_count; i++)
+        if (checkpoint->aliases[i].tensor == tensor)
+            return checkpoint->aliases[i].of;
+    return tensor;
+}
+
+static cairn_err
+add_shared(struct cairn_checkpoint *checkpoint, const struct cairn_pickle_node *shared,
+           struct cairn_complaint *complaint)
+{
+    const struct cairn_pickle_node *pairs = cairn_pickle_pairs(shared);
+
+    for (uint32_t i = 0; pairs && i < pairs->count; i++) {
+        char alias[CAIRN_NAME_BYTES_MAX], stored[CAIRN_NAME_BYTES_MAX];
+        uint32_t of;
+        cairn_err err;
+
+        if (!cairn_pickle_copy_text(pairs->items[2 * i], alias, sizeof(alias)) ||
+            !cairn_pickle_copy_text(pairs->items[2 * i + 1], stored, sizeof(stored)))
+            return cairn_complain(complaint, CAIRN_CORRUPT,
+                                  "%s: shared_params does not map names to names",
+                                  checkpoint->place.path);
+        of = cairn_layout_tensor_find(checkpoint->layout, cairn_deepspeed_canonical(stored));
+        if (of == UINT32_MAX)
+            return cairn_complain(complaint, CAIRN_CORRUPT,
+                                  "%s: %s is shared with %s, which is not there",
+                                  checkpoint->place.path, alias, stored);
+        if (cairn_layout_tensor_find(checkpoint->layout, cairn_deepspeed_canonical(alias)) !=
+            UINT32_MAX)
+            continue; /* it was stored on its own */
+        err = cairn_checkpoint_add_alias_as(checkpoint, cairn_deepspeed_canonical(alias),
+                                            CAIRN_PARAM, past_alias(checkpoint, of), complaint);
+        if (err)
+            return err;
+    }
+    return CAIRN_OK;
+}
+
+/* What other formats do not say: how many ranks DeepSpeed had may not be how many wrote theirs. */
+static cairn_err
+add_order(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_state *state,
+          const struct cairn_pickle_node *model, struct cairn_complaint *complaint)
+{
+    char text[16];
+
+    if (state->first || state->stage3 || !cairn_deepspeed_takes_turns(model))
+        return CAIRN_OK;
+    (void)snprintf(text, sizeof(text), "%" PRIu32, state->ranks);
+    return cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_ORDER_RANKS, text, strlen(text), complaint);
+}
+
+cairn_err
+cairn_deepspeed_state_end(struct cairn_checkpoint *checkpoint, struct cairn_deepspeed_state *state,
+                          struct cairn_complaint *complaint)
+{
+    struct cairn_opaque_tree model;
+    char name[CAIRN_NAME_BYTES_MAX];
+    cairn_err err;
+
+    if (state->cut && state->first)
+        return CAIRN_OK; /* all is said by the first part */
+    cairn_deepspeed_scoped(state->part, 0, CAIRN_DEEPSPEED_MODEL, name);
+    err = cairn_opaque_tree_open(checkpoint, name, &model, complaint);
+    if (!err && state->stage3)
+        err = add_parameters(checkpoint, state, complaint);
+    if (!err)
+        err = add_shared(checkpoint, cairn_pickle_get(model.root, "shared_params"), complaint);
+    if (!err)
+        err = add_order(checkpoint, state, model.root, complaint);
+    if (!err)
+        err = cairn_deepspeed_subgroups_note(checkpoint, state, model.root, complaint);
+    cairn_opaque_tree_close(&model);
+    checkpoint->parallelism =
+        (struct cairn_parallelism){.tp = state->cut ? state->part_count : 1,
+                                   .pp = state->cut ? 1 : state->part_count,
+                                   .dp = state->ranks,
+                                   .ep = 1};
+    (void)snprintf(checkpoint->framework, sizeof(checkpoint->framework), "DeepSpeed%s%s",
+                   state->version[0] ? " " : "", state->version);
+    if (state->stage_known) {
+        size_t used = strlen(checkpoint->framework);
+
+        (void)snprintf(checkpoint->framework + used, sizeof(checkpoint->framework) - used,
+                       ", ZeRO %" PRIu32, state->stage);
+    }
+    return err;
+}

@@ -1,0 +1,256 @@
+/* tools/convert/deepspeed/tensor_write.c - files of tensor-parallel ranks, cut as universal_checkpoint_info says. */
+#include "tools/convert/deepspeed/target.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/convert/deepspeed/job.h"
+#include "tools/convert/core/numbers.h"
+
+static cairn_err
+refuse(const struct cairn_deepspeed_target *target, const char *path, const char *why)
+{
+    return cairn_complain(target->complaint, CAIRN_INVAL, "%s: %s for --tp %" PRIu32 ": %s",
+                          target->checkpoint->place.path, path, target->tensor_ranks, why);
+}
+
+/* ---- what there shall be ---- */
+
+/* The rows of an embedding with padding; 0: without. */
+static cairn_err
+load_rows(struct cairn_deepspeed_target *target, uint64_t *rows)
+{
+    cairn_err err;
+
+    *rows = 0;
+    err = cairn_numbers_load(target->checkpoint, CAIRN_DEEPSPEED_VOCABULARY_ROWS, INT64_MAX, rows, 1, target->complaint);
+    if (err == CAIRN_NOT_FOUND)
+        return CAIRN_OK;
+    return err ? err : cairn_deepspeed_target_carried(target, CAIRN_DEEPSPEED_VOCABULARY_ROWS);
+}
+
+/* The parameters of the groups become those of a rank. */
+static cairn_err
+cut_groups(struct cairn_deepspeed_target *target)
+{
+    struct cairn_deepspeed_groups *groups = &target->groups;
+
+    target->cut_of = calloc((size_t)groups->parameter_count + 1, sizeof(*target->cut_of));
+    if (!target->cut_of)
+        return CAIRN_NOMEM;
+    for (uint32_t g = 0; g < groups->group_count; g++) {
+        uint64_t elements = 0, whole = 0;
+
+        for (uint32_t i = 0; i < groups->groups[g].count; i++) {
+            uint32_t index = groups->groups[g].first + i;
+            struct cairn_deepspeed_parameter *parameter = &groups->parameters[index];
+            uint64_t part[CAIRN_DIMS_MAX] = {0};
+            const char *why =
+                cairn_deepspeed_cut_whole(&target->cuts, parameter->path, parameter->dims, parameter->shape,
+                                          target->padded_rows, target->tensor_ranks, target->part, part,
+                                          &target->cut_of[index]);
+
+            if (why)
+                return refuse(target, parameter->path, why);
+            whole += parameter->elements;
+            memcpy(parameter->shape, part, sizeof(part));
+            parameter->elements = 1;
+            for (uint32_t d = 0; d < parameter->dims; d++)
+                parameter->elements *= part[d];
+            parameter->begin = elements;
+            elements += parameter->elements;
+            if (elements > INT64_MAX / 16)
+                return refuse(target, parameter->path, "the parts of its group are larger than any memory");
+        }
+        if (whole != groups->groups[g].elements)
+            return refuse(target, "param_alignment_paddings",
+                          "parameter_alignment is not written with tensor parallelism");
+        groups->groups[g].elements = elements;
+    }
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_deepspeed_tensor_plan(struct cairn_deepspeed_target *target, const struct cairn_pickle_node *model, uint32_t wanted,
+                            bool flat)
+{
+    const struct cairn_pickle_node *info = cairn_pickle_get(model, "universal_checkpoint_info");
+    const char *path = target->checkpoint->place.path, *why = NULL;
+    uint32_t had = target->checkpoint->parallelism.tp;
+    cairn_err err;
+
+    if (!cairn_pickle_pairs(info))
+        info = NULL;
+    target->tensor_ranks = wanted ? wanted : info && had ? had : 1;
+    if (!flat && info && (had > 1 || wanted > 1))
+        return cairn_complain(target->complaint, CAIRN_INVAL,
+                              "%s was saved with tensor parallelism, with which no universal form is written; make "
+                              "DeepSpeed's own (--to deepspeed --tp 1), and this of them",
+                              path);
+    if (target->tensor_ranks == 1)
+        return CAIRN_OK;
+    if (!info)
+        return cairn_complain(target->complaint, CAIRN_INVAL,
+                              "%s does not say how tensor parallelism cuts its parameters (it has no "
+                              "universal_checkpoint_info): leave out --tp, or make its files anew with --job FILE that has "
+                              "\"universal_checkpoint_info\"",
+                              path);
+    if (!flat || target->layers.count > 0)
+        return cairn_complain(target->complaint, CAIRN_INVAL, "%s: %s is not written with tensor parallelism: leave out --tp",
+                              path, flat ? "what has experts" : "DeepSpeed's universal form");
+    target->part_count = target->tensor_ranks;
+    err = cairn_deepspeed_cuts_read(info, &target->cuts, &why);
+    if (err)
+        return err == CAIRN_VERSION ? refuse(target, "universal_checkpoint_info", why) : err;
+    err = load_rows(target, &target->padded_rows);
+    return !err && target->has_groups ? cut_groups(target) : err;
+}
+
+/* ---- objects ---- */
+
+/* The tensor that a node of a carried object stands for; UINT32_MAX. */
+static uint32_t
+tensor_of(const struct cairn_deepspeed_target *target, const struct cairn_pickle_node *node)
+{
+    char name[CAIRN_NAME_BYTES_MAX];
+
+    if (!node || node->kind != CAIRN_PICKLE_PERSISTENT || node->items[0]->kind != CAIRN_PICKLE_TUPLE ||
+        node->items[0]->count != 2 || !cairn_pickle_is_text(node->items[0]->items[0], "tensor") ||
+        !cairn_pickle_copy_text(node->items[0]->items[1], name, sizeof(name)))
+        return UINT32_MAX;
+    return cairn_layout_tensor_find(target->checkpoint->layout, name);
+}
+
+/* Notes which tensors are parameters of the module, and their parts. Tied ones are what they are tied to. */
+static cairn_err
+note_module(struct cairn_deepspeed_target *target, const struct cairn_pickle_node *root)
+{
+    const struct cairn_pickle_node *pairs = cairn_pickle_pairs(cairn_pickle_get(root, "module"));
+    const struct cairn_pickle_node *buffers = cairn_pickle_get(root, "buffer_names");
+    uint32_t tensors = cairn_layout_tensor_count(target->checkpoint->layout), count = 0;
+
+    free(target->cut_at);
+    free(target->pieces);
+    target->cut_at = calloc((size_t)tensors + 1, sizeof(*target->cut_at));
+    target->pieces = calloc((size_t)(pairs ? pairs->count : 0) + 1, sizeof(*target->pieces));
+    if (!target->cut_at || !target->pieces)
+        return CAIRN_NOMEM;
+    for (uint32_t i = 0; pairs && i < pairs->count; i++) {
+        uint32_t index = tensor_of(target, pairs->items[2 * i + 1]);
+        struct cairn_deepspeed_piece *piece = &target->pieces[count];
+        const struct cairn_tensor *tensor;
+        char path[CAIRN_NAME_BYTES_MAX];
+        const char *why;
+
+        if (index == UINT32_MAX || target->alias_of[index] != UINT32_MAX || target->cut_at[index] > 0 ||
+            !cairn_pickle_copy_text(pairs->items[2 * i], path, sizeof(path)) ||
+            (buffers && buffers->kind == CAIRN_PICKLE_LIST && cairn_deepspeed_job_lists(buffers, path)))
+            continue;
+        tensor = cairn_layout_tensor(target->checkpoint->layout, index);
+        why = cairn_deepspeed_cut_whole(&target->cuts, path, tensor->dims, tensor->shape, target->padded_rows,
+                                        target->tensor_ranks, target->part, piece->shape, &piece->cut);
+        if (why)
+            return refuse(target, path, why);
+        target->cut_at[index] = ++count;
+    }
+    return CAIRN_OK;
+}
+
+/* Shapes of frozen parameters for those of a rank. With ZeRO 3 ranks have parts of them by element, which do not go together with
+ * parts by dimension here. */
+static cairn_err
+cut_frozen(struct cairn_deepspeed_target *target, struct cairn_pickle *tree, struct cairn_pickle_node *root)
+{
+    const struct cairn_pickle_node *pairs = cairn_pickle_pairs(cairn_pickle_get(root, "frozen_param_shapes"));
+    struct cairn_torch_builder builder;
+    struct cairn_pickle_node *made;
+
+    cairn_torch_builder_init(&builder, tree);
+    made = cairn_torch_ordered_dict(&builder);
+    for (uint32_t i = 0; pairs && i < pairs->count; i++) {
+        uint64_t whole[CAIRN_DIMS_MAX], part[CAIRN_DIMS_MAX];
+        struct cairn_deepspeed_cut cut;
+        char path[CAIRN_NAME_BYTES_MAX] = "frozen_param_shapes";
+        uint32_t dims = 0;
+        const char *why = "its shape is none";
+
+        if (cairn_pickle_copy_text(pairs->items[2 * i], path, sizeof(path)) &&
+            cairn_torch_read_size(pairs->items[2 * i + 1], whole, &dims))
+            why = cairn_deepspeed_cut_whole(&target->cuts, path, dims, whole, target->padded_rows, target->tensor_ranks,
+                                            target->part, part, &cut);
+        if (!why && target->stage3 && memcmp(whole, part, dims * sizeof(*whole)) != 0)
+            why = "it is frozen, which is not written with ZeRO 3";
+        if (why)
+            return refuse(target, path, why);
+        cairn_pickle_put(tree, made, pairs->items[2 * i], cairn_torch_size(&builder, part, dims));
+    }
+    if (pairs)
+        cairn_torch_carry_replace(root, "frozen_param_shapes", made);
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_deepspeed_tensor_object(struct cairn_deepspeed_target *target, struct cairn_deepspeed_object *object)
+{
+    struct cairn_pickle_node *ranks = cairn_pickle_int(&object->tree, target->tensor_ranks);
+    cairn_err err = note_module(target, object->root);
+
+    if (!err)
+        err = cut_frozen(target, &object->tree, object->root);
+    if (target->has_groups)
+        cairn_torch_carry_replace(object->root, "param_shapes",
+                                  cairn_deepspeed_shapes_node(&target->groups, &object->tree));
+    cairn_torch_carry_replace(object->root, "mp_world_size", ranks);
+    cairn_torch_carry_replace(cairn_pickle_get(object->root, "checkpoint_parallel_dimensions"), "tp_degree", ranks);
+    return err;
+}
+
+/* ---- pieces ---- */
+
+cairn_err
+cairn_deepspeed_tensor_add_flat(struct cairn_deepspeed_target *target, uint32_t parameter, uint32_t tensor, uint32_t file,
+                                uint64_t begin, uint64_t end, uint64_t at)
+{
+    const struct cairn_tensor *known = cairn_layout_tensor(target->checkpoint->layout, tensor);
+    const struct cairn_deepspeed_parameter *part = &target->groups.parameters[parameter];
+    const struct cairn_deepspeed_cut *cut = &target->cut_of[parameter];
+    uint64_t row_elements = part->dims > 0 && part->shape[0] > 0 ? part->elements / part->shape[0] : 0;
+    uint32_t index = 0;
+    cairn_err err = cairn_output_add_tensor(target->output, target->options, known, &index);
+
+    for (uint32_t b = 0; b < cut->box_count && !err; b++) {
+        const struct cairn_deepspeed_cut_box *box = &cut->boxes[b];
+        uint64_t first = box->row * row_elements, count = 1, from, to;
+
+        for (uint32_t d = 0; d < part->dims; d++)
+            count *= box->extent[d];
+        from = begin > first ? begin : first;
+        to = end < first + count ? end : first + count;
+        if (from < to)
+            err = cairn_output_add_flat(target->output, index, file, box->start, box->extent, from - first, to - first,
+                                        at + (from - begin) * cairn_dtype_bytes(known->dtype));
+    }
+    return err;
+}
+
+cairn_err
+cairn_deepspeed_tensor_add(struct cairn_deepspeed_target *target, uint32_t tensor, uint32_t file, uint64_t at)
+{
+    const struct cairn_tensor *known = cairn_layout_tensor(target->checkpoint->layout, tensor);
+    const struct cairn_deepspeed_piece *piece = &target->pieces[target->cut_at[tensor] - 1];
+    uint64_t strides[CAIRN_DIMS_MAX], stride = cairn_dtype_bytes(cairn_output_dtype(target->options, known));
+    uint32_t index = 0;
+    cairn_err err = cairn_output_add_tensor(target->output, target->options, known, &index);
+
+    for (uint32_t d = known->dims; d-- > 0; stride *= piece->shape[d])
+        strides[d] = stride;
+    for (uint32_t b = 0; b < piece->cut.box_count && !err; b++) {
+        const struct cairn_deepspeed_cut_box *box = &piece->cut.boxes[b];
+
+        err = cairn_output_add_box(target->output, index, file, box->start, box->extent,
+                                   at + (known->dims > 0 ? box->row * strides[0] : 0), strides);
+    }
+    return err;
+}

@@ -1,0 +1,334 @@
+/*
+ * tools/convert/deepspeed/universal_format.c - DeepSpeed's universal checkpoint.
+ *
+ *     latest_universal             the name of the folder
+ *     zero/<parameter>/<key>.pt    fp32, exp_avg, …: {cat_dim, param: the whole tensor}, or, as
+ *                                  DeepSpeed has it for ZeRO 3, the tensor without its shape
+ *     zero/<parameter>/step.pt     a number or a tensor of one element; not for ZeRO 3
+ *     zero/optimizer_state.pt      what all parameters share
+ *     …model_states.pt             copies of what the ranks had
+ *
+ * The place is the directory with `latest_universal`, or the folder. Shapes come from param_shapes in
+ * the model_states. Read into the same canonical names and carried objects as DeepSpeed's own checkpoints
+ * (deepspeed/state.h), so that either can be made of the other.
+ */
+#include "tools/convert/deepspeed/universal.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "tools/convert/state/opaque_tree.h"
+#include "tools/convert/deepspeed/files.h"
+#include "tools/convert/deepspeed/make.h"
+#include "tools/convert/deepspeed/plan.h"
+
+static bool
+probe(const struct cairn_place *place)
+{
+    struct cairn_complaint unsaid = {{0}};
+    char folder[CAIRN_NAME_BYTES_MAX], path[CAIRN_FILE_PATH_BYTES_MAX];
+    cairn_err err = place->name
+                        ? CAIRN_NOT_FOUND
+                        : cairn_deepspeed_folder(place, "latest_universal", folder, &unsaid);
+
+    if (err == CAIRN_CORRUPT) /* nobody else has such a file: reading says what is wrong with it */
+        return true;
+    return err == CAIRN_OK &&
+           cairn_deepspeed_path(folder, "zero/optimizer_state.pt", path, sizeof(path)) == CAIRN_OK &&
+           cairn_place_has_file(place, path);
+}
+
+/* ---- a parameter ---- */
+
+/* The file's tensor: the object itself, or what its dict has as `param`; NULL: neither. */
+static const struct cairn_torch_tensor *
+tensor_of(const struct cairn_torch_source *source)
+{
+    const struct cairn_pickle_node *root = source->torch.root;
+    const struct cairn_pickle_node *param = cairn_pickle_get(root, "param");
+
+    return cairn_torch_source_tensor(source, param ? param : root);
+}
+
+static cairn_err
+read_tensor(struct cairn_ds_universal_reading *reading,
+            const struct cairn_torch_source *source, const char *key,
+            const struct cairn_deepspeed_parameter *parameter)
+{
+    const struct cairn_torch_tensor *tensor = tensor_of(source);
+    char name[CAIRN_NAME_BYTES_MAX + CAIRN_DEEPSPEED_KEY_BYTES_MAX];
+    uint32_t index = 0;
+    bool shaped;
+    cairn_err err;
+
+    if (!tensor || !tensor->contiguous || tensor->view.dtype->dtype == 0)
+        return cairn_complain(reading->complaint, CAIRN_CORRUPT,
+                              "%s/%s holds no plain tensor, by itself or as `param`",
+                              reading->checkpoint->place.path, source->path);
+    shaped = tensor->view.dims == parameter->dims &&
+             memcmp(tensor->view.shape, parameter->shape,
+                    parameter->dims * sizeof(*parameter->shape)) == 0;
+    if (!shaped && (tensor->view.dims != 1 || tensor->view.shape[0] != parameter->elements))
+        return cairn_complain(reading->complaint, CAIRN_CORRUPT,
+                              "%s/%s has not the shape that param_shapes gives %s; the files are of "
+                              "different checkpoints, or of a job with tensor parallelism",
+                              reading->checkpoint->place.path, source->path, parameter->path);
+    (void)snprintf(name, sizeof(name), "%s.%s", key, parameter->name);
+    err = cairn_checkpoint_add_tensor(reading->checkpoint, name, tensor->view.dtype->dtype,
+                                      CAIRN_OPTIMIZER, parameter->dims, parameter->shape, &index,
+                                      reading->complaint);
+    return err ? err
+               : cairn_checkpoint_add_box(reading->checkpoint, index, source->container, NULL, NULL,
+                                          tensor->at, NULL, reading->complaint);
+}
+
+/* A step that is a tensor: the first parameter's is the group's, the others must be equal. */
+static cairn_err
+read_step(struct cairn_ds_universal_reading *reading, const struct cairn_torch_source *source, uint32_t group,
+          const struct cairn_deepspeed_parameter *parameter)
+{
+    const struct cairn_deepspeed_parameter *first =
+        &reading->state.groups.parameters[reading->state.groups.groups[group].first];
+    const struct cairn_torch_tensor *tensor = tensor_of(source);
+    struct cairn_deepspeed_scalar scalar = {.key = "step", .group = group};
+    char name[CAIRN_NAME_BYTES_MAX + 8];
+    uint32_t index = 0;
+    uint64_t number;
+    size_t got = 0;
+    int fd = -1;
+    cairn_err err;
+
+    if (!tensor) {
+        if (!cairn_pickle_u64(source->torch.root, &number))
+            return cairn_complain(reading->complaint, CAIRN_CORRUPT,
+                                  "%s/%s is neither a number nor a tensor of one element",
+                                  reading->checkpoint->place.path, source->path);
+        memcpy(scalar.value, &number, sizeof(number));
+        return cairn_deepspeed_agree(&reading->state, source->path, parameter == first ? 0 : 1,
+                                     &scalar, reading->complaint);
+    }
+    if (tensor->view.dims != 0 || tensor->view.dtype->dtype == 0)
+        return cairn_complain(reading->complaint, CAIRN_CORRUPT,
+                              "%s/%s is no tensor of one element", reading->checkpoint->place.path,
+                              source->path);
+    err = cairn_place_open_file(&reading->checkpoint->place, source->path, &fd,
+                                reading->complaint);
+    if (!err)
+        err = cairn_file_read_at(fd, tensor->at, scalar.value, (size_t)tensor->bytes, &got);
+    (void)cairn_file_close(fd); /* only read; -1 is allowed */
+    if (!err)
+        err = cairn_deepspeed_agree(&reading->state, source->path, parameter == first ? 0 : 1,
+                                    &scalar, reading->complaint);
+    (void)snprintf(name, sizeof(name), "step.%s", first->name);
+    if (!err)
+        err = cairn_checkpoint_add_tensor(reading->checkpoint, name, tensor->view.dtype->dtype,
+                                          CAIRN_OPTIMIZER, 0, NULL, &index, reading->complaint);
+    if (!err && parameter == first)
+        return cairn_checkpoint_add_box(reading->checkpoint, index, source->container, NULL, NULL,
+                                        tensor->at, NULL, reading->complaint);
+    (void)snprintf(name, sizeof(name), "step.%s", parameter->name);
+    return err ? err
+               : cairn_checkpoint_add_alias(reading->checkpoint, name, index, reading->complaint);
+}
+
+static cairn_err
+read_key(struct cairn_ds_universal_reading *reading, uint32_t group,
+         const struct cairn_deepspeed_parameter *parameter, const char *key)
+{
+    char within[CAIRN_FILE_PATH_BYTES_MAX], path[CAIRN_FILE_PATH_BYTES_MAX];
+    struct cairn_torch_source source = {0};
+    cairn_err err;
+
+    (void)snprintf(within, sizeof(within), "zero/%s/%s.pt", parameter->path, key);
+    err = cairn_deepspeed_path(reading->folder, within, path, sizeof(path));
+    if (!err)
+        err = cairn_torch_source_open(reading->checkpoint, path, &source, reading->complaint);
+    if (!err)
+        err = strcmp(key, "step") == 0 ? read_step(reading, &source, group, parameter)
+                                       : read_tensor(reading, &source, key, parameter);
+    cairn_torch_source_close(&source);
+    return err;
+}
+
+/* A file of state in a parameter's folder. The keys are those of the first parameter; what another one
+ * lacks is complained about when it is read, what only another one has is here. */
+static cairn_err
+see_key(struct cairn_ds_universal_reading *reading, const char *directory, const char *name)
+{
+    size_t bytes = strlen(name);
+
+    if (bytes <= 3 || strcmp(name + bytes - 3, ".pt") != 0)
+        return CAIRN_OK;
+    bytes -= 3;
+    if (bytes >= CAIRN_DEEPSPEED_KEY_BYTES_MAX || memchr(name, '.', bytes) ||
+        (!reading->keys_known && reading->key_count == CAIRN_DEEPSPEED_KEYS_MAX))
+        return cairn_complain(reading->complaint, CAIRN_CORRUPT,
+                              "%s/%s/%s: no state of an optimizer has such a name, or so many",
+                              reading->checkpoint->place.path, directory, name);
+    for (uint32_t k = 0; k < reading->key_count; k++)
+        if (strlen(reading->keys[k]) == bytes && memcmp(reading->keys[k], name, bytes) == 0)
+            return CAIRN_OK;
+    if (reading->keys_known)
+        return cairn_complain(reading->complaint, CAIRN_CORRUPT,
+                              "%s/%s/%s is there, and %s has no such file; take another copy of "
+                              "that folder",
+                              reading->checkpoint->place.path, directory, name,
+                              reading->state.groups.parameters[0].path);
+    memcpy(reading->keys[reading->key_count], name, bytes);
+    reading->keys[reading->key_count++][bytes] = '\0';
+    return CAIRN_OK;
+}
+
+static cairn_err
+see_keys(struct cairn_ds_universal_reading *reading, const char *directory)
+{
+    char **names = NULL;
+    size_t count = 0;
+    cairn_err err = cairn_place_list(&reading->checkpoint->place, directory, &names, &count,
+                                     reading->complaint);
+
+    for (size_t i = 0; i < count && !err; i++)
+        err = see_key(reading, directory, names[i]);
+    reading->keys_known = true;
+    if (names)
+        cairn_dir_list_free(names, count);
+    return err;
+}
+
+static cairn_err
+read_parameters(struct cairn_ds_universal_reading *reading)
+{
+    const struct cairn_deepspeed_groups *groups = &reading->state.groups;
+    char within[CAIRN_NAME_BYTES_MAX + 8], directory[CAIRN_FILE_PATH_BYTES_MAX];
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t g = 0; g < groups->group_count; g++) {
+        for (uint32_t i = 0; i < groups->groups[g].count; i++) {
+            const struct cairn_deepspeed_parameter *parameter =
+                &groups->parameters[groups->groups[g].first + i];
+
+            (void)snprintf(within, sizeof(within), "zero/%s", parameter->path);
+            if (!cairn_place_name_check(within))
+                return cairn_complain(reading->complaint, CAIRN_CORRUPT,
+                                      "%s: %s is no name that a directory may have",
+                                      reading->checkpoint->place.path, within);
+            err = cairn_deepspeed_path(reading->folder, within, directory, sizeof(directory));
+            if (!err)
+                err = see_keys(reading, directory);
+            for (uint32_t k = 0; k < reading->key_count && !err; k++)
+                err = read_key(reading, g, parameter, reading->keys[k]);
+            if (err)
+                return err;
+        }
+    }
+    return CAIRN_OK;
+}
+
+/* DeepSpeed's converter writes buffers and frozen parameters there too, as copies in fp32. */
+static cairn_err
+warn_of_others(struct cairn_ds_universal_reading *reading)
+{
+    char path[CAIRN_FILE_PATH_BYTES_MAX];
+    char **names = NULL;
+    size_t count = 0;
+    cairn_err err = cairn_deepspeed_path(reading->folder, "zero", path, sizeof(path));
+
+    if (!err)
+        err = cairn_place_list(&reading->checkpoint->place, path, &names, &count,
+                               reading->complaint);
+    if (!err && count > (size_t)reading->state.groups.parameter_count + 1)
+        err = cairn_checkpoint_warn(reading->checkpoint,
+                                    "%zu tensors in %s belong to no trained parameter: they are "
+                                    "copies of what model_states has, which is read instead",
+                                    count - reading->state.groups.parameter_count - 1, path);
+    if (names)
+        cairn_dir_list_free(names, count);
+    return err;
+}
+
+/* DeepSpeed looks for files with the prefix first where the job trains in bf16. */
+static cairn_err
+note_prefix(struct cairn_ds_universal_reading *reading)
+{
+    const struct cairn_pickle_node *config, *bf16, *enabled;
+    struct cairn_opaque_tree model;
+    cairn_err err = cairn_opaque_tree_open(reading->checkpoint, CAIRN_DEEPSPEED_MODEL, &model, reading->complaint);
+
+    config = err ? NULL : cairn_pickle_get(model.root, "ds_config");
+    bf16 = cairn_pickle_get(config, "bf16");
+    enabled = cairn_pickle_get(bf16 ? bf16 : cairn_pickle_get(config, "bfloat16"), "enabled");
+    if (enabled && enabled->kind == CAIRN_PICKLE_BOOL && enabled->truth)
+        err = cairn_checkpoint_add_opaque(reading->checkpoint, CAIRN_DEEPSPEED_PREFIX, "bf16_", 5,
+                                          reading->complaint);
+    cairn_opaque_tree_close(&model);
+    return err;
+}
+
+static cairn_err
+read_all(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
+{
+    struct cairn_ds_universal_reading reading = {.checkpoint = checkpoint, .complaint = complaint};
+    struct cairn_deepspeed_files files = {0};
+    cairn_err err;
+
+    err = cairn_deepspeed_folder(&checkpoint->place, "latest_universal", reading.folder, complaint);
+    if (!err)
+        err = cairn_deepspeed_files_list(&checkpoint->place, reading.folder, &files, complaint);
+    if (!err && (files.part_count > 1 || files.layer_count > 0))
+        err = cairn_complain(complaint, CAIRN_VERSION,
+                             "%s is of a job with model parallelism, which is not read in this form; "
+                             "convert the checkpoint that it was made of",
+                             checkpoint->place.path);
+    reading.state.stage3 = files.model_by_rank;
+    reading.state.part_count = files.part_count;
+    for (uint32_t i = 0; i < files.model_count && !err; i++)
+        err = cairn_deepspeed_model_read(checkpoint, &reading.state, files.models[i], i, complaint);
+    if (!err && !reading.state.has_groups)
+        err = cairn_complain(complaint, CAIRN_CORRUPT,
+                             "%s: %s has no param_shapes, without which the parameters are not known",
+                             checkpoint->place.path, files.models[0]);
+    if (!err)
+        err = read_parameters(&reading);
+    if (!err)
+        err = warn_of_others(&reading);
+    if (!err)
+        err = cairn_ds_universal_read_state(&reading);
+    if (!err)
+        err = cairn_deepspeed_state_end(checkpoint, &reading.state, complaint);
+    if (!err)
+        err = note_prefix(&reading);
+    cairn_deepspeed_files_fini(&files);
+    cairn_deepspeed_state_fini(&reading.state);
+    return err;
+}
+
+/* What is made for another framework's checkpoint is what its own files are made of. */
+static cairn_err
+prepare(struct cairn_checkpoint *checkpoint, const struct cairn_output_options *options,
+        struct cairn_complaint *complaint)
+{
+    cairn_err err = cairn_deepspeed_prepare(checkpoint, options, complaint);
+
+    if (!err && options->zero == CAIRN_ZERO_3)
+        err = cairn_checkpoint_warn(checkpoint,
+                                    "where groups of the optimizer differ, set their hyperparameters after "
+                                    "loading: with ZeRO 3 DeepSpeed gives all groups those of the first "
+                                    "when it loads a universal checkpoint");
+    return err;
+}
+
+const struct cairn_format cairn_format_ds_universal = {
+    .name = "deepspeed-universal",
+    .about = "DeepSpeed's universal checkpoint: a folder per parameter, for any number of ranks",
+    .reads = true,
+    .writes = true,
+    .probe = probe,
+    .read = read_all,
+    .prepare = prepare,
+    .plan = cairn_ds_universal_plan,
+    .finish = cairn_torch_outputs_finish,
+    .release = cairn_torch_outputs_release,
+};

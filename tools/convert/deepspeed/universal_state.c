@@ -1,0 +1,207 @@
+/* tools/convert/deepspeed/universal_state.c - zero/optimizer_state.pt: what all parameters of a universal checkpoint
+ * share, made into the object of a rank's optim_states again. */
+#include "tools/convert/deepspeed/universal.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "tools/convert/deepspeed/files.h"
+
+static void
+put_mark(struct cairn_pickle *tree, struct cairn_pickle_node *dict, struct cairn_pickle_node *key,
+         const char *word, const char *name, uint32_t group)
+{
+    struct cairn_pickle_node *value = cairn_pickle_none(tree);
+    char text[CAIRN_DEEPSPEED_KEY_BYTES_MAX + 16];
+
+    (void)snprintf(text, sizeof(text), "%s/%" PRIu32, name, group);
+    if (value)
+        cairn_torch_carry_out(tree, value, word, text);
+    if (dict && dict->kind == CAIRN_PICKLE_LIST)
+        cairn_pickle_append(tree, dict, value);
+    else
+        cairn_pickle_put(tree, dict, key, value);
+}
+
+/* {group: {step, exp_avg, …}} as the optimizer of a rank would say it. */
+static struct cairn_pickle_node *
+make_states(struct cairn_ds_universal_reading *reading, struct cairn_pickle *tree,
+            struct cairn_pickle_node *key_nodes[], const struct cairn_pickle_node *known)
+{
+    struct cairn_pickle_node *states = cairn_pickle_dict(tree);
+    char name[CAIRN_NAME_BYTES_MAX + 8];
+
+    for (uint32_t g = 0; g < reading->state.groups.group_count; g++) {
+        struct cairn_pickle_node *state = cairn_pickle_dict(tree);
+        const struct cairn_pickle_node *pairs = cairn_pickle_pairs(known), *own = NULL;
+        uint64_t number;
+
+        for (uint32_t i = 0; pairs && i < pairs->count; i++)
+            if (cairn_pickle_u64(pairs->items[2 * i], &number) && number == g)
+                own = pairs->items[2 * i + 1];
+        (void)snprintf(name, sizeof(name), "step.%s",
+                       reading->state.groups.groups[g].count
+                           ? reading->state.groups.parameters[reading->state.groups.groups[g].first]
+                                 .name
+                           : "");
+        if (cairn_layout_tensor_find(reading->checkpoint->layout, name) != UINT32_MAX)
+            put_mark(tree, state, cairn_pickle_text(tree, "step"), "scalar", "step", g);
+        else if (cairn_pickle_get(own, "step"))
+            cairn_pickle_put(tree, state, cairn_pickle_text(tree, "step"),
+                             cairn_pickle_get(own, "step"));
+        for (uint32_t k = 0; k < reading->key_count; k++)
+            if (strcmp(reading->keys[k], "fp32") != 0 && strcmp(reading->keys[k], "step") != 0)
+                put_mark(tree, state, key_nodes[k], "flat", reading->keys[k], g);
+        cairn_pickle_put(tree, states, cairn_pickle_int(tree, g), state);
+    }
+    return states;
+}
+
+/*
+ * From optimizer_state.pt the object of a rank's optim_states: what the universal form has taken apart
+ * stands in it again as words.
+ */
+static void
+make_optimizer(struct cairn_ds_universal_reading *reading, struct cairn_torch_source *source)
+{
+    static const char *const taken_apart[] = {"param_groups", "optimizer_state_dict",
+                                              "fp32_flat_groups", "ds_config"};
+    bool stage3 = reading->state.stage3;
+    struct cairn_pickle *tree = &source->torch.tree;
+    struct cairn_pickle_node *key_nodes[CAIRN_DEEPSPEED_KEYS_MAX] = {0};
+    const struct cairn_pickle_node *pairs = cairn_pickle_pairs(source->torch.root);
+    struct cairn_pickle_node *optimizer = cairn_pickle_dict(tree), *base = cairn_pickle_dict(tree);
+    struct cairn_pickle_node *masters = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
+    struct cairn_pickle_node *root = cairn_pickle_dict(tree), *groups;
+    const struct cairn_pickle_node *inner =
+        cairn_pickle_get(source->torch.root, "optimizer_state_dict");
+
+    groups = cairn_pickle_get(source->torch.root, "param_groups");
+    for (uint32_t k = 0; k < reading->key_count; k++)
+        key_nodes[k] = cairn_pickle_text(tree, reading->keys[k]);
+    for (uint32_t g = 0; g < reading->state.groups.group_count; g++)
+        put_mark(tree, masters, NULL, "flat", "fp32", g);
+    cairn_pickle_put(tree, base, cairn_pickle_text(tree, "state"),
+                     make_states(reading, tree, key_nodes, cairn_pickle_get(inner, "state")));
+    if (groups)
+        cairn_pickle_put(tree, base, cairn_pickle_text(tree, "param_groups"), groups);
+    for (uint32_t i = 0; i < pairs->count; i++) {
+        bool keep = true;
+
+        for (size_t k = 0; k < sizeof(taken_apart) / sizeof(taken_apart[0]); k++)
+            keep = keep && !cairn_pickle_is_text(pairs->items[2 * i], taken_apart[k]);
+        /* ZeRO 3 itself has no version there */
+        keep = keep && !(stage3 && cairn_pickle_is_text(pairs->items[2 * i], "ds_version"));
+        if (keep)
+            cairn_pickle_put(tree, optimizer, pairs->items[2 * i], pairs->items[2 * i + 1]);
+    }
+    cairn_pickle_put(tree, optimizer,
+                     cairn_pickle_text(tree, stage3 ? "optimizer_state_dict"
+                                                    : "base_optimizer_state"),
+                     base);
+    cairn_pickle_put(tree, optimizer,
+                     cairn_pickle_text(tree, stage3 ? "fp32_flat_groups"
+                                                    : "single_partition_of_fp32_groups"),
+                     masters);
+    if (!stage3)
+        cairn_pickle_put(tree, optimizer, cairn_pickle_text(tree, "param_slice_mappings"),
+                         cairn_pickle_none(tree));
+    cairn_deepspeed_forget(tree, optimizer, "group_paddings");
+    cairn_deepspeed_set_ranks(tree, optimizer, "partition_count", 1);
+    cairn_pickle_put(tree, root, cairn_pickle_text(tree, "optimizer_state_dict"), optimizer);
+    if (cairn_pickle_get(source->torch.root, "ds_config"))
+        cairn_pickle_put(tree, root, cairn_pickle_text(tree, "ds_config"),
+                         cairn_pickle_get(source->torch.root, "ds_config"));
+    if (reading->state.version[0])
+        cairn_pickle_put(tree, root, cairn_pickle_text(tree, "ds_version"),
+                         cairn_pickle_text(tree, reading->state.version));
+    source->torch.root = root;
+}
+
+/* Rank 0's own buffers are in the file for ZeRO 3: they are parts of what the folder has whole. */
+static void
+leave_out_buffers(struct cairn_torch_source *source)
+{
+    static const char *const paths[] = {"fp32_flat_groups.", "optimizer_state_dict.state."};
+
+    for (uint32_t i = 0; i < source->torch.tensor_count; i++)
+        for (size_t p = 0; p < sizeof(paths) / sizeof(paths[0]); p++)
+            if (strncmp(source->torch.tensors[i].name, paths[p], strlen(paths[p])) == 0 &&
+                source->torch.tensors[i].view.dims == 1)
+                cairn_torch_carry_out(&source->torch.tree,
+                                      (struct cairn_pickle_node *)source->torch.tensors[i].node,
+                                      "part", "");
+}
+
+/* Without step.pt the steps are where ZeRO 3 has them. */
+static cairn_err
+read_inner_steps(struct cairn_ds_universal_reading *reading, struct cairn_torch_source *source)
+{
+    const struct cairn_pickle_node *pairs = cairn_pickle_pairs(cairn_pickle_get(
+        cairn_pickle_get(source->torch.root, "optimizer_state_dict"), "state"));
+    struct cairn_deepspeed_groups *groups = &reading->state.groups;
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t i = 0; pairs && i < pairs->count && !err; i++) {
+        struct cairn_pickle_node *node = cairn_pickle_get(pairs->items[2 * i + 1], "step");
+        const struct cairn_torch_tensor *tensor = cairn_torch_source_tensor(source, node);
+        char name[CAIRN_NAME_BYTES_MAX + 8];
+        uint32_t index = 0;
+        uint64_t group;
+
+        if (!tensor || tensor->view.dims != 0 || tensor->view.dtype->dtype == 0 ||
+            !cairn_pickle_u64(pairs->items[2 * i], &group) || group >= groups->group_count ||
+            groups->groups[group].count == 0)
+            continue;
+        for (uint32_t p = 0; p < groups->groups[group].count && !err; p++) {
+            (void)snprintf(name, sizeof(name), "step.%s",
+                           groups->parameters[groups->groups[group].first + p].name);
+            if (cairn_layout_tensor_find(reading->checkpoint->layout, name) != UINT32_MAX)
+                break; /* it has a step.pt */
+            if (p > 0) {
+                err = cairn_checkpoint_add_alias(reading->checkpoint, name, index,
+                                                 reading->complaint);
+                continue;
+            }
+            err = cairn_checkpoint_add_tensor(reading->checkpoint, name, tensor->view.dtype->dtype,
+                                              CAIRN_OPTIMIZER, 0, NULL, &index,
+                                              reading->complaint);
+            if (!err)
+                err = cairn_checkpoint_add_box(reading->checkpoint, index, source->container, NULL,
+                                               NULL, tensor->at, NULL, reading->complaint);
+        }
+        if (!err)
+            cairn_torch_carry_out(&source->torch.tree, node, "part", "");
+    }
+    return err;
+}
+
+cairn_err
+cairn_ds_universal_read_state(struct cairn_ds_universal_reading *reading)
+{
+    struct cairn_torch_source source = {0};
+    char path[CAIRN_FILE_PATH_BYTES_MAX];
+    cairn_err err = cairn_deepspeed_path(reading->folder, "zero/optimizer_state.pt", path,
+                                         sizeof(path));
+
+    if (!err)
+        err = cairn_torch_source_open(reading->checkpoint, path, &source, reading->complaint);
+    if (!err && !cairn_pickle_pairs(source.torch.root))
+        err = cairn_complain(reading->complaint, CAIRN_CORRUPT, "%s/%s is no dict",
+                             reading->checkpoint->place.path, path);
+    if (!err) {
+        reading->state.stage_known = cairn_deepspeed_stage(
+            cairn_pickle_get(source.torch.root, "zero_stage"), &reading->state.stage);
+        leave_out_buffers(&source);
+        err = read_inner_steps(reading, &source);
+    }
+    if (!err) {
+        make_optimizer(reading, &source);
+        err = cairn_deepspeed_carry(reading->checkpoint, &reading->state, &source, 1, 0,
+                                    reading->complaint);
+    }
+    cairn_torch_source_close(&source);
+    return err;
+}

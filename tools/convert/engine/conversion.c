@@ -1,0 +1,380 @@
+/*
+ * tools/convert/engine/conversion.c - planning a conversion, and the order in which a run does things.
+ *
+ * Order of a run: the target is opened (it is empty, or ours); replicas are compared, so that a
+ * source that contradicts itself fails before a byte is written; tiles; fingerprints of what tiles
+ * could not tell; the source's files are looked at again; then what depends on checksums, and
+ * commit.
+ */
+#include "tools/convert/engine/conversion.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/crc.h"
+#include "base/file.h"
+#include "tools/convert/core/box.h"
+#include "tools/convert/engine/memory_limit.h"
+#include "tools/convert/engine/drop.h"
+#include "tools/convert/engine/equals.h"
+#include "tools/convert/engine/masters.h"
+#include "tools/convert/engine/proof.h"
+#include "tools/convert/engine/writing.h"
+
+enum { REPORT_BYTES = 700 };
+
+/* ---- planning ---- */
+
+static void
+count_tensors(struct cairn_conversion *conversion)
+{
+    struct cairn_conversion_report *report = &conversion->report;
+
+    for (uint32_t t = 0; t < cairn_layout_tensor_count(conversion->source.layout); t++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(conversion->source.layout, t);
+
+        report->parameters += tensor->kind == CAIRN_PARAM;
+        report->buffers += tensor->kind == CAIRN_BUFFER;
+        report->optimizer += tensor->kind == CAIRN_OPTIMIZER;
+        report->opaque += tensor->kind == CAIRN_OPAQUE;
+        report->source_bytes += cairn_tensor_bytes(tensor);
+    }
+    report->aliases = conversion->source.alias_count;
+    report->replica_bytes = conversion->whole.replica_bytes;
+}
+
+/* Every tensor of the source is in the output's layout, or said to be carried; and nothing else. */
+static cairn_err
+check_complete(struct cairn_conversion *conversion, struct cairn_complaint *complaint)
+{
+    const struct cairn_layout *source = conversion->source.layout;
+    const struct cairn_output *output = &conversion->output;
+    uint32_t count = cairn_layout_tensor_count(source);
+    bool *carried = calloc((size_t)count + 1, sizeof(*carried));
+    char report[REPORT_BYTES] = "";
+    cairn_err err = carried ? CAIRN_OK : CAIRN_NOMEM;
+
+    for (uint32_t i = 0; !err && i < output->carried_count; i++)
+        if (output->carried[i] < count)
+            carried[output->carried[i]] = true;
+    for (uint32_t t = 0; !err && t < count; t++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(source, t);
+        uint32_t found = cairn_layout_tensor_find(output->layout, tensor->name);
+
+        if (found == UINT32_MAX && !carried[t])
+            err = cairn_complain(complaint, CAIRN_INTERNAL,
+                                 "the format %s forgot tensor %s: a defect, please report it; "
+                                 "nothing was written",
+                                 output->format->name, tensor->name);
+        if (found != UINT32_MAX &&
+            cairn_layout_tensor(output->layout, found)->dtype != tensor->dtype)
+            conversion->report.cast++;
+        conversion->report.carried += carried[t];
+    }
+    free(carried);
+    if (!err)
+        err = cairn_layout_check_tiling(output->layout, false, report, sizeof(report));
+    if (err == CAIRN_CORRUPT)
+        err = cairn_complain(complaint, CAIRN_INTERNAL,
+                             "the format %s forgot a part: %s: a defect, please report it; nothing "
+                             "was written",
+                             output->format->name, report);
+    return err;
+}
+
+static cairn_err
+plan_moves(struct cairn_conversion *conversion, struct cairn_complaint *complaint)
+{
+    struct cairn_conversion_report *report = &conversion->report;
+    char text[REPORT_BYTES] = "";
+    cairn_err err;
+
+    err = cairn_reshard_plan(conversion->whole.layout, conversion->regions.layout, NULL,
+                             &conversion->moves, text, sizeof(text));
+    if (err)
+        return cairn_complain(complaint, err == CAIRN_NOMEM ? err : CAIRN_INTERNAL,
+                              "the plan of the conversion fails: %s%s%s", text,
+                              text[0] ? "; " : "", cairn_err_text(err));
+    cairn_execute_sort(&conversion->moves);
+    report->move_count = conversion->moves.count;
+    report->read_bytes = conversion->moves.bytes;
+    for (size_t i = 0; i < conversion->moves.count; i++)
+        report->run_count += conversion->moves.moves[i].run_count;
+    for (uint32_t f = 0; f < conversion->output.file_count; f++)
+        report->target_bytes += conversion->output.files[f].bytes;
+    return CAIRN_OK;
+}
+
+/* The longest that a cast makes a tile. */
+static uint64_t
+spare_per_tile(const struct cairn_conversion *conversion)
+{
+    uint64_t most = 0;
+
+    for (uint32_t r = conversion->output.file_count; r < conversion->regions.region_count; r++) {
+        const struct cairn_region *region = &conversion->regions.regions[r];
+        uint64_t ratio = (region->to_bytes + region->from_bytes - 1) / region->from_bytes;
+
+        most = ratio > most ? ratio : most;
+    }
+    return most;
+}
+
+/* The execution of the plan: tiles as large as the memory limit allows. */
+static cairn_err
+fit(struct cairn_conversion *conversion, struct cairn_execution *execution,
+    struct cairn_complaint *complaint)
+{
+    cairn_err err;
+
+    *execution = (struct cairn_execution){.source = &conversion->source,
+                                          .moves = conversion->moves.moves,
+                                          .move_count = conversion->moves.count,
+                                          .stretches = conversion->regions.stretches,
+                                          .stretch_count = conversion->regions.stretch_count,
+                                          .thread_count = conversion->options->thread_count};
+    err = cairn_memory_limit_fit(execution, conversion->options->memory_limit_bytes,
+                           spare_per_tile(conversion), complaint);
+    conversion->report.tile_bytes = execution->tile_bytes;
+    conversion->report.thread_count = execution->thread_count;
+    return err;
+}
+
+/* The source's pieces and what is made of them to prove that it is whole fit into memory. */
+static cairn_err
+check_memory(const struct cairn_conversion *conversion, struct cairn_complaint *complaint)
+{
+    size_t pieces = cairn_layout_piece_count(conversion->source.layout);
+
+    return cairn_memory_limit_check(conversion->options->memory_limit_bytes,
+                                    cairn_memory_limit_plan_bytes(pieces, 0),
+                                    "checking the source", complaint);
+}
+
+cairn_err
+cairn_conversion_open(const struct cairn_conversion_options *options, struct cairn_conversion *out,
+                      struct cairn_complaint *complaint)
+{
+    struct cairn_execution execution;
+    cairn_err err;
+
+    *out = (struct cairn_conversion){.options = options, .source.place.dir_fd = -1};
+    err = cairn_checkpoint_open_threads(options->source, options->from, options->thread_count, &out->source, complaint);
+    if (!err && (options->output.dtype == CAIRN_F32 || options->output.dtype == CAIRN_F64))
+        err = cairn_checkpoint_take_masters(&out->source, &out->report.from_masters, complaint);
+    if (!err) /* masters may be left out then */
+        err = cairn_checkpoint_drop(&out->source, options->drops, options->drop_count,
+                                    &out->report.dropped, complaint);
+    if (!err)
+        err = check_memory(out, complaint);
+    if (!err && options->map) {
+        err = cairn_checkpoint_map(&out->source, options->map, options->sets, options->set_count,
+                                   &out->report.map, complaint);
+        if (!err)
+            err = check_memory(out, complaint);
+    }
+    if (!err && options->to->prepare)
+        err = options->to->prepare(&out->source, &options->output, complaint);
+    if (!err)
+        err = cairn_whole_init(&out->source, &out->whole, complaint);
+    if (!err) {
+        out->whole.map = options->map;
+        count_tensors(out);
+        out->output.format = options->to;
+        err = options->to->plan(&out->source, &options->output, &out->output, complaint);
+    }
+    if (!err && !out->output.layout) /* nothing but small files */
+        err = cairn_layout_create(&out->output.layout);
+    if (!err)
+        err = check_complete(out, complaint);
+    if (!err)
+        err = cairn_memory_limit_check(
+            options->memory_limit_bytes,
+            cairn_memory_limit_plan_bytes(cairn_layout_piece_count(out->whole.layout),
+                                    cairn_layout_piece_count(out->output.layout)),
+            "planning", complaint);
+    if (!err)
+        err = cairn_regions_init(&out->output, out->whole.layout, &out->regions, complaint);
+    if (!err)
+        err = plan_moves(out, complaint);
+    if (!err)
+        err = fit(out, &execution, complaint);
+    return err ? cairn_complain(complaint, err, "%s cannot be converted: %s", options->source,
+                                cairn_err_text(err))
+               : CAIRN_OK;
+}
+
+void
+cairn_conversion_close(struct cairn_conversion *conversion)
+{
+    cairn_moves_fini(&conversion->moves);
+    cairn_regions_fini(&conversion->regions);
+    cairn_output_fini(&conversion->output);
+    cairn_whole_fini(&conversion->whole);
+    cairn_checkpoint_close(&conversion->source);
+}
+
+/* ---- running ---- */
+
+/* What makes a run the continuation of another: same source files, same target, same moves. */
+static cairn_err
+digest_plan(const struct cairn_conversion *conversion, uint8_t digest[CAIRN_SHA256_BYTES])
+{
+    static const char what[] = "cairn convert 1";
+    const struct cairn_output *output = &conversion->output;
+    struct cairn_sha256 *sha = NULL;
+    cairn_err err;
+
+    err = cairn_sha256_create(&sha);
+    if (err)
+        return err;
+    cairn_sha256_update(sha, what, sizeof(what));
+    cairn_sha256_update(sha, output->format->name, strlen(output->format->name) + 1);
+    for (uint32_t c = 0; c < conversion->source.container_count; c++) {
+        const struct cairn_container *container = &conversion->source.containers[c];
+        uint64_t numbers[4] = {container->bytes, container->mark.modified_ns, container->mark.changed_ns,
+                               container->literal
+                                   ? cairn_crc64(0, container->literal, (size_t)container->bytes)
+                                   : 0};
+
+        if (container->path)
+            cairn_sha256_update(sha, container->path, strlen(container->path) + 1);
+        cairn_sha256_update(sha, numbers, sizeof(numbers));
+    }
+    for (uint32_t f = 0; f < output->file_count; f++) {
+        cairn_sha256_update(sha, output->files[f].path, strlen(output->files[f].path) + 1);
+        cairn_sha256_update(sha, &output->files[f].bytes, sizeof(output->files[f].bytes));
+    }
+    for (uint32_t i = 0; i < output->literal_count; i++) {
+        const struct cairn_output_literal *literal = &output->literals[i];
+        uint64_t numbers[3] = {literal->file, literal->offset_bytes, literal->bytes_len};
+
+        cairn_sha256_update(sha, numbers, sizeof(numbers));
+        cairn_sha256_update(sha, literal->bytes, (size_t)literal->bytes_len);
+    }
+    for (uint32_t r = output->file_count; r < conversion->regions.region_count; r++) {
+        const struct cairn_region *region = &conversion->regions.regions[r];
+        uint64_t numbers[4] = {region->file, region->from, region->to, region->file_offset};
+
+        cairn_sha256_update(sha, numbers, sizeof(numbers));
+    }
+    cairn_sha256_update(sha, conversion->moves.moves,
+                        conversion->moves.count * sizeof(*conversion->moves.moves));
+    err = cairn_sha256_final(sha, digest);
+    cairn_sha256_destroy(sha);
+    return err;
+}
+
+/* Writes the literals that `finish` added. */
+static cairn_err
+finish(struct cairn_conversion *conversion, struct cairn_target *target,
+       struct cairn_complaint *complaint)
+{
+    struct cairn_output *output = &conversion->output;
+    uint32_t before = output->literal_count;
+    cairn_err err;
+
+    err = output->format->finish(&conversion->source, output, complaint);
+    for (uint32_t i = before; !err && i < output->literal_count; i++)
+        err = cairn_target_write(target, output->literals[i].file,
+                                 output->literals[i].offset_bytes, output->literals[i].bytes,
+                                 (size_t)output->literals[i].bytes_len, complaint);
+    return err;
+}
+
+/*
+ * Holds the source's checksums against what was read. Where they do not fit, what was written of it is not to be gone on with, not even
+ * with another copy of the source, which may well have the same size and time.
+ */
+static cairn_err
+check_sums(const struct cairn_conversion *conversion, struct cairn_source_sums *sums,
+           struct cairn_handles *handles, struct cairn_target *target, struct cairn_complaint *complaint)
+{
+    cairn_err err = cairn_source_sums_check(sums, &conversion->source, handles, complaint), forgotten;
+
+    if (err != CAIRN_CORRUPT)
+        return err;
+    forgotten = cairn_journal_forget(cairn_target_journal(target));
+    if (!forgotten)
+        cairn_target_discard(target);
+    if (forgotten) {
+        struct cairn_complaint cause = *complaint;
+
+        complaint->text[0] = '\0';
+        (void)cairn_complain(complaint, err, "%.800s; and remove what is unfinished in %.100s, which cannot be marked as such: %s",
+                             cause.text, cairn_target_directory(target), cairn_err_text(forgotten));
+    }
+    return err;
+}
+
+cairn_err
+cairn_conversion_run(struct cairn_conversion *conversion, struct cairn_complaint *complaint)
+{
+    struct cairn_clock clock = cairn_clock_system();
+    uint64_t started_ns = cairn_clock_now_ns(&clock);
+    uint8_t digest[CAIRN_SHA256_BYTES];
+    struct cairn_handles *handles = NULL;
+    struct cairn_target *target = NULL;
+    struct cairn_tally *tally = NULL;
+    struct cairn_writing *writing = NULL;
+    struct cairn_source_sums *sums = NULL;
+    struct cairn_execution execution;
+    cairn_err err;
+
+    err = digest_plan(conversion, digest);
+    if (!err)
+        err = cairn_target_open(conversion->options->target, &conversion->output,
+                                conversion->options->output.single_file, digest, &target,
+                                complaint);
+    if (!err)
+        err = cairn_handles_create(conversion->source.container_count, cairn_execute_open,
+                                   &conversion->source, &handles);
+    if (!err)
+        err = cairn_whole_compare(&conversion->source, &conversion->whole, handles,
+                                  conversion->options->memory_limit_bytes,
+                                  conversion->report.thread_count, complaint);
+    if (!err)
+        err = cairn_equals_check(conversion, handles, complaint);
+    if (!err)
+        err = cairn_tally_create(conversion->whole.layout, &conversion->output,
+                                 &conversion->regions, &tally);
+    if (!err)
+        err = cairn_writing_create(conversion, target, tally, &writing);
+    if (!err)
+        err = cairn_source_sums_create(&conversion->source, &sums);
+    if (!err)
+        err = fit(conversion, &execution, complaint);
+    if (!err) {
+        execution.handles = handles;
+        execution.sums = sums;
+        cairn_writing_attach(writing, &execution);
+        err = cairn_execute(&execution, complaint);
+    }
+    if (!err)
+        err = cairn_target_create(target, complaint);
+    if (!err)
+        err = check_sums(conversion, sums, handles, target, complaint);
+    if (!err) {
+        conversion->report.resumed = cairn_target_resumed(target);
+        conversion->report.kept_bytes = cairn_writing_kept_bytes(writing);
+        err = cairn_prove(conversion, tally, target, handles, complaint);
+    }
+    if (!err)
+        err = cairn_execute_check_unchanged(&conversion->source, complaint);
+    if (!err)
+        err = finish(conversion, target, complaint);
+    if (!err)
+        err = cairn_target_commit(target, complaint);
+    conversion->report.run_ns = cairn_clock_now_ns(&clock) - started_ns;
+    cairn_writing_destroy(writing);
+    cairn_source_sums_destroy(sums);
+    cairn_tally_destroy(tally);
+    cairn_target_close(target);
+    (void)cairn_handles_destroy(handles); /* only read */
+    return err ? cairn_complain(complaint, err, "%s cannot be converted: %s",
+                                conversion->options->source, cairn_err_text(err))
+               : CAIRN_OK;
+}

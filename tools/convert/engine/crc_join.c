@@ -1,0 +1,43 @@
+/*
+ * tools/convert/engine/crc_join.c - see crc_join.h.
+ *
+ * All three CRCs are reflected: the coefficient of x^0 is the highest bit. A product is found by
+ * going through the bits of one side from x^0 on while the other is multiplied by x again and
+ * again. CRC-32 uses the same code with its 32 bits at the bottom.
+ */
+#include "tools/convert/engine/crc_join.h"
+
+static const struct {
+    uint64_t polynomial; /* reflected, without its highest term */
+    uint64_t one;        /* x^0 */
+} kinds[] = {
+    [CAIRN_CRC_ECMA] = {0xc96c5795d7870f42u, UINT64_C(1) << 63},
+    [CAIRN_CRC_JONES] = {0x95ac9329ac4bc9b5u, UINT64_C(1) << 63},
+    [CAIRN_CRC_ZIP] = {0xedb88320u, UINT64_C(1) << 31},
+};
+
+uint64_t
+cairn_crc_multiply(enum cairn_crc_kind kind, uint64_t crc, uint64_t factor)
+{
+    uint64_t polynomial = kinds[kind].polynomial, product = 0;
+
+    for (uint64_t bit = kinds[kind].one; bit; bit >>= 1) {
+        product ^= crc & (UINT64_C(0) - ((factor & bit) != 0));
+        crc = (crc >> 1) ^ (polynomial & (UINT64_C(0) - (crc & 1)));
+    }
+    return product;
+}
+
+uint64_t
+cairn_crc_factor(enum cairn_crc_kind kind, uint64_t bytes)
+{
+    uint64_t power = kinds[kind].one >> 8; /* x^8: one byte */
+    uint64_t factor = kinds[kind].one;
+
+    for (; bytes; bytes >>= 1) {
+        if (bytes & 1)
+            factor = cairn_crc_multiply(kind, factor, power);
+        power = cairn_crc_multiply(kind, power, power);
+    }
+    return factor;
+}

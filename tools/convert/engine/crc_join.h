@@ -1,0 +1,21 @@
+/*
+ * tools/convert/engine/crc_join.h - the CRC of a whole from the CRCs of its parts, in any order.
+ *
+ * A CRC (seed 0, of base/crc.h) is a polynomial over GF(2): the CRC of A followed by B is that of A
+ * times x^(8 * bytes of B), plus that of B. So the CRC of a whole is the exclusive or over its
+ * parts of the part's CRC, shifted by the bytes that follow the part in the whole.
+ */
+#ifndef CAIRN_TOOLS_CONVERT_ENGINE_CRC_JOIN_H
+#define CAIRN_TOOLS_CONVERT_ENGINE_CRC_JOIN_H
+
+#include <stdint.h>
+
+enum cairn_crc_kind { CAIRN_CRC_ECMA = 0, CAIRN_CRC_JONES = 1, CAIRN_CRC_ZIP = 2 };
+
+/* What a CRC is multiplied by when `bytes` more bytes follow: x^(8 * bytes). Thread: any. */
+uint64_t cairn_crc_factor(enum cairn_crc_kind kind, uint64_t bytes);
+
+/* The product of a CRC and a factor. Thread: any. */
+uint64_t cairn_crc_multiply(enum cairn_crc_kind kind, uint64_t crc, uint64_t factor);
+
+#endif

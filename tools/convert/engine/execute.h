@@ -1,0 +1,83 @@
+/*
+ * tools/convert/engine/execute.h - runs moves from a checkpoint's files into tiles, several at once.
+ *
+ * Driven by the output: a tile is a range of a target container, filled in memory by one gather and
+ * then handed to whoever wants it (a file, a comparison, a fingerprint). Every byte of the source
+ * that a tile needs is read once for it; memory is the same for any size of checkpoint.
+ */
+#ifndef CAIRN_TOOLS_CONVERT_ENGINE_EXECUTE_H
+#define CAIRN_TOOLS_CONVERT_ENGINE_EXECUTE_H
+
+#include "snapshot/reshard.h"
+#include "tools/convert/engine/handles.h"
+#include "tools/convert/engine/source_sums.h"
+
+/* A tile is read, checksummed and written while it is in the second or third cache: with 8 MiB a
+ * conversion took three times as long. */
+enum { CAIRN_EXECUTE_THREADS_MAX = 256, CAIRN_TILE_BYTES_MAX = 1 << 20 };
+
+/* A range of a target container to be filled; sorted by container, then begin, disjoint. */
+struct cairn_stretch {
+    uint32_t container;
+    uint64_t begin, end;
+};
+
+struct cairn_tile {
+    uint32_t container;
+    uint64_t begin, end;
+    uint8_t *bytes; /* [end - begin]: what the moves brought; zero where none did */
+    uint8_t *spare; /* [spare_bytes of the execution], for the taker */
+    bool had;       /* the bytes come from `have` */
+    /* What lies where: the moves cut to the tile, by tensor and target offset (which counts from
+     * the tile's first byte, unlike in a plan). */
+    const struct cairn_move *clips;
+    size_t clip_count;
+};
+
+struct cairn_execution {
+    const struct cairn_checkpoint *source;
+    struct cairn_handles *handles; /* of the source's containers */
+    const struct cairn_move *moves; /* sorted by cairn_execute_sort */
+    size_t move_count;
+    const struct cairn_stretch *stretches;
+    size_t stretch_count;
+    uint64_t tile_bytes; /* tiles begin at multiples of it, or where a stretch does */
+    uint64_t spare_bytes;
+    uint32_t thread_count;
+    struct cairn_source_sums *sums; /* what is read is held against them; NULL: nothing is */
+
+    /* Asked before a tile is gathered: true with its bytes filled where they need no gathering.
+     * May be NULL. Thread: workers, as take. */
+    cairn_err (*have)(void *context, const struct cairn_tile *tile, bool *have,
+                      struct cairn_complaint *complaint);
+    /* Gets a tile; its bytes may be changed. Tiles come in no order. */
+    cairn_err (*take)(void *context, const struct cairn_tile *tile,
+                      struct cairn_complaint *complaint);
+    /* Called now and then in the caller's thread with the bytes of tiles taken. May be NULL. */
+    void (*progress)(void *context, uint64_t done_bytes);
+    void *context;
+};
+
+/* Sorts moves by target container, then target offset. */
+void cairn_execute_sort(struct cairn_moves *moves);
+
+/* Bytes that one thread will allocate. */
+uint64_t cairn_execute_thread_bytes(const struct cairn_execution *execution);
+
+/*
+ * Runs until all stretches are taken, or the first failure, which is returned and complained about.
+ * CAIRN_NOMEM, CAIRN_AGAIN (no thread to be had), the errors of gathering and of have and take.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_execute(const struct cairn_execution *execution,
+                                         struct cairn_complaint *complaint);
+
+/* Opens containers of a checkpoint, for cairn_handles_create with the checkpoint as context:
+ * refuses a file that is not the one that was read before. */
+cairn_err cairn_execute_open(void *checkpoint, uint32_t container, int *fd,
+                             struct cairn_complaint *complaint);
+
+/* After all was read: CAIRN_CORRUPT where a file is not any more what it was when it was opened first; complained about. */
+CAIRN_MUST_CHECK cairn_err cairn_execute_check_unchanged(const struct cairn_checkpoint *checkpoint,
+                                                         struct cairn_complaint *complaint);
+
+#endif

@@ -1,0 +1,69 @@
+/*
+ * tools/convert/engine/fingerprint.h - what a tensor's elements are, in 128 bits, whatever layout and
+ * format they lie in.
+ *
+ * The fingerprint of a tensor is two CRC-64 (ECMA-182 and Jones) of its canonical bytes: all its
+ * elements in row-major order, little-endian, no padding. CRCs can be put together from parts in
+ * any order (crc_join.h), so shards and tiles are taken as they pass by. It is against accidents:
+ * whoever wants to can make two tensors with one fingerprint.
+ *
+ * The fingerprint of a checkpoint is the SHA-256 of its tensors' names, dtypes, shapes and
+ * fingerprints, in the order of names; so it says which of two states a checkpoint holds, and
+ * nothing of how it is stored. Opaque state has one of its own, since formats encode it
+ * differently.
+ */
+#ifndef CAIRN_TOOLS_CONVERT_ENGINE_FINGERPRINT_H
+#define CAIRN_TOOLS_CONVERT_ENGINE_FINGERPRINT_H
+
+#include "snapshot/layout.h"
+
+enum { CAIRN_FINGERPRINT_TEXT_BYTES = 33 }; /* 32 hex digits and a NUL */
+
+struct cairn_fingerprint {
+    uint64_t ecma;
+    uint64_t jones;
+};
+
+/* Of bytes that are all there. Thread: any, as everything here. */
+struct cairn_fingerprint cairn_fingerprint_of(const void *bytes, size_t bytes_len);
+
+bool cairn_fingerprint_equal(struct cairn_fingerprint a, struct cairn_fingerprint b);
+void cairn_fingerprint_text(struct cairn_fingerprint fingerprint,
+                            char text[CAIRN_FINGERPRINT_TEXT_BYTES]);
+
+/*
+ * A walk over parts of one tensor. Parts whose positions grow are cheapest (one multiplication
+ * each, where they have the same distance); a part before the last one is allowed.
+ */
+struct cairn_fingerprint_walk {
+    uint64_t total_bytes;            /* of the tensor */
+    uint64_t end;                    /* of the last part */
+    struct cairn_fingerprint open;   /* of the parts since the last step back, shifted to `end` */
+    struct cairn_fingerprint closed; /* of those before, shifted to the tensor's end */
+    uint64_t distance;               /* of which `factor` is known */
+    struct cairn_fingerprint factor;
+};
+
+void cairn_fingerprint_walk_init(struct cairn_fingerprint_walk *walk, uint64_t total_bytes);
+/* Adds a part: its fingerprint, where it begins in the canonical bytes, and its length (> 0). */
+void cairn_fingerprint_walk_add(struct cairn_fingerprint_walk *walk,
+                                struct cairn_fingerprint part, uint64_t begin, uint64_t bytes);
+/* What the parts add, to be combined with other walks' by exclusive or. */
+struct cairn_fingerprint cairn_fingerprint_walk_end(struct cairn_fingerprint_walk *walk);
+
+/* ---- of a checkpoint ---- */
+
+struct cairn_fingerprint_entry {
+    const char *name; /* borrowed */
+    enum cairn_dtype dtype;
+    uint32_t dims;
+    const uint64_t *shape; /* borrowed */
+    struct cairn_fingerprint fingerprint;
+};
+
+/* Sorts the entries by name and gives the digest as 64 hex digits and a NUL. CAIRN_NOMEM,
+ * CAIRN_INTERNAL. */
+CAIRN_MUST_CHECK cairn_err cairn_fingerprint_digest(struct cairn_fingerprint_entry *entries,
+                                                    size_t count, char text[65]);
+
+#endif

@@ -1,0 +1,336 @@
+/* tools/convert/engine/gather.c - see gather.h. */
+#include "tools/convert/engine/gather.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+
+enum {
+    ENTRIES_MAX = 16384,
+    LONG_RUN_BYTES = 256,        /* from here on a part of a preadv costs less than a copy */
+    GAP_BYTES_MAX = 4096,        /* read over rather than ask twice */
+    STAGING_BYTES = 1024 * 1024, /* fits the second cache of most machines */
+    READ_BYTES_MAX = 16 * 1024 * 1024
+};
+
+struct entry {
+    uint64_t offset;
+    uint64_t bytes;
+    uint8_t *to;
+    uint32_t container;
+};
+
+struct cairn_gather {
+    const struct cairn_checkpoint *checkpoint;
+    struct cairn_handles *handles;
+    struct entry *entries; /* [ENTRIES_MAX] */
+    size_t entry_count;
+    struct iovec *parts; /* [CAIRN_FILE_PARTS_MAX] */
+    uint8_t *staging;    /* [STAGING_BYTES] */
+    uint8_t *scrap;      /* [GAP_BYTES_MAX]: where the bytes of gaps go */
+};
+
+size_t
+cairn_gather_bytes(void)
+{
+    return sizeof(struct cairn_gather) + ENTRIES_MAX * sizeof(struct entry) +
+           CAIRN_FILE_PARTS_MAX * sizeof(struct iovec) + STAGING_BYTES + GAP_BYTES_MAX;
+}
+
+cairn_err
+cairn_gather_create(const struct cairn_checkpoint *checkpoint, struct cairn_handles *handles,
+                    struct cairn_gather **out)
+{
+    struct cairn_gather *gather = calloc(1, sizeof(*gather));
+
+    if (!gather)
+        return CAIRN_NOMEM;
+    gather->checkpoint = checkpoint;
+    gather->handles = handles;
+    gather->entries = malloc(ENTRIES_MAX * sizeof(*gather->entries));
+    gather->parts = malloc(CAIRN_FILE_PARTS_MAX * sizeof(*gather->parts));
+    gather->staging = malloc(STAGING_BYTES);
+    gather->scrap = malloc(GAP_BYTES_MAX);
+    if (!gather->entries || !gather->parts || !gather->staging || !gather->scrap) {
+        cairn_gather_destroy(gather);
+        return CAIRN_NOMEM;
+    }
+    *out = gather;
+    return CAIRN_OK;
+}
+
+void
+cairn_gather_destroy(struct cairn_gather *gather)
+{
+    if (!gather)
+        return;
+    free(gather->entries);
+    free(gather->parts);
+    free(gather->staging);
+    free(gather->scrap);
+    free(gather);
+}
+
+/* Reads parts[count] of a file, `bytes` in all. */
+static cairn_err
+read_parts(struct cairn_gather *gather, uint32_t container, uint64_t at, int count, uint64_t bytes,
+           struct cairn_complaint *complaint)
+{
+    const struct cairn_container *source = &gather->checkpoint->containers[container];
+    uint64_t got = 0;
+    cairn_err err;
+    int fd = -1;
+
+    if (!source->path) { /* in memory; the layout was held against its size */
+        for (int i = 0; i < count; i++) {
+            memcpy(gather->parts[i].iov_base, source->literal + at, gather->parts[i].iov_len);
+            at += gather->parts[i].iov_len;
+        }
+        return CAIRN_OK;
+    }
+    err = cairn_handles_acquire(gather->handles, container, &fd, complaint);
+    if (err)
+        return err;
+    err = cairn_file_read_parts_at(fd, at, gather->parts, count, &got);
+    cairn_handles_release(gather->handles, container);
+    if (err)
+        return cairn_complain(complaint, err, "%s/%s cannot be read at byte %" PRIu64 ": %s",
+                              gather->checkpoint->place.path, source->path, at,
+                              cairn_err_text(err));
+    if (got < bytes)
+        return cairn_complain(complaint, CAIRN_CORRUPT,
+                              "%s/%s ended at byte %" PRIu64
+                              " while it was read; something changes it",
+                              gather->checkpoint->place.path, source->path, at + got);
+    return CAIRN_OK;
+}
+
+static int
+compare_entries(const void *left, const void *right)
+{
+    const struct entry *a = left, *b = right;
+
+    if (a->container != b->container)
+        return a->container < b->container ? -1 : 1;
+    return a->offset < b->offset ? -1 : a->offset > b->offset;
+}
+
+/* Reads all entries: from each on as many as one call takes without a long gap or a step back. */
+static cairn_err
+read_entries(struct cairn_gather *gather, struct cairn_complaint *complaint)
+{
+    struct entry *entries = gather->entries;
+    size_t count = gather->entry_count;
+    cairn_err err = CAIRN_OK;
+
+    gather->entry_count = 0;
+    if (count > 1)
+        qsort(entries, count, sizeof(*entries), compare_entries);
+    for (size_t i = 0; i < count && !err;) {
+        uint32_t container = entries[i].container;
+        uint64_t begin = entries[i].offset, end = begin;
+        int parts = 0;
+
+        for (; i < count && entries[i].container == container && entries[i].offset >= end &&
+               entries[i].offset - end <= GAP_BYTES_MAX && parts + 2 <= CAIRN_FILE_PARTS_MAX &&
+               (parts == 0 || entries[i].offset + entries[i].bytes - begin <= READ_BYTES_MAX);
+             i++) {
+            if (entries[i].offset > end)
+                gather->parts[parts++] =
+                    (struct iovec){gather->scrap, (size_t)(entries[i].offset - end)};
+            gather->parts[parts++] = (struct iovec){entries[i].to, (size_t)entries[i].bytes};
+            end = entries[i].offset + entries[i].bytes;
+        }
+        err = read_parts(gather, container, begin, parts, end - begin, complaint);
+    }
+    return err;
+}
+
+static cairn_err
+add_entry(struct cairn_gather *gather, const struct entry *entry,
+          struct cairn_complaint *complaint)
+{
+    if (gather->entry_count == ENTRIES_MAX) {
+        cairn_err err = read_entries(gather, complaint);
+
+        if (err)
+            return err;
+    }
+    gather->entries[gather->entry_count++] = *entry;
+    return CAIRN_OK;
+}
+
+/* ---- short runs ---- */
+
+/*
+ * Moves whose runs lie side by side in the source, row after row: `count` of them, with the same
+ * number of runs and the same stride; together a row is `width` bytes.
+ */
+struct bundle {
+    const struct cairn_move *moves;
+    size_t count;
+    uint64_t width;
+};
+
+static bool
+is_short(const struct cairn_move *move)
+{
+    return move->run_bytes < LONG_RUN_BYTES && move->run_count > 1;
+}
+
+static int
+compare_short(const void *left, const void *right)
+{
+    const struct cairn_move *a = left, *b = right;
+
+    if (is_short(a) != is_short(b))
+        return is_short(a) ? 1 : -1;
+    if (a->source_container != b->source_container)
+        return a->source_container < b->source_container ? -1 : 1;
+    if (a->source_stride != b->source_stride)
+        return a->source_stride < b->source_stride ? -1 : 1;
+    if (a->run_count != b->run_count)
+        return a->run_count < b->run_count ? -1 : 1;
+    return a->source_offset < b->source_offset ? -1 : a->source_offset > b->source_offset;
+}
+
+static struct bundle
+next_bundle(const struct cairn_move *moves, size_t count)
+{
+    struct bundle bundle = {moves, 1, moves->run_bytes};
+
+    while (bundle.count < count) {
+        const struct cairn_move *next = &moves[bundle.count];
+
+        if (next->source_container != moves->source_container ||
+            next->source_stride != moves->source_stride || next->run_count != moves->run_count ||
+            next->source_offset != moves->source_offset + bundle.width ||
+            bundle.width + next->run_bytes > moves->source_stride ||
+            bundle.width + next->run_bytes > STAGING_BYTES)
+            break;
+        bundle.width += next->run_bytes;
+        bundle.count++;
+    }
+    return bundle;
+}
+
+/* One element after the other, for the sizes that elements have: the compiler makes each a load and
+ * a store. */
+static void
+copy_runs(const uint8_t *from, uint64_t from_stride, uint8_t *to, uint64_t to_stride,
+          uint64_t run_bytes, uint64_t count)
+{
+    switch (run_bytes) {
+    case 1:
+        for (uint64_t i = 0; i < count; i++)
+            to[i * to_stride] = from[i * from_stride];
+        break;
+    case 2:
+        for (uint64_t i = 0; i < count; i++)
+            memcpy(to + i * to_stride, from + i * from_stride, 2);
+        break;
+    case 4:
+        for (uint64_t i = 0; i < count; i++)
+            memcpy(to + i * to_stride, from + i * from_stride, 4);
+        break;
+    case 8:
+        for (uint64_t i = 0; i < count; i++)
+            memcpy(to + i * to_stride, from + i * from_stride, 8);
+        break;
+    default:
+        for (uint64_t i = 0; i < count; i++)
+            memcpy(to + i * to_stride, from + i * from_stride, (size_t)run_bytes);
+    }
+}
+
+/* Reads rows [row, row + rows) of a bundle into the staging buffer, `pitch` bytes apart. */
+static cairn_err
+stage_rows(struct cairn_gather *gather, const struct bundle *bundle, uint64_t row, uint64_t rows,
+           uint64_t pitch, struct cairn_complaint *complaint)
+{
+    const struct cairn_move *move = bundle->moves;
+    uint64_t at = move->source_offset + row * move->source_stride;
+    cairn_err err = CAIRN_OK;
+
+    if (pitch == move->source_stride) { /* gaps and all */
+        uint64_t bytes = (rows - 1) * pitch + bundle->width;
+
+        gather->parts[0] = (struct iovec){gather->staging, (size_t)bytes};
+        return read_parts(gather, move->source_container, at, 1, bytes, complaint);
+    }
+    for (uint64_t i = 0; i < rows && !err; i++) {
+        gather->parts[0] = (struct iovec){gather->staging + i * pitch, (size_t)bundle->width};
+        err = read_parts(gather, move->source_container, at + i * move->source_stride, 1,
+                         bundle->width, complaint);
+    }
+    return err;
+}
+
+static cairn_err
+read_bundle(struct cairn_gather *gather, const struct bundle *bundle, uint8_t *target,
+            struct cairn_complaint *complaint)
+{
+    const struct cairn_move *move = bundle->moves;
+    uint64_t stride = move->source_stride;
+    /* A row more than twice as long as what is wanted of it is asked for piece by piece. */
+    bool whole = stride >= bundle->width &&
+                 (stride <= 2 * bundle->width || stride <= LONG_RUN_BYTES) &&
+                 stride <= STAGING_BYTES;
+    bool repeated = stride == 0;
+    uint64_t pitch = whole ? stride : bundle->width;
+    uint64_t rows_max = repeated ? move->run_count
+                        : whole  ? (STAGING_BYTES - bundle->width) / pitch + 1
+                                 : STAGING_BYTES / pitch;
+    cairn_err err = CAIRN_OK;
+
+    for (uint64_t row = 0; row < move->run_count && !err; row += rows_max) {
+        uint64_t rows = move->run_count - row < rows_max ? move->run_count - row : rows_max;
+        uint64_t column = 0;
+
+        err = stage_rows(gather, bundle, row, repeated ? 1 : rows, pitch, complaint);
+        for (size_t i = 0; i < bundle->count && !err; i++) {
+            copy_runs(gather->staging + column, repeated ? 0 : pitch,
+                      target + bundle->moves[i].target_offset +
+                          row * bundle->moves[i].target_stride,
+                      bundle->moves[i].target_stride, bundle->moves[i].run_bytes, rows);
+            column += bundle->moves[i].run_bytes;
+        }
+    }
+    return err;
+}
+
+cairn_err
+cairn_gather_run(struct cairn_gather *gather, struct cairn_move *moves, size_t count,
+                 uint8_t *target, struct cairn_complaint *complaint)
+{
+    size_t i = 0;
+    bool some_short = false;
+    cairn_err err = CAIRN_OK;
+
+    gather->entry_count = 0;
+    for (size_t m = 0; m < count; m++)
+        some_short = some_short || is_short(&moves[m]);
+    if (some_short)
+        qsort(moves, count, sizeof(*moves), compare_short);
+    for (; i < count && !is_short(&moves[i]) && !err; i++)
+        for (uint64_t run = 0; run < moves[i].run_count && !err; run++) {
+            struct entry entry = {
+                .container = moves[i].source_container,
+                .offset = moves[i].source_offset + run * moves[i].source_stride,
+                .bytes = moves[i].run_bytes,
+                .to = target + moves[i].target_offset + run * moves[i].target_stride};
+
+            err = add_entry(gather, &entry, complaint);
+        }
+    if (!err)
+        err = read_entries(gather, complaint);
+    while (i < count && !err) {
+        struct bundle bundle = next_bundle(moves + i, count - i);
+
+        err = read_bundle(gather, &bundle, target, complaint);
+        i += bundle.count;
+    }
+    return err;
+}

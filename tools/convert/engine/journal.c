@@ -1,0 +1,235 @@
+/*
+ * tools/convert/engine/journal.c - see journal.h.
+ *
+ * Header, 48 bytes: "CAIRNJ01", the digest, CRC-64 of the two. Record, 40 bytes: u32 container,
+ * u32 0, u64 begin, u64 end, u64 crc of the tile, u64 CRC-64 of what comes before in the record.
+ * Little- endian. What follows the first record that is not sound is cut off.
+ */
+#include "tools/convert/engine/journal.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+
+#include "base/crc.h"
+#include "base/file.h"
+
+enum { MAGIC_BYTES = 8, HEADER_BYTES = 48, RECORD_BYTES = 40, JOURNAL_BYTES_MAX = 1 << 30 };
+
+static const char magic[] = "CAIRNJ01";
+
+struct record {
+    uint32_t container;
+    uint64_t begin, end, crc;
+    size_t order; /* later ones win */
+};
+
+struct cairn_journal {
+    int fd;
+    struct record *records; /* of earlier runs, sorted by container, begin; not changed any more */
+    size_t count;
+    pthread_mutex_t lock; /* guards `at` */
+    uint64_t at;          /* where the next record goes */
+};
+
+static void
+put_u64(uint8_t *to, uint64_t value)
+{
+    for (int i = 0; i < 8; i++)
+        to[i] = (uint8_t)(value >> 8 * i);
+}
+
+static uint64_t
+get_u64(const uint8_t *from)
+{
+    uint64_t value = 0;
+
+    for (int i = 7; i >= 0; i--)
+        value = value << 8 | from[i];
+    return value;
+}
+
+static int
+compare_records(const void *left, const void *right)
+{
+    const struct record *a = left, *b = right;
+
+    if (a->container != b->container)
+        return a->container < b->container ? -1 : 1;
+    if (a->begin != b->begin)
+        return a->begin < b->begin ? -1 : 1;
+    return (a->order > b->order) - (a->order < b->order);
+}
+
+/* Takes over the sound records of an old journal. */
+static cairn_err
+take_records(struct cairn_journal *journal, const uint8_t *bytes, size_t bytes_len)
+{
+    size_t room = (bytes_len - HEADER_BYTES) / RECORD_BYTES, kept = 0;
+
+    journal->records = malloc((room + 1) * sizeof(*journal->records));
+    if (!journal->records)
+        return CAIRN_NOMEM;
+    for (size_t i = 0; i < room; i++) {
+        const uint8_t *from = bytes + HEADER_BYTES + i * RECORD_BYTES;
+
+        if (cairn_crc64(0, from, RECORD_BYTES - 8) != get_u64(from + RECORD_BYTES - 8))
+            break;
+        journal->records[kept] = (struct record){
+            (uint32_t)get_u64(from), get_u64(from + 8), get_u64(from + 16), get_u64(from + 24),
+            kept};
+        kept++;
+    }
+    journal->at = HEADER_BYTES + kept * RECORD_BYTES;
+    if (kept > 1)
+        qsort(journal->records, kept, sizeof(*journal->records), compare_records);
+    for (size_t i = 0; i < kept; i++) { /* of the same tile only the last */
+        const struct record *record = &journal->records[i];
+
+        if (i + 1 < kept && record[1].container == record->container &&
+            record[1].begin == record->begin)
+            continue;
+        journal->records[journal->count++] = *record;
+    }
+    return CAIRN_OK;
+}
+
+static void
+make_header(const uint8_t digest[CAIRN_SHA256_BYTES], uint8_t header[HEADER_BYTES])
+{
+    _Static_assert(MAGIC_BYTES + CAIRN_SHA256_BYTES + 8 == HEADER_BYTES, "the header is full");
+    memcpy(header, magic, MAGIC_BYTES);
+    memcpy(header + MAGIC_BYTES, digest, CAIRN_SHA256_BYTES);
+    put_u64(header + HEADER_BYTES - 8, cairn_crc64(0, header, HEADER_BYTES - 8));
+}
+
+/* Reads what is there: an old journal of this plan, an empty or torn one, or another one. */
+static cairn_err
+load(struct cairn_journal *journal, const uint8_t header[HEADER_BYTES], bool *found)
+{
+    uint8_t *bytes = NULL;
+    uint64_t size = 0;
+    size_t got = 0;
+    cairn_err err;
+
+    err = cairn_file_size(journal->fd, &size);
+    if (!err && size > JOURNAL_BYTES_MAX)
+        return CAIRN_INVAL;
+    if (!err && !(bytes = malloc((size_t)size + 1)))
+        err = CAIRN_NOMEM;
+    if (!err)
+        err = cairn_file_read_at(journal->fd, 0, bytes, (size_t)size, &got);
+    if (!err && got >= HEADER_BYTES && memcmp(bytes, header, HEADER_BYTES) == 0) {
+        *found = true;
+        err = take_records(journal, bytes, got);
+    } else if (!err && got >= HEADER_BYTES) {
+        err = CAIRN_INVAL;
+    } else if (!err) { /* none, or one that was killed in its first write: before any tile */
+        err = cairn_file_write_at(journal->fd, 0, header, HEADER_BYTES);
+        journal->at = HEADER_BYTES;
+    }
+    if (!err)
+        err = cairn_file_resize(journal->fd, journal->at);
+    free(bytes);
+    return err;
+}
+
+cairn_err
+cairn_journal_open(int dir_fd, const char *name, const uint8_t digest[CAIRN_SHA256_BYTES],
+                   struct cairn_journal **out, bool *found, struct cairn_complaint *complaint)
+{
+    struct cairn_journal *journal = calloc(1, sizeof(*journal));
+    uint8_t header[HEADER_BYTES];
+    char path[CAIRN_FILE_PATH_BYTES_MAX];
+    bool known = false;
+    cairn_err err;
+
+    if (!journal)
+        return CAIRN_NOMEM;
+    cairn_file_path(dir_fd, name, path);
+    make_header(digest, header);
+    journal->fd = -1;
+    (void)pthread_mutex_init(&journal->lock, NULL); /* a plain one cannot fail on Linux */
+    err = cairn_file_open(dir_fd, name, CAIRN_FILE_UPDATE, &journal->fd);
+    if (!err && flock(journal->fd, LOCK_EX | LOCK_NB) != 0)
+        err = cairn_complain(complaint, CAIRN_AGAIN,
+                             "another process is converting into the same place (it holds %s); "
+                             "wait for it",
+                             path);
+    if (!err)
+        err = load(journal, header, &known);
+    if (err == CAIRN_INVAL)
+        (void)cairn_complain(complaint, err,
+                             "%s is of an unfinished conversion from another source, or with other "
+                             "options: run that one again, or remove what it left there",
+                             path);
+    if (err) {
+        cairn_journal_close(journal);
+        return cairn_complain(complaint, err, "%s: %s", path, cairn_err_text(err));
+    }
+    *found = known;
+    *out = journal;
+    return CAIRN_OK;
+}
+
+void
+cairn_journal_close(struct cairn_journal *journal)
+{
+    if (!journal)
+        return;
+    (void)cairn_file_close(journal->fd); /* a record that is lost costs one tile of work */
+    (void)pthread_mutex_destroy(&journal->lock);
+    free(journal->records);
+    free(journal);
+}
+
+bool
+cairn_journal_find(const struct cairn_journal *journal, uint32_t container, uint64_t begin,
+                   uint64_t end, uint64_t *crc)
+{
+    size_t low = 0, high = journal->count;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        const struct record *record = &journal->records[middle];
+
+        if (record->container < container ||
+            (record->container == container && record->begin < begin))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    if (low == journal->count || journal->records[low].container != container ||
+        journal->records[low].begin != begin || journal->records[low].end != end)
+        return false;
+    *crc = journal->records[low].crc;
+    return true;
+}
+
+cairn_err
+cairn_journal_add(struct cairn_journal *journal, uint32_t container, uint64_t begin, uint64_t end,
+                  uint64_t crc)
+{
+    uint8_t record[RECORD_BYTES];
+    uint64_t at;
+
+    put_u64(record, container);
+    put_u64(record + 8, begin);
+    put_u64(record + 16, end);
+    put_u64(record + 24, crc);
+    put_u64(record + 32, cairn_crc64(0, record, RECORD_BYTES - 8));
+    (void)pthread_mutex_lock(&journal->lock);
+    at = journal->at;
+    journal->at += RECORD_BYTES;
+    (void)pthread_mutex_unlock(&journal->lock);
+    return cairn_file_write_at(journal->fd, at, record, RECORD_BYTES);
+}
+
+cairn_err
+cairn_journal_forget(struct cairn_journal *journal)
+{
+    journal->count = 0;
+    journal->at = HEADER_BYTES;
+    return cairn_file_resize(journal->fd, HEADER_BYTES);
+}

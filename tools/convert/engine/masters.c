@@ -1,0 +1,130 @@
+/* tools/convert/engine/masters.c - see masters.h. */
+#include "tools/convert/engine/masters.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/convert/core/box.h"
+
+enum { NONE = UINT32_MAX };
+
+/* Which tensor has the master weights of another one, by name; NONE. */
+static uint32_t
+find_master(const struct cairn_layout *layout, uint32_t index)
+{
+    const struct cairn_tensor *tensor = cairn_layout_tensor(layout, index), *master;
+    char name[CAIRN_NAME_BYTES_MAX + 8];
+    uint32_t found;
+
+    if (tensor->kind != CAIRN_PARAM || (tensor->dtype != CAIRN_BF16 && tensor->dtype != CAIRN_F16))
+        return NONE;
+    (void)snprintf(name, sizeof(name), "fp32.%s", tensor->name);
+    found = cairn_layout_tensor_find(layout, name);
+    if (found == NONE)
+        return NONE;
+    master = cairn_layout_tensor(layout, found);
+    return master->kind == CAIRN_OPTIMIZER && master->dtype == CAIRN_F32 &&
+                   master->dims == tensor->dims &&
+                   memcmp(master->shape, tensor->shape, tensor->dims * sizeof(*tensor->shape)) == 0
+               ? found
+               : NONE;
+}
+
+/* masters[tensor], NONE where it stays what it is; returns how many are not. originals[tensor]: scratch, whose elements it has. */
+static uint32_t
+find_masters(const struct cairn_checkpoint *checkpoint, uint32_t *masters, uint32_t *originals)
+{
+    uint32_t count = cairn_layout_tensor_count(checkpoint->layout), taken = 0;
+
+    for (uint32_t t = 0; t < count; t++)
+        originals[t] = t;
+    for (uint32_t i = 0; i < checkpoint->alias_count; i++)
+        originals[checkpoint->aliases[i].tensor] = checkpoint->aliases[i].of;
+    for (uint32_t t = 0; t < count; t++) {
+        masters[t] = find_master(checkpoint->layout, t);
+        if (masters[t] != NONE) /* an alias of an alias would have no elements */
+            masters[t] = originals[masters[t]];
+    }
+    for (uint32_t i = 0; i < checkpoint->alias_count; i++) { /* tied ones have one master */
+        struct cairn_alias alias = checkpoint->aliases[i];
+
+        if (masters[alias.of] == NONE)
+            masters[alias.of] = masters[alias.tensor];
+    }
+    for (uint32_t i = 0; i < checkpoint->alias_count; i++)
+        masters[checkpoint->aliases[i].tensor] = masters[checkpoint->aliases[i].of];
+    for (uint32_t t = 0; t < count; t++)
+        taken += masters[t] != NONE;
+    return taken;
+}
+
+static cairn_err
+copy_layout(const struct cairn_layout *from, const uint32_t *masters, struct cairn_layout *to)
+{
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t t = 0; !err && t < cairn_layout_tensor_count(from); t++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(from, t);
+        uint32_t index;
+
+        err = cairn_box_add_tensor(to, tensor->name,
+                                   masters[t] == NONE ? tensor->dtype : CAIRN_F32, tensor->kind,
+                                   tensor->dims, tensor->shape, &index, NULL);
+    }
+    for (size_t i = 0; !err && i < cairn_layout_piece_count(from); i++)
+        if (masters[cairn_layout_piece(from, i)->tensor] == NONE)
+            err = cairn_layout_add_piece(to, cairn_layout_piece(from, i));
+    return err;
+}
+
+/* The aliases that stay, and one for each parameter with a master. `aliases` has room for all. */
+static uint32_t
+list_aliases(const struct cairn_checkpoint *checkpoint, const uint32_t *masters,
+             struct cairn_alias *aliases)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < checkpoint->alias_count; i++)
+        if (masters[checkpoint->aliases[i].tensor] == NONE)
+            aliases[count++] = checkpoint->aliases[i];
+    for (uint32_t t = 0; t < cairn_layout_tensor_count(checkpoint->layout); t++)
+        if (masters[t] != NONE)
+            aliases[count++] = (struct cairn_alias){t, masters[t]};
+    return count;
+}
+
+cairn_err
+cairn_checkpoint_take_masters(struct cairn_checkpoint *checkpoint, uint32_t *taken,
+                              struct cairn_complaint *complaint)
+{
+    size_t count = cairn_layout_tensor_count(checkpoint->layout);
+    uint32_t *masters = malloc((2 * count + 1) * sizeof(*masters)); /* and the scratch behind them */
+    struct cairn_alias *aliases = NULL;
+    struct cairn_layout *layout = NULL;
+    cairn_err err = masters ? CAIRN_OK : CAIRN_NOMEM;
+
+    *taken = masters ? find_masters(checkpoint, masters, masters + count) : 0;
+    if (*taken > 0) {
+        aliases = malloc(((size_t)checkpoint->alias_count + *taken) * sizeof(*aliases));
+        err = aliases ? cairn_layout_create(&layout) : CAIRN_NOMEM;
+        if (!err)
+            err = copy_layout(checkpoint->layout, masters, layout);
+        if (!err) {
+            checkpoint->alias_room = checkpoint->alias_count + *taken;
+            checkpoint->alias_count = list_aliases(checkpoint, masters, aliases);
+            free(checkpoint->aliases);
+            checkpoint->aliases = aliases;
+            cairn_layout_destroy(checkpoint->layout);
+            checkpoint->layout = layout;
+            aliases = NULL;
+            layout = NULL;
+        }
+    }
+    free(aliases);
+    cairn_layout_destroy(layout);
+    free(masters);
+    return err ? cairn_complain(complaint, err, "%s: no memory for its tensors",
+                                checkpoint->place.path)
+               : CAIRN_OK;
+}

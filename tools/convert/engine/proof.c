@@ -1,0 +1,172 @@
+/*
+ * tools/convert/engine/proof.c - see proof.h.
+ *
+ * The tally has the fingerprints of all tensors whose elements could be told from their places as
+ * tiles passed by. The others are read again here, on both sides.
+ */
+#include "tools/convert/engine/proof.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "tools/convert/core/box.h"
+#include "tools/convert/engine/fingerprints.h"
+
+/* A checkpoint that is the part files, for reading them again. Its layout is the output's own. */
+static cairn_err
+open_written(const struct cairn_conversion *conversion, const struct cairn_target *target,
+             struct cairn_checkpoint *out, struct cairn_complaint *complaint)
+{
+    char name[2048];
+    cairn_err err;
+
+    *out = (struct cairn_checkpoint){.place.dir_fd = -1};
+    err = cairn_place_open(cairn_target_directory(target), &out->place, complaint);
+    for (uint32_t f = 0; !err && f < conversion->output.file_count; f++) {
+        uint32_t container;
+
+        err = cairn_target_part_name(target, f, name, sizeof(name));
+        if (!err)
+            err = cairn_checkpoint_add_file(out, name, &container, complaint);
+    }
+    return err;
+}
+
+struct proof {
+    struct cairn_fingerprint *source; /* [tensors of the output] */
+    struct cairn_fingerprint *target;
+    bool *left_out_source; /* [tensors of whole.layout] */
+    bool *left_out_target; /* [tensors of the output] */
+    struct cairn_fingerprint *all; /* [tensors of whole.layout]: scratch of the source's */
+};
+
+static void
+proof_fini(struct proof *proof)
+{
+    free(proof->source);
+    free(proof->target);
+    free(proof->left_out_source);
+    free(proof->left_out_target);
+    free(proof->all);
+}
+
+static cairn_err
+proof_init(const struct cairn_conversion *conversion, struct proof *proof)
+{
+    size_t targets = cairn_layout_tensor_count(conversion->output.layout);
+    size_t sources = cairn_layout_tensor_count(conversion->whole.layout);
+
+    proof->source = calloc(targets + 1, sizeof(*proof->source));
+    proof->target = calloc(targets + 1, sizeof(*proof->target));
+    proof->left_out_source = calloc(sources + 1, sizeof(*proof->left_out_source));
+    proof->left_out_target = calloc(targets + 1, sizeof(*proof->left_out_target));
+    proof->all = calloc(sources + 1, sizeof(*proof->all));
+    return proof->source && proof->target && proof->left_out_source && proof->left_out_target &&
+                   proof->all
+               ? CAIRN_OK
+               : CAIRN_NOMEM;
+}
+
+/* Reads what the tally left out again, on both sides. */
+static cairn_err
+read_left_out(struct cairn_conversion *conversion, const struct cairn_target *target,
+              struct cairn_handles *handles, struct proof *proof,
+              struct cairn_complaint *complaint)
+{
+    struct cairn_fingerprints_options options = {
+        .thread_count = conversion->report.thread_count,
+        .memory_limit_bytes = conversion->options->memory_limit_bytes,
+        .wanted = proof->left_out_source};
+    const struct cairn_layout *output = conversion->output.layout;
+    struct cairn_checkpoint written = {.place.dir_fd = -1};
+    struct cairn_handles *written_handles = NULL;
+    cairn_err err;
+
+    err = cairn_fingerprints_read(&conversion->source, conversion->whole.layout, handles, &options,
+                                  proof->all, complaint);
+    if (!err)
+        err = open_written(conversion, target, &written, complaint);
+    if (!err)
+        err = cairn_handles_create(written.container_count, cairn_execute_open, &written,
+                                   &written_handles);
+    options.wanted = proof->left_out_target;
+    if (!err)
+        err = cairn_fingerprints_read(&written, output, written_handles, &options, proof->target,
+                                      complaint);
+    for (uint32_t t = 0; !err && t < cairn_layout_tensor_count(output); t++)
+        if (proof->left_out_target[t])
+            proof->source[t] = proof->all[cairn_layout_tensor_find(
+                conversion->whole.layout, cairn_layout_tensor(output, t)->name)];
+    (void)cairn_handles_destroy(written_handles); /* only read */
+    cairn_checkpoint_close(&written);
+    return err;
+}
+
+/* Compares the fingerprints of each tensor, and makes the digests. */
+static cairn_err
+conclude(struct cairn_conversion *conversion, const struct proof *proof,
+         struct cairn_complaint *complaint)
+{
+    struct cairn_conversion_report *report = &conversion->report;
+    const struct cairn_layout *output = conversion->output.layout;
+    cairn_err err;
+
+    for (uint32_t t = 0; t < cairn_layout_tensor_count(output); t++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(output, t);
+        uint32_t from = cairn_layout_tensor_find(conversion->whole.layout, tensor->name);
+        bool cast =
+            cairn_layout_tensor(conversion->whole.layout, from)->dtype != tensor->dtype;
+
+        if (!cast && !cairn_fingerprint_equal(proof->source[t], proof->target[t]))
+            return cairn_complain(complaint, CAIRN_INTERNAL,
+                                  "tensor %s has another fingerprint in the target than in the "
+                                  "source: a defect, or memory or a disk that changes bytes; "
+                                  "nothing was made final",
+                                  tensor->name);
+        report->proved += !cast;
+    }
+    /* The source's digest is over the same tensors with the source's dtypes: regions.layout has
+     * them.
+     */
+    err = cairn_fingerprints_digest(conversion->regions.layout, proof->source,
+                                    report->source_state, report->source_opaque);
+    if (!err)
+        err = cairn_fingerprints_digest(output, proof->target, report->target_state,
+                                        report->target_opaque);
+    return err;
+}
+
+cairn_err
+cairn_prove(struct cairn_conversion *conversion, const struct cairn_tally *tally,
+            const struct cairn_target *target, struct cairn_handles *handles,
+            struct cairn_complaint *complaint)
+{
+    const struct cairn_layout *output = conversion->output.layout;
+    struct proof proof = {0};
+    bool left_out = false;
+    cairn_err err;
+
+    err = proof_init(conversion, &proof);
+    for (uint32_t t = 0; !err && t < cairn_layout_tensor_count(output); t++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(output, t);
+        uint32_t from = cairn_layout_tensor_find(conversion->whole.layout, tensor->name);
+        uint64_t counted = 0;
+
+        if (cairn_tally_left_out(tally, t)) {
+            proof.left_out_source[from] = proof.left_out_target[t] = left_out = true;
+            continue;
+        }
+        cairn_tally_result(tally, t, &proof.source[t], &proof.target[t], &counted);
+        if (counted != cairn_tensor_bytes(cairn_layout_tensor(conversion->whole.layout, from)))
+            err = cairn_complain(complaint, CAIRN_INTERNAL,
+                                 "of tensor %s %" PRIu64 " bytes were written: a defect, please "
+                                 "report it; nothing was made final",
+                                 tensor->name, counted);
+    }
+    if (!err && left_out)
+        err = read_left_out(conversion, target, handles, &proof, complaint);
+    if (!err)
+        err = conclude(conversion, &proof, complaint);
+    proof_fini(&proof);
+    return err;
+}

@@ -1,0 +1,440 @@
+/* tools/convert/engine/whole.c - see whole.h. */
+#include "tools/convert/engine/whole.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "snapshot/reshard_pieces.h"
+#include "tools/convert/core/box.h"
+#include "tools/convert/engine/memory_limit.h"
+
+enum { REPORT_BYTES = 700, GAP_BYTES_MAX = 65536, NUMBER_TEXT_BYTES = 32 };
+
+void
+cairn_whole_fini(struct cairn_whole *whole)
+{
+    cairn_layout_destroy(whole->owned);
+    cairn_layout_destroy(whole->replicas);
+    free(whole->replica_containers);
+    memset(whole, 0, sizeof(*whole));
+}
+
+/* Adds a tensor of another layout, without pieces. */
+static cairn_err
+copy_tensor(struct cairn_layout *layout, const struct cairn_tensor *tensor, uint32_t *index)
+{
+    return cairn_box_add_tensor(layout, tensor->name, tensor->dtype, tensor->kind, tensor->dims,
+                                tensor->shape, index, NULL);
+}
+
+static cairn_err
+copy_piece(struct cairn_layout *layout, const struct cairn_piece *piece, uint32_t tensor)
+{
+    struct cairn_piece copy = *piece;
+
+    copy.tensor = tensor;
+    return cairn_layout_add_piece(layout, &copy);
+}
+
+static uint64_t
+bytes_of(const struct cairn_tensor *tensor, const struct cairn_piece *piece)
+{
+    uint64_t bytes = cairn_dtype_bytes(tensor->dtype);
+
+    for (uint32_t d = 0; d < tensor->dims; d++)
+        bytes *= piece->extent[d];
+    return bytes;
+}
+
+/* Whether no byte of a piece is two elements: the strides nest. */
+static bool
+nests(const struct cairn_tensor *tensor, const struct cairn_piece *piece)
+{
+    uint64_t span = cairn_dtype_bytes(tensor->dtype);
+    bool used[CAIRN_DIMS_MAX] = {false};
+
+    for (uint32_t round = 0; round < tensor->dims; round++) {
+        uint32_t least = CAIRN_DIMS_MAX;
+
+        for (uint32_t d = 0; d < tensor->dims; d++)
+            if (!used[d] && piece->extent[d] > 1 &&
+                (least == CAIRN_DIMS_MAX || piece->stride_bytes[d] < piece->stride_bytes[least]))
+                least = d;
+        if (least == CAIRN_DIMS_MAX)
+            break;
+        if (piece->stride_bytes[least] < span)
+            return false;
+        span += (piece->extent[least] - 1) * piece->stride_bytes[least];
+        used[least] = true;
+    }
+    return true;
+}
+
+static cairn_err
+add_replica(struct cairn_whole *whole, const struct cairn_tensor *tensor,
+            const struct cairn_piece *piece)
+{
+    size_t index = cairn_layout_piece_count(whole->replicas);
+    struct cairn_piece copy = *piece;
+    uint32_t tensor_index;
+    cairn_err err;
+
+    if (!nests(tensor, piece)) {
+        whole->unchecked_count++;
+        return CAIRN_OK;
+    }
+    if (index == whole->replica_room) {
+        uint32_t room = whole->replica_room ? 2 * whole->replica_room : 64;
+        uint32_t *grown = realloc(whole->replica_containers, room * sizeof(*grown));
+
+        if (!grown)
+            return CAIRN_NOMEM;
+        whole->replica_containers = grown;
+        whole->replica_room = room;
+    }
+    err = copy_tensor(whole->replicas, tensor, &tensor_index);
+    if (err)
+        return err;
+    whole->replica_containers[index] = piece->container;
+    whole->replica_bytes += bytes_of(tensor, piece);
+    copy.container = (uint32_t)index;
+    return copy_piece(whole->replicas, &copy, tensor_index);
+}
+
+static bool
+same_bytes(const struct cairn_piece *a, const struct cairn_piece *b)
+{
+    return a->container == b->container && a->offset_bytes == b->offset_bytes &&
+           memcmp(a->stride_bytes, b->stride_bytes, sizeof(a->stride_bytes)) == 0;
+}
+
+/* Copies the pieces of tensor `from` as those of the tensor `name`: the first of each box to be
+ * read, the others as replicas (of an alias, nothing: they are its original's). */
+static cairn_err
+split_tensor(struct cairn_whole *whole, const struct cairn_layout *layout,
+             const struct cairn_piece_table *table, uint32_t from, uint32_t as)
+{
+    const struct cairn_tensor *tensor = cairn_layout_tensor(layout, as);
+    uint32_t reads;
+    cairn_err err;
+
+    err = copy_tensor(whole->owned, tensor, &reads);
+    for (size_t at = table->begin[from]; !err && at < table->begin[from + 1];) {
+        size_t count = cairn_piece_replicas(table, at, table->begin[from + 1], tensor->dims);
+
+        err = copy_piece(whole->owned, table->piece[at], reads);
+        for (size_t i = at + 1; !err && from == as && i < at + count; i++)
+            if (!same_bytes(table->piece[at], table->piece[i]))
+                err = add_replica(whole, tensor, table->piece[i]);
+        at += count;
+    }
+    return err;
+}
+
+static cairn_err
+split(const struct cairn_checkpoint *checkpoint, const struct cairn_piece_table *table,
+      struct cairn_whole *whole)
+{
+    uint32_t count = cairn_layout_tensor_count(checkpoint->layout);
+    uint32_t *original = malloc(((size_t)count + 1) * sizeof(*original));
+    cairn_err err = original ? CAIRN_OK : CAIRN_NOMEM;
+
+    for (uint32_t t = 0; !err && t < count; t++)
+        original[t] = t;
+    for (uint32_t i = 0; !err && i < checkpoint->alias_count; i++)
+        original[checkpoint->aliases[i].tensor] = checkpoint->aliases[i].of;
+    if (!err)
+        err = cairn_layout_create(&whole->owned);
+    if (!err)
+        err = cairn_layout_create(&whole->replicas);
+    for (uint32_t t = 0; !err && t < count; t++)
+        err = split_tensor(whole, checkpoint->layout, table, original[t], t);
+    free(original);
+    if (err)
+        return err;
+    whole->layout = whole->owned;
+    if (cairn_layout_piece_count(whole->replicas) == 0) {
+        cairn_layout_destroy(whole->replicas);
+        whole->replicas = NULL;
+    }
+    return CAIRN_OK;
+}
+
+/* Whether some box is there twice. */
+static bool
+has_replicas(const struct cairn_layout *layout, const struct cairn_piece_table *table)
+{
+    for (uint32_t t = 0; t < cairn_layout_tensor_count(layout); t++) {
+        uint32_t dims = cairn_layout_tensor(layout, t)->dims;
+
+        for (size_t at = table->begin[t]; at < table->begin[t + 1]; at++)
+            if (cairn_piece_replicas(table, at, table->begin[t + 1], dims) > 1)
+                return true;
+    }
+    return false;
+}
+
+cairn_err
+cairn_whole_init(const struct cairn_checkpoint *checkpoint, struct cairn_whole *out,
+                 struct cairn_complaint *complaint)
+{
+    struct cairn_whole whole = {.layout = checkpoint->layout};
+    struct cairn_piece_table table = {0};
+    char report[REPORT_BYTES] = "";
+    cairn_err err;
+
+    err = cairn_piece_table_init(&table, checkpoint->layout);
+    if (!err && (checkpoint->alias_count > 0 || has_replicas(checkpoint->layout, &table)))
+        err = split(checkpoint, &table, &whole);
+    cairn_piece_table_fini(&table);
+    if (!err)
+        err = cairn_layout_check_tiling(whole.layout, true, report, sizeof(report));
+    if (err == CAIRN_CORRUPT)
+        (void)cairn_complain(complaint, err,
+                             "%s is not whole: %s; are files of a rank missing, or of another "
+                             "step?",
+                             checkpoint->place.path, report);
+    if (err) {
+        cairn_whole_fini(&whole);
+        return cairn_complain(complaint, err, "%s: %s", checkpoint->place.path,
+                              cairn_err_text(err));
+    }
+    *out = whole;
+    return CAIRN_OK;
+}
+
+/* ---- stretches ---- */
+
+static int
+compare_stretches(const void *left, const void *right)
+{
+    const struct cairn_stretch *a = left, *b = right;
+
+    if (a->container != b->container)
+        return a->container < b->container ? -1 : 1;
+    return a->begin < b->begin ? -1 : a->begin > b->begin;
+}
+
+cairn_err
+cairn_stretches_of(const struct cairn_layout *layout, uint64_t gap_max, struct cairn_stretch **out,
+                   size_t *count)
+{
+    size_t pieces = cairn_layout_piece_count(layout), kept = 0;
+    struct cairn_stretch *stretches = malloc((pieces + 1) * sizeof(*stretches));
+
+    if (!stretches)
+        return CAIRN_NOMEM;
+    for (size_t i = 0; i < pieces; i++) {
+        const struct cairn_piece *piece = cairn_layout_piece(layout, i);
+        const struct cairn_tensor *tensor = cairn_layout_tensor(layout, piece->tensor);
+
+        stretches[i] = (struct cairn_stretch){piece->container, piece->offset_bytes,
+                                              cairn_box_end(tensor, piece)};
+    }
+    if (pieces > 1)
+        qsort(stretches, pieces, sizeof(*stretches), compare_stretches);
+    for (size_t i = 0; i < pieces; i++) {
+        struct cairn_stretch *last = kept > 0 ? &stretches[kept - 1] : NULL;
+
+        if (last && last->container == stretches[i].container &&
+            (stretches[i].begin <= last->end || stretches[i].begin - last->end <= gap_max)) {
+            if (stretches[i].end > last->end)
+                last->end = stretches[i].end;
+        } else {
+            stretches[kept++] = stretches[i];
+        }
+    }
+    *out = stretches;
+    *count = kept;
+    return CAIRN_OK;
+}
+
+/* ---- comparing replicas ---- */
+
+struct comparison {
+    const struct cairn_checkpoint *checkpoint;
+    const struct cairn_whole *whole;
+    struct cairn_handles *handles;
+};
+
+/* Reads the replicas' own bytes of a tile. */
+static cairn_err
+read_replica(const struct comparison *comparison, const struct cairn_tile *tile,
+             struct cairn_complaint *complaint)
+{
+    uint32_t number = comparison->whole->replica_containers[tile->container];
+    const struct cairn_container *container = &comparison->checkpoint->containers[number];
+    size_t bytes = (size_t)(tile->end - tile->begin), got = 0;
+    cairn_err err;
+    int fd = -1;
+
+    if (!container->path) {
+        memcpy(tile->spare, container->literal + tile->begin, bytes);
+        return CAIRN_OK;
+    }
+    err = cairn_handles_acquire(comparison->handles, number, &fd, complaint);
+    if (err)
+        return err;
+    err = cairn_file_read_at(fd, tile->begin, tile->spare, bytes, &got);
+    cairn_handles_release(comparison->handles, number);
+    if (!err && got < bytes)
+        err = CAIRN_CORRUPT;
+    return err ? cairn_complain(complaint, err, "%s cannot be read at byte %" PRIu64 ": %s",
+                                cairn_checkpoint_container_name(comparison->checkpoint, number),
+                                tile->begin, cairn_err_text(err))
+               : CAIRN_OK;
+}
+
+/* A number as people write it; "another number" where its type is seldom one of an optimizer. */
+static const char *
+show_number(enum cairn_dtype dtype, const uint8_t *bytes, char out[NUMBER_TEXT_BYTES])
+{
+    union {
+        float f32;
+        double f64;
+        int32_t i32;
+        int64_t i64;
+    } value;
+
+    memcpy(&value, bytes, (size_t)cairn_dtype_bytes(dtype) <= sizeof(value)
+                              ? (size_t)cairn_dtype_bytes(dtype)
+                              : sizeof(value));
+    if (dtype == CAIRN_F32)
+        (void)snprintf(out, NUMBER_TEXT_BYTES, "%.9g", (double)value.f32);
+    else if (dtype == CAIRN_F64)
+        (void)snprintf(out, NUMBER_TEXT_BYTES, "%.17g", value.f64);
+    else if (dtype == CAIRN_I32)
+        (void)snprintf(out, NUMBER_TEXT_BYTES, "%" PRId32, value.i32);
+    else if (dtype == CAIRN_I64)
+        (void)snprintf(out, NUMBER_TEXT_BYTES, "%" PRId64, value.i64);
+    else
+        (void)snprintf(out, NUMBER_TEXT_BYTES, "another number");
+    return out;
+}
+
+/* Where a replica and what is read in its place differ. */
+struct difference {
+    const struct cairn_tensor *tensor;
+    uint32_t replica, read; /* containers */
+    uint64_t replica_offset, read_offset;
+    const uint8_t *replica_bytes, *read_bytes; /* of the whole number; NULL: of a larger tensor */
+};
+
+static cairn_err
+say_different(const struct comparison *comparison, const struct difference *difference,
+              struct cairn_complaint *complaint)
+{
+    const struct cairn_tensor *tensor = difference->tensor;
+    const struct cairn_checkpoint *checkpoint = comparison->checkpoint;
+    const char *replica = cairn_checkpoint_container_name(checkpoint, difference->replica);
+    const char *read = cairn_checkpoint_container_name(checkpoint, difference->read);
+    int key_bytes = (int)strcspn(tensor->name, ".");
+    char here[NUMBER_TEXT_BYTES], there[NUMBER_TEXT_BYTES];
+
+    if (!comparison->whole->map || !difference->replica_bytes)
+        return cairn_complain(complaint, CAIRN_CORRUPT,
+                              "tensor %s is not the same in all its replicas: %s at byte %" PRIu64
+                              " differs from %s at byte %" PRIu64
+                              "; take another checkpoint, or take the files of the damaged rank "
+                              "away",
+                              tensor->name, replica, difference->replica_offset, read,
+                              difference->read_offset);
+    return cairn_complain(
+        complaint, CAIRN_CORRUPT,
+        "the map %s makes one parameter of several, %s, whose %.*s must then be one: it is %s in "
+        "%s at byte %" PRIu64 " and %s in %s at byte %" PRIu64
+        ". Leave it out with --drop '%.*s.*', and the optimizer begins it anew",
+        comparison->whole->map, tensor->name + key_bytes + (tensor->name[key_bytes] == '.'),
+        key_bytes, tensor->name, show_number(tensor->dtype, difference->read_bytes, there), read,
+        difference->read_offset, show_number(tensor->dtype, difference->replica_bytes, here),
+        replica, difference->replica_offset, key_bytes, tensor->name);
+}
+
+/* One number that the optimizer keeps for a parameter. */
+static bool
+is_number(const struct cairn_tensor *tensor)
+{
+    return tensor->kind == CAIRN_OPTIMIZER &&
+           (tensor->dims == 0 || (tensor->dims == 1 && tensor->shape[0] == 1));
+}
+
+static cairn_err
+compare_run(const struct comparison *comparison, const struct cairn_tile *tile,
+            const struct cairn_move *clip, uint64_t run, struct cairn_complaint *complaint)
+{
+    const struct cairn_tensor *tensor =
+        cairn_layout_tensor(comparison->whole->replicas, clip->tensor);
+    uint64_t at = clip->target_offset + run * clip->target_stride, byte = 0;
+    bool number = is_number(tensor) && clip->run_bytes == cairn_dtype_bytes(tensor->dtype);
+    struct difference difference = {
+        .tensor = tensor,
+        .replica = comparison->whole->replica_containers[tile->container],
+        .read = clip->source_container,
+        .replica_bytes = number ? tile->spare + at : NULL,
+        .read_bytes = number ? tile->bytes + at : NULL};
+
+    if (memcmp(tile->bytes + at, tile->spare + at, (size_t)clip->run_bytes) == 0)
+        return CAIRN_OK;
+    while (!number && tile->bytes[at + byte] == tile->spare[at + byte])
+        byte++;
+    difference.replica_offset = tile->begin + at + byte;
+    difference.read_offset = clip->source_offset + run * clip->source_stride + byte;
+    return say_different(comparison, &difference, complaint);
+}
+
+static cairn_err
+compare_tile(void *context, const struct cairn_tile *tile, struct cairn_complaint *complaint)
+{
+    const struct comparison *comparison = context;
+    cairn_err err;
+
+    err = read_replica(comparison, tile, complaint);
+    for (size_t i = 0; !err && i < tile->clip_count; i++) {
+        for (uint64_t run = 0; !err && run < tile->clips[i].run_count; run++)
+            err = compare_run(comparison, tile, &tile->clips[i], run, complaint);
+    }
+    return err;
+}
+
+cairn_err
+cairn_whole_compare(const struct cairn_checkpoint *checkpoint, const struct cairn_whole *whole,
+                    struct cairn_handles *handles, uint64_t memory_limit_bytes,
+                    uint32_t thread_count, struct cairn_complaint *complaint)
+{
+    struct comparison comparison = {checkpoint, whole, handles};
+    struct cairn_execution execution = {.source = checkpoint,
+                                        .handles = handles,
+                                        .thread_count = thread_count,
+                                        .take = compare_tile,
+                                        .context = &comparison};
+    struct cairn_stretch *stretches = NULL;
+    struct cairn_moves moves = {0};
+    char report[REPORT_BYTES] = "";
+    cairn_err err;
+
+    if (!whole->replicas)
+        return CAIRN_OK;
+    err = cairn_reshard_plan(whole->layout, whole->replicas, NULL, &moves, report, sizeof(report));
+    if (!err)
+        err = cairn_stretches_of(whole->replicas, GAP_BYTES_MAX, &stretches,
+                                 &execution.stretch_count);
+    if (!err) {
+        cairn_execute_sort(&moves);
+        execution.moves = moves.moves;
+        execution.move_count = moves.count;
+        execution.stretches = stretches;
+        err = cairn_memory_limit_fit(&execution, memory_limit_bytes, 1, complaint);
+    }
+    if (!err)
+        err = cairn_execute(&execution, complaint);
+    if (err)
+        (void)cairn_complain(complaint, err, "%s: replicas cannot be compared: %s%s%s",
+                             checkpoint->place.path, report, report[0] ? "; " : "",
+                             cairn_err_text(err));
+    free(stretches);
+    cairn_moves_fini(&moves);
+    return err;
+}

@@ -1,0 +1,49 @@
+/* tools/convert/maps/lexer.h - the words of a map file, with the line and column of each; inner part
+ * of maps/parse.c. */
+#ifndef CAIRN_TOOLS_CONVERT_MAPS_LEXER_H
+#define CAIRN_TOOLS_CONVERT_MAPS_LEXER_H
+
+#include "tools/convert/core/format.h"
+
+enum { CAIRN_MAP_TOKEN_BYTES_MAX = CAIRN_NAME_BYTES_MAX };
+
+/* A word (letters, digits, "_.{}-:"), or one sign ("[](),=*+/"). */
+enum cairn_map_token_kind { CAIRN_MAP_END, CAIRN_MAP_WORD, CAIRN_MAP_SIGN };
+
+struct cairn_map_lexer {
+    const char *file; /* for messages */
+    const char *text;
+    size_t text_bytes, at;
+    uint32_t line, column; /* of `at`, from 1 on */
+    /* The token that comes next. END: the statement is over. */
+    enum cairn_map_token_kind kind;
+    char word[CAIRN_MAP_TOKEN_BYTES_MAX]; /* also a sign */
+    uint32_t word_line, word_column;
+    struct cairn_complaint *complaint;
+};
+
+void cairn_map_lexer_init(struct cairn_map_lexer *lexer, const char *file, const char *text,
+                          size_t text_bytes, struct cairn_complaint *complaint);
+
+/* Goes to the next statement and reads its first token; *more is false where there is none.
+ * CAIRN_CORRUPT where the text is none of this language. */
+CAIRN_MUST_CHECK cairn_err cairn_map_lexer_statement(struct cairn_map_lexer *lexer, bool *more);
+
+/* Reads the next token of the statement. CAIRN_CORRUPT as above. */
+CAIRN_MUST_CHECK cairn_err cairn_map_lexer_next(struct cairn_map_lexer *lexer);
+
+/* Whether the next token is this sign, or this word. */
+bool cairn_map_lexer_is(const struct cairn_map_lexer *lexer, const char *word);
+
+/* Takes a sign or word that must come; CAIRN_CORRUPT, said, where another does. */
+CAIRN_MUST_CHECK cairn_err cairn_map_lexer_take(struct cairn_map_lexer *lexer, const char *word);
+
+/* Takes a word of at most out_bytes - 1 bytes; `what` it should be is for the message. */
+CAIRN_MUST_CHECK cairn_err cairn_map_lexer_word(struct cairn_map_lexer *lexer, const char *what,
+                                                char *out, size_t out_bytes);
+
+/* CAIRN_CORRUPT, complained about with file, line and column of the next token. */
+cairn_err cairn_map_lexer_fail(struct cairn_map_lexer *lexer, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+#endif

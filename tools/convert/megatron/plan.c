@@ -1,0 +1,312 @@
+/*
+ * tools/convert/megatron/plan.c - the files of a Megatron-LM checkpoint, rank by rank.
+ *
+ * The first rank's model_optim_rng.pt is made last: what has found no place in any other file goes
+ * into it.
+ */
+#include "tools/convert/megatron/plan.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/convert/megatron/fill.h"
+#include "tools/convert/megatron/read.h"
+#include "tools/convert/state/param_groups.h"
+
+static const char *const keys[] = {"fp32", "exp_avg", "exp_avg_sq"};
+enum { KEY_COUNT = sizeof(keys) / sizeof(keys[0]) };
+
+/* ---- model_optim_rng.pt ---- */
+
+/* The chunks of a rank, and its parts. */
+static cairn_err
+make_chunks(struct cairn_megatron_target *target, const struct cairn_megatron_rank *rank,
+            struct cairn_pickle *tree, struct cairn_pickle_node **chunks)
+{
+    cairn_err err = CAIRN_OK;
+
+    target->part_count = 0;
+    for (uint32_t i = 0; i < target->sizes.vpp && !err; i++)
+        err = cairn_megatron_target_chunk(target, rank, i, tree, &chunks[i]);
+    return err;
+}
+
+static cairn_err
+plan_model(struct cairn_megatron_target *target, const struct cairn_megatron_rank *rank)
+{
+    struct cairn_megatron_fill fill = {.target = target};
+    struct cairn_pickle_node **chunks = calloc(target->sizes.vpp, sizeof(*chunks));
+    struct cairn_pickle_node *root = NULL, *rest = NULL;
+    bool first = rank->tp == 0 && rank->pp == 0 && rank->ep == 0;
+    struct cairn_pickle tree;
+    char path[CAIRN_NAME_BYTES_MAX];
+    uint8_t *bytes = NULL;
+    cairn_err err = CAIRN_OK;
+
+    if (!chunks)
+        return CAIRN_NOMEM;
+    cairn_pickle_init(&tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
+    if (!cairn_megatron_path(target->folder, &target->sizes, rank->tp, rank->pp, rank->ep,
+                             CAIRN_MEGATRON_MODEL, path))
+        err = CAIRN_INTERNAL;
+    if (!err)
+        err = make_chunks(target, rank, &tree, chunks);
+    if (!err)
+        err = cairn_megatron_target_object(target, rank, &tree, chunks, &root, &bytes);
+    if (!err && first)
+        err = cairn_megatron_target_rest(target, &tree, &rest);
+    if (!err && rest)
+        cairn_pickle_put(&tree, root, cairn_pickle_text(&tree, CAIRN_MEGATRON_CARRIED), rest);
+    if (!err)
+        err = cairn_pickle_done(&tree);
+    if (!err)
+        err = cairn_megatron_fill_add(&fill, path, &tree, root);
+    cairn_pickle_fini(&tree);
+    free(bytes);
+    free(chunks);
+    return err;
+}
+
+/* ---- distrib_optim.pt ---- */
+
+struct optimizer {
+    struct cairn_megatron_target *target;
+    const struct cairn_megatron_rank *rank;
+    struct cairn_pickle *tree;
+    struct cairn_torch_builder builder;
+    bool *taken;      /* [part_count] */
+    uint32_t *order;  /* [part_count]: each buffer has its own part of it */
+    uint64_t *begins; /* [part_count] */
+    uint32_t order_count;
+    struct cairn_megatron_flat *flats;
+    uint32_t flat_count;
+};
+
+static cairn_err
+add_flats(struct optimizer *optimizer, uint32_t first, uint32_t count, uint64_t elements,
+          struct cairn_pickle_node *dict)
+{
+    const struct cairn_megatron_target *target = optimizer->target;
+    struct cairn_pickle *tree = optimizer->tree;
+
+    for (size_t k = 0; k < KEY_COUNT; k++) {
+        uint32_t tensor = cairn_megatron_fill_state(target, keys[k], optimizer->order[first]);
+        char number[16];
+
+        if (tensor == UINT32_MAX)
+            return CAIRN_INVAL;
+        (void)snprintf(number, sizeof(number), "%" PRIu32, optimizer->flat_count);
+        optimizer->flats[optimizer->flat_count++] = (struct cairn_megatron_flat){
+            .key = keys[k],
+            .order = optimizer->order + first,
+            .begins = optimizer->begins + first,
+            .count = count,
+            .elements = elements,
+            .dtype = cairn_output_dtype(target->options,
+                                        cairn_layout_tensor(target->checkpoint->layout, tensor))};
+        cairn_pickle_put(tree, dict, cairn_pickle_text(tree, k == 0 ? "param" : keys[k]),
+                         cairn_pickle_named(tree, "flat", number));
+    }
+    cairn_pickle_put(tree, dict, cairn_pickle_text(tree, "numel_unpadded"),
+                     cairn_pickle_int(tree, (int64_t)elements));
+    return CAIRN_OK;
+}
+
+/* The next buffer of a chunk: its parameters of one dtype; none: *dict is NULL. */
+static cairn_err
+add_buffer(struct optimizer *optimizer, uint32_t chunk, bool expert,
+           struct cairn_pickle_node **dict)
+{
+    struct cairn_megatron_target *target = optimizer->target;
+    struct cairn_pickle *tree = optimizer->tree;
+    uint32_t first = optimizer->order_count, count;
+    struct cairn_pickle_node *dtypes[2], *tensors;
+    enum cairn_dtype dtype = 0;
+    uint64_t elements, bucket = 0;
+    cairn_err err;
+
+    *dict = NULL;
+    for (uint32_t i = 0; i < target->part_count; i++) {
+        const struct cairn_megatron_part *part = &target->parts[i];
+
+        if (optimizer->taken[i] || part->buffer || part->chunk != chunk || part->expert != expert ||
+            (dtype && part->dtype != dtype))
+            continue;
+        dtype = part->dtype;
+        optimizer->taken[i] = true;
+        optimizer->order[optimizer->order_count++] = i;
+    }
+    count = optimizer->order_count - first;
+    if (count == 0)
+        return CAIRN_OK;
+    if (chunk == 0 && optimizer->rank->pp == 0)
+        bucket = cairn_megatron_args_bucket(&target->args, target->sizes.dp);
+    elements = cairn_megatron_buffer(target->parts, optimizer->order + first, count, bucket,
+                                     optimizer->begins + first);
+    tensors = cairn_pickle_dict(tree);
+    err = add_flats(optimizer, first, count, elements, tensors);
+    dtypes[0] = cairn_torch_dtype_node(&optimizer->builder, cairn_torch_dtype_of(dtype));
+    dtypes[1] = cairn_torch_dtype_node(
+        &optimizer->builder, cairn_torch_dtype_of(target->args.fp32_gradients ? CAIRN_F32 : dtype));
+    *dict = cairn_pickle_dict(tree);
+    cairn_pickle_put(tree, *dict, cairn_pickle_sequence(tree, CAIRN_PICKLE_TUPLE, dtypes, 2),
+                     tensors);
+    return err;
+}
+
+static cairn_err
+make_optimizer(struct optimizer *optimizer, bool expert, struct cairn_pickle_node **state)
+{
+    struct cairn_pickle *tree = optimizer->tree;
+    uint32_t buffer = 0, chunk = 0;
+    cairn_err err = CAIRN_OK;
+
+    *state = cairn_pickle_dict(tree);
+    cairn_pickle_put(tree, *state, cairn_pickle_text(tree, "buckets_coalesced"),
+                     cairn_pickle_bool(tree, true));
+    while (chunk < optimizer->target->sizes.vpp && !err) {
+        struct cairn_pickle_node *dict;
+
+        err = add_buffer(optimizer, chunk, expert, &dict);
+        if (dict)
+            cairn_pickle_put(tree, *state, cairn_pickle_int(tree, buffer++), dict);
+        else
+            chunk++;
+    }
+    return err;
+}
+
+/* One dict; or with an optimizer for experts a list, in which the other is where data-parallel rank
+ * 0 of the other parameters is. */
+static cairn_err
+make_state(struct optimizer *optimizer, struct cairn_pickle_node **root)
+{
+    const struct cairn_megatron_target *target = optimizer->target;
+    const struct cairn_parallelism *sizes = &target->sizes;
+    const struct cairn_megatron_rank *rank = optimizer->rank;
+    struct cairn_pickle_node *items[2];
+    cairn_err err = CAIRN_OK;
+
+    if (sizes->ep == 1 || target->expert_count == 0)
+        return make_optimizer(optimizer, false, root);
+    items[0] = items[1] = cairn_pickle_none(optimizer->tree);
+    if (cairn_megatron_is_file(sizes, rank->tp, rank->ep, sizes->tp))
+        err = make_optimizer(optimizer, false, &items[0]);
+    if (!err && cairn_megatron_is_file(sizes, rank->tp, rank->ep, sizes->etp * sizes->ep))
+        err = make_optimizer(optimizer, true, &items[1]);
+    if (items[0]->kind == CAIRN_PICKLE_NONE && items[1]->kind == CAIRN_PICKLE_NONE)
+        *root = NULL; /* Megatron-LM writes no such file */
+    else
+        *root = cairn_pickle_sequence(optimizer->tree, CAIRN_PICKLE_LIST, items, 2);
+    return err;
+}
+
+static cairn_err
+fill_optim(struct optimizer *optimizer)
+{
+    struct cairn_megatron_target *target = optimizer->target;
+    const struct cairn_megatron_rank *rank = optimizer->rank;
+    struct cairn_megatron_fill fill = {.target = target};
+    struct cairn_pickle_node *root = NULL;
+    char path[CAIRN_NAME_BYTES_MAX];
+    cairn_err err = make_state(optimizer, &root);
+
+    if (!err)
+        err = cairn_pickle_done(optimizer->tree);
+    if (err || !root)
+        return err;
+    fill.flats = optimizer->flats;
+    fill.flat_count = optimizer->flat_count;
+    if (!cairn_megatron_path(target->folder, &target->sizes, rank->tp, rank->pp, rank->ep,
+                             CAIRN_MEGATRON_OPTIM, path))
+        return CAIRN_INTERNAL;
+    return cairn_megatron_fill_add(&fill, path, optimizer->tree, root);
+}
+
+static cairn_err
+plan_optim(struct cairn_megatron_target *target, const struct cairn_megatron_rank *rank)
+{
+    struct cairn_pickle_node **chunks = calloc(target->sizes.vpp, sizeof(*chunks));
+    struct cairn_pickle unused, tree;
+    struct optimizer optimizer = {.target = target, .rank = rank, .tree = &tree};
+    size_t count = 0;
+    cairn_err err = chunks ? CAIRN_OK : CAIRN_NOMEM;
+
+    cairn_pickle_init(&unused, CAIRN_CONVERT_METADATA_BYTES_MAX);
+    cairn_pickle_init(&tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
+    cairn_torch_builder_init(&optimizer.builder, &tree);
+    if (!err) /* for the parts alone */
+        err = make_chunks(target, rank, &unused, chunks);
+    count = (size_t)target->part_count + 1;
+    optimizer.taken = calloc(count, sizeof(*optimizer.taken));
+    optimizer.order = calloc(count, sizeof(*optimizer.order));
+    optimizer.begins = calloc(count, sizeof(*optimizer.begins));
+    optimizer.flats = calloc(KEY_COUNT * count, sizeof(*optimizer.flats));
+    if (!optimizer.taken || !optimizer.order || !optimizer.begins || !optimizer.flats)
+        err = CAIRN_NOMEM;
+    if (!err)
+        err = fill_optim(&optimizer);
+    cairn_pickle_fini(&unused);
+    cairn_pickle_fini(&tree);
+    free(optimizer.taken);
+    free(optimizer.order);
+    free(optimizer.begins);
+    free(optimizer.flats);
+    free(chunks);
+    return err;
+}
+
+/* ---- the whole ---- */
+
+static cairn_err
+plan_rank(struct cairn_megatron_target *target, const struct cairn_megatron_rank *rank, bool first)
+{
+    cairn_err err = CAIRN_OK;
+
+    if ((rank->tp == 0 && rank->pp == 0 && rank->ep == 0) != first ||
+        !cairn_megatron_is_file(&target->sizes, rank->tp, rank->ep,
+                                target->sizes.tp * target->sizes.etp * target->sizes.ep))
+        return CAIRN_OK;
+    if (target->has_optim)
+        err = plan_optim(target, rank);
+    return err ? err : plan_model(target, rank);
+}
+
+static cairn_err
+plan_all(struct cairn_megatron_target *target)
+{
+    struct cairn_megatron_rank rank;
+    cairn_err err = CAIRN_OK;
+
+    for (rank.pp = 0; rank.pp < target->sizes.pp && !err; rank.pp++)
+        for (rank.tp = 0; rank.tp < target->sizes.tp && !err; rank.tp++)
+            for (rank.ep = 0; rank.ep < target->sizes.ep && !err; rank.ep++)
+                err = plan_rank(target, &rank, false);
+    rank.tp = rank.pp = rank.ep = 0;
+    return err ? err : plan_rank(target, &rank, true);
+}
+
+cairn_err
+cairn_megatron_plan(const struct cairn_checkpoint *checkpoint,
+                    const struct cairn_output_options *options, struct cairn_output *output,
+                    struct cairn_complaint *complaint)
+{
+    struct cairn_megatron_target target;
+    char text[32] = "release";
+    cairn_err err = cairn_megatron_target_init(&target, checkpoint, options, output, complaint);
+
+    if (!err)
+        err = plan_all(&target);
+    if (target.step > 0)
+        (void)snprintf(text, sizeof(text), "%" PRIu64, target.step);
+    cairn_megatron_target_fini(&target);
+    if (!err) {
+        uint8_t *latest = (uint8_t *)strdup(text);
+
+        err = latest ? cairn_output_add_small(output, CAIRN_MEGATRON_LATEST, latest, strlen(text))
+                     : CAIRN_NOMEM;
+    }
+    return err;
+}

@@ -1,0 +1,103 @@
+/*
+ * tools/convert/megatron/target.h - what a Megatron-LM checkpoint shall be: its ranks, which keys
+ * each chunk has in which order, and what has found its place.
+ *
+ * The order of keys is that in which modules register, since the optimizer's buffers go by it. It
+ * is carried from a checkpoint that Megatron-LM saved; for others it is the order of the table of
+ * megatron/names.c.
+ */
+#ifndef CAIRN_TOOLS_CONVERT_MEGATRON_TARGET_H
+#define CAIRN_TOOLS_CONVERT_MEGATRON_TARGET_H
+
+#include "tools/convert/megatron/state.h"
+#include "tools/convert/torch/output.h"
+
+struct cairn_megatron_key {
+    char class; /* 'B', 'L', 'A', as megatron/state.h has it */
+    struct cairn_megatron_name name;
+};
+
+/* All zero is the empty value. */
+struct cairn_megatron_target {
+    const struct cairn_checkpoint *checkpoint;
+    const struct cairn_output_options *options;
+    struct cairn_output *output;
+    struct cairn_complaint *complaint;
+    struct cairn_parallelism sizes; /* all known, with vpp */
+    struct cairn_megatron_args args;
+    uint8_t
+        *common; /* megatron/common.pickle; NULL: the checkpoint did not come from Megatron-LM */
+    size_t common_bytes;
+    bool joined; /* it is made of the values of a distributed checkpoint */
+    struct cairn_megatron_key *keys;
+    uint32_t key_count, key_room;
+    uint32_t layer_count, expert_count;
+    uint32_t *first_layer; /* [pp * vpp + 1], by chunk * pp + stage */
+    bool uneven;           /* layers are split as the source had them, not evenly */
+    bool tied;
+    bool has_optim; /* distrib_optim.pt is written; else the optimizer's tensors are carried beside
+                       the model */
+    bool plain_state;    /* the optimizer is not distributed, and its state is filled in again */
+    bool omit_optimizer; /* the groups of an optimizer whose state was dropped */
+    bool *placed;        /* [tensors of the source] */
+    uint32_t *alias_of;  /* [tensors]: UINT32_MAX where it is none */
+    uint64_t step;       /* of the checkpoint, or what is carried says; 0: neither, and Megatron-LM has no such iteration */
+    char folder[32];     /* of the iteration; "release" where there is none, of which Megatron-LM loads the weights alone */
+    /* of the file that is being made */
+    struct cairn_megatron_part *parts;
+    uint32_t *part_tensor; /* [part_count]: of the source */
+    uint32_t part_count, part_room;
+};
+
+/* Reads what the checkpoint carries and settles all but the parts. CAIRN_INVAL where it cannot be
+ * laid out so; complained about, as all here. The caller ends *target in any case. */
+CAIRN_MUST_CHECK cairn_err cairn_megatron_target_init(struct cairn_megatron_target *target,
+                                                      const struct cairn_checkpoint *checkpoint,
+                                                      const struct cairn_output_options *options,
+                                                      struct cairn_output *output,
+                                                      struct cairn_complaint *complaint);
+void cairn_megatron_target_fini(struct cairn_megatron_target *target);
+
+/* Complains with the checkpoint's place; CAIRN_INVAL. */
+cairn_err cairn_megatron_target_refuse(const struct cairn_megatron_target *target, const char *why);
+
+/* Fills in target->keys, once its sizes are known: megatron/keys.c. Complained about. */
+CAIRN_MUST_CHECK cairn_err cairn_megatron_target_keys(struct cairn_megatron_target *target);
+
+/* A tensor of the source by name; of an expert's parameter, also where it has the spelling of grouped modules. UINT32_MAX. */
+uint32_t cairn_megatron_target_named(const struct cairn_megatron_target *target, const char *name);
+/* The same, an alias' target where it is one. */
+uint32_t cairn_megatron_target_find(const struct cairn_megatron_target *target, const char *name);
+
+/* Notes that a tensor has its place. */
+void cairn_megatron_target_place(struct cairn_megatron_target *target, uint32_t tensor);
+
+/* A new part of a tensor of the source, all zero; pointers to other parts are not valid any more.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_megatron_target_part(struct cairn_megatron_target *target,
+                                                      uint32_t tensor,
+                                                      struct cairn_megatron_part **part);
+
+/* One state dict of a chunk: an ordered dict of ("part", number) and what modules have beside; its
+ * parts are added to target->parts. */
+CAIRN_MUST_CHECK cairn_err cairn_megatron_target_chunk(struct cairn_megatron_target *target,
+                                                       const struct cairn_megatron_rank *rank,
+                                                       uint32_t chunk, struct cairn_pickle *tree,
+                                                       struct cairn_pickle_node **dict);
+
+/* The object of a rank around its chunks: its own carried one, else the first rank's, for the new
+ * parallelism. What it borrows from (*bytes, the caller frees it) outlives the tree. */
+CAIRN_MUST_CHECK cairn_err cairn_megatron_target_object(struct cairn_megatron_target *target,
+                                                        const struct cairn_megatron_rank *rank,
+                                                        struct cairn_pickle *tree,
+                                                        struct cairn_pickle_node *const chunks[],
+                                                        struct cairn_pickle_node **root,
+                                                        uint8_t **bytes);
+
+/* All that has no place in any other file, as a dict by kind and name; NULL where there is nothing.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_megatron_target_rest(struct cairn_megatron_target *target,
+                                                      struct cairn_pickle *tree,
+                                                      struct cairn_pickle_node **dict);
+
+#endif

@@ -1,0 +1,427 @@
+/*
+ * tools/convert/megatron_dist/buckets.c - see megatron_dist/buckets.h.
+ *
+ * What is known of the order (Megatron-Core 0.15 and 0.16): a buffer has the parameters of one
+ * dtype of a rank in the reverse order of the module, each from a multiple of 64 elements on. A
+ * bucket ends behind a parameter, and its array has no padding at its end. The module's order is
+ * that of the model's arrays in .metadata, layer by layer; how a parameter is cut among tensor
+ * ranks is told by the chunks of its array. The chunks of a bucket begin and end where parameters
+ * do, which is held against what was found.
+ */
+#include "tools/convert/megatron_dist/buckets.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/convert/megatron_dist/order.h"
+#include "tools/convert/core/numbers.h"
+#include "tools/convert/torch/dtype.h"
+
+enum { PARAM_ALIGN_ELEMENTS = 64 };
+
+bool
+cairn_mdist_is_bucket(const char *key)
+{
+    return strstr(key, "optimizer.distributed.dp_group_idx_") && strstr(key, ".bucket_idx_");
+}
+
+cairn_err
+cairn_mdist_buckets_note(struct cairn_mdist_reading *reading, uint32_t entry, uint32_t container,
+                         const struct cairn_dcp_chunk *chunk)
+{
+    struct cairn_mdist_bucket_chunk *grown;
+
+    if (reading->bucket_chunk_count == reading->bucket_chunk_room) {
+        size_t room = reading->bucket_chunk_room ? 2 * reading->bucket_chunk_room : 256;
+
+        grown = realloc(reading->bucket_chunks, room * sizeof(*grown));
+        if (!grown)
+            return CAIRN_NOMEM;
+        reading->bucket_chunks = grown;
+        reading->bucket_chunk_room = room;
+    }
+    reading->bucket_chunks[reading->bucket_chunk_count++] =
+        (struct cairn_mdist_bucket_chunk){.entry = entry,
+                                          .container = container,
+                                          .begin = chunk->start[0],
+                                          .end = chunk->start[0] + chunk->extent[0],
+                                          .at = chunk->at};
+    return CAIRN_OK;
+}
+
+/* ---- buckets ---- */
+
+struct bucket {
+    uint32_t entry;
+    uint32_t chained, group, buffer, number;
+    char dtype[32]; /* of the parameters: "torch.bfloat16" */
+    char state[64];
+    size_t first, count; /* of its chunks */
+};
+
+static bool
+parse_bucket(const char *key, struct bucket *out)
+{
+    int used = 0;
+
+    out->chained = UINT32_MAX;
+    if (cairn_number_after(&key, "chained_", &out->chained) && *key++ != '.')
+        return false;
+    if (!cairn_number_after(&key, "optimizer.distributed.dp_group_idx_", &out->group) ||
+        !cairn_number_after(&key, ".gbuf_idx_", &out->buffer) ||
+        sscanf(key, ".dtype_(%31[a-z0-9_.], %*31[a-z0-9_.])%n", out->dtype, &used) != 1 || used == 0)
+        return false;
+    key += used;
+    used = 0;
+    return cairn_number_after(&key, ".bucket_idx_", &out->number) && sscanf(key, ".%63[a-z0-9_]%n", out->state, &used) == 1 &&
+           key[used] == '\0';
+}
+
+/* Buckets of a buffer come one after the other, states apart. */
+static int
+compare_buckets(const void *left, const void *right)
+{
+    const struct bucket *a = left, *b = right;
+    const uint32_t one[] = {a->chained, a->group, a->buffer};
+    const uint32_t other[] = {b->chained, b->group, b->buffer};
+    int order;
+
+    for (int i = 0; i < 3; i++)
+        if (one[i] != other[i])
+            return one[i] < other[i] ? -1 : 1;
+    order = strcmp(a->state, b->state);
+    return order ? order : a->number < b->number ? -1 : a->number > b->number;
+}
+
+static int
+compare_chunks(const void *left, const void *right)
+{
+    const struct cairn_mdist_bucket_chunk *a = left, *b = right;
+
+    if (a->entry != b->entry)
+        return a->entry < b->entry ? -1 : 1;
+    return a->begin < b->begin ? -1 : a->begin > b->begin;
+}
+
+/* A box of a logical tensor, row-major in the buffer. */
+struct box {
+    uint64_t start[CAIRN_DIMS_MAX], extent[CAIRN_DIMS_MAX];
+    uint64_t elements;
+};
+
+struct finding {
+    struct cairn_mdist_order order;
+    struct cairn_mdist_reading *reading;
+    struct bucket *buckets;
+    uint32_t bucket_count;
+};
+
+static cairn_err
+refuse(const struct finding *finding, const char *why)
+{
+    return cairn_mdist_order_refuse(&finding->order, why);
+}
+
+/* ---- how a parameter is cut among tensor ranks ---- */
+
+static int
+compare_boxes(const void *left, const void *right)
+{
+    const struct box *a = left, *b = right;
+
+    for (uint32_t d = 0; d < CAIRN_DIMS_MAX; d++)
+        if (a->start[d] != b->start[d])
+            return a->start[d] < b->start[d] ? -1 : 1;
+    return 0;
+}
+
+/* The chunks of an array in one of its tensors, by place; the caller frees *boxes. */
+static cairn_err
+list_boxes(const struct finding *finding, const struct cairn_mdist_parameter *parameter,
+           uint32_t entry, struct box **boxes, size_t *count)
+{
+    const struct cairn_mdist_array *array = &finding->reading->arrays[entry];
+    const struct cairn_dcp_entry *said = &finding->reading->metadata.entries[entry];
+    uint32_t stars = array->name.stars, dims = array->dims - stars;
+    uint64_t start[CAIRN_DIMS_MAX], extent[CAIRN_DIMS_MAX];
+
+    *count = 0;
+    *boxes = calloc((size_t)said->chunks->count + 1, sizeof(**boxes));
+    if (!*boxes)
+        return CAIRN_NOMEM;
+    for (uint32_t i = 0; i < said->chunks->count; i++) {
+        struct box *box = &(*boxes)[*count];
+        bool here = cairn_dcp_chunk_box(said, i, start, extent);
+
+        for (uint32_t d = 0; d < stars && here; d++)
+            here = parameter->numbers[d] - start[d] < extent[d];
+        if (!here)
+            continue;
+        memcpy(box->start, start + stars, dims * sizeof(*start));
+        memcpy(box->extent, extent + stars, dims * sizeof(*extent));
+        box->elements = 1;
+        for (uint32_t d = 0; d < dims; d++)
+            box->elements *= box->extent[d];
+        *count += box->elements > 0;
+    }
+    qsort(*boxes, *count, sizeof(**boxes), compare_boxes);
+    return CAIRN_OK;
+}
+
+/* What a tensor rank holds of a parameter: one box, or gates and ups. */
+static cairn_err
+find_parts(const struct finding *finding, const struct cairn_mdist_parameter *parameter,
+           const struct cairn_mdist_rank *rank, struct box parts[2], uint32_t *part_count)
+{
+    const struct cairn_mdist_array *array = &finding->reading->arrays[parameter->entry];
+    uint64_t ranks = rank->tensor_ranks, at = rank->tensor_rank;
+    struct box *boxes = NULL;
+    size_t count = 0;
+    cairn_err err;
+
+    err = list_boxes(finding, parameter, parameter->entry, &boxes, &count);
+    if (!err && array->half == CAIRN_MDIST_GATE) {
+        if (count == 1 || count == ranks) {
+            parts[0] = parts[1] = boxes[count == 1 ? 0 : at];
+            parts[1].start[0] += array->rows / 2;
+            *part_count = 2;
+        } else {
+            err = refuse(finding, "a parameter is cut in another way than by tensor ranks");
+        }
+    } else if (!err && (count == 1 || count == ranks)) {
+        parts[0] = boxes[count == 1 ? 0 : at];
+        *part_count = 1;
+    } else if (!err && count == 2 * ranks && strstr(array->name.pattern, "linear_fc1.")) {
+        parts[0] = boxes[at];
+        parts[1] = boxes[ranks + at];
+        *part_count = 2;
+    } else if (!err) {
+        err = refuse(finding, "a parameter is cut in another way than by tensor ranks");
+    }
+    free(boxes);
+    return err;
+}
+
+/* ---- state ---- */
+
+/* Elements [begin, end) of a bucket are a part of a tensor. */
+static cairn_err
+add_part(struct finding *finding, const struct bucket *bucket, uint32_t tensor, uint64_t rows,
+         const struct box *box, uint64_t begin)
+{
+    const struct cairn_mdist_reading *reading = finding->reading;
+    const struct cairn_tensor *known = cairn_layout_tensor(reading->checkpoint->layout, tensor);
+    struct box clipped = *box;
+    uint64_t end;
+    cairn_err err = CAIRN_OK;
+
+    if (known->dims > 0 && box->start[0] >= rows)
+        return CAIRN_OK; /* padding of the vocabulary */
+    if (known->dims > 0 && box->extent[0] > rows - box->start[0]) {
+        clipped.extent[0] = rows - box->start[0];
+        clipped.elements = box->elements / box->extent[0] * clipped.extent[0];
+    }
+    end = begin + clipped.elements;
+    for (size_t i = bucket->first; i < bucket->first + bucket->count && !err; i++) {
+        const struct cairn_mdist_bucket_chunk *chunk = &reading->bucket_chunks[i];
+        uint64_t from = chunk->begin > begin ? chunk->begin : begin;
+        uint64_t to = chunk->end < end ? chunk->end : end;
+
+        if (from < to)
+            err = cairn_checkpoint_add_flat(
+                reading->checkpoint, tensor, chunk->container, clipped.start, clipped.extent,
+                from - begin, to - begin,
+                chunk->at + (from - chunk->begin) * cairn_dtype_bytes(known->dtype),
+                reading->complaint);
+    }
+    return err;
+}
+
+static cairn_err
+add_state(struct finding *finding, const struct bucket *bucket,
+          const struct cairn_mdist_parameter *parameter, const struct box *parts,
+          uint32_t part_count, uint64_t begin)
+{
+    struct cairn_mdist_reading *reading = finding->reading;
+    const struct cairn_mdist_array *array = &reading->arrays[parameter->entry];
+    const struct cairn_layout *layout = reading->checkpoint->layout;
+    uint64_t index = 0, end = begin;
+    char name[CAIRN_NAME_BYTES_MAX];
+    const struct cairn_tensor *model;
+    bool begins = false, ends = false;
+    uint32_t tensor;
+    cairn_err err;
+
+    for (uint32_t d = 0; d < array->name.stars; d++)
+        index = index * array->shape[d] + parameter->numbers[d];
+    model = cairn_layout_tensor(layout, array->first + (uint32_t)index);
+    if (snprintf(name, sizeof(name), "%s.%s",
+                 strcmp(bucket->state, "param") == 0 ? "fp32" : bucket->state,
+                 model->name) >= (int)sizeof(name))
+        return refuse(finding, "a name is too long");
+    for (uint32_t i = 0; i < part_count; i++)
+        end += parts[i].elements;
+    for (size_t i = bucket->first; i < bucket->first + bucket->count; i++) {
+        begins = begins || reading->bucket_chunks[i].begin == begin;
+        ends = ends || reading->bucket_chunks[i].end == end;
+    }
+    if (!begins || !ends)
+        return refuse(finding, "parameters do not begin and end where the parts of a bucket do");
+    if (parameter->tied)
+        return CAIRN_OK; /* the first stage has it */
+    err = cairn_checkpoint_add_tensor(reading->checkpoint, name,
+                                      reading->metadata.entries[bucket->entry].dtype,
+                                      CAIRN_OPTIMIZER, model->dims, model->shape, &tensor,
+                                      reading->complaint);
+    for (uint32_t i = 0; i < part_count && !err; i++) {
+        err = add_part(finding, bucket, tensor, array->rows, &parts[i], begin);
+        begin += parts[i].elements;
+    }
+    return err;
+}
+
+/* The buckets of one buffer and state: each parameter lies behind the one before it. */
+static cairn_err
+fill_buffer(struct finding *finding, const struct bucket *buckets, uint32_t count,
+            const struct cairn_mdist_rank *rank)
+{
+    const struct cairn_mdist_reading *reading = finding->reading;
+    uint64_t cursor = 0;
+    uint32_t at = 0;
+    cairn_err err = CAIRN_OK;
+
+    for (size_t i = finding->order.parameter_count; i-- > 0 && !err;) {
+        const struct cairn_mdist_parameter *parameter = &finding->order.parameters[i];
+        const struct cairn_torch_dtype *dtype =
+            cairn_torch_dtype_of(reading->metadata.entries[parameter->entry].dtype);
+        struct box parts[2];
+        uint32_t part_count = 0;
+        uint64_t begin, end;
+
+        if (strncmp(buckets->dtype, "torch.", 6) != 0 ||
+            strcmp(buckets->dtype + 6, dtype->name) != 0)
+            continue;
+        err = find_parts(finding, parameter, rank, parts, &part_count);
+        if (err)
+            break;
+        if (at < count && cursor == reading->metadata.entries[buckets[at].entry].shape[0]) {
+            at++;
+            cursor = 0;
+        }
+        begin = (cursor + PARAM_ALIGN_ELEMENTS - 1) / PARAM_ALIGN_ELEMENTS * PARAM_ALIGN_ELEMENTS;
+        end = begin;
+        for (uint32_t p = 0; p < part_count; p++)
+            end += parts[p].elements;
+        if (at == count || buckets[at].number != at ||
+            end > reading->metadata.entries[buckets[at].entry].shape[0])
+            return refuse(finding, "its parameters are more than its buckets");
+        err = add_state(finding, &buckets[at], parameter, parts, part_count, begin);
+        cursor = end;
+    }
+    if (!err && (at + 1 != count ||
+                 cursor != reading->metadata.entries[buckets[at].entry].shape[0]))
+        err = refuse(finding, "its buckets are more than its parameters");
+    return err;
+}
+
+static cairn_err
+place_rank(const struct finding *finding, const struct bucket *bucket,
+           struct cairn_mdist_rank *rank)
+{
+    const struct cairn_parallelism *parallel = &finding->reading->checkpoint->parallelism;
+    uint64_t tp = parallel->tp ? parallel->tp : 1, pp = parallel->pp ? parallel->pp : 1;
+    uint64_t ep = parallel->ep ? parallel->ep : 1, etp = parallel->etp ? parallel->etp : tp;
+
+    *rank = (struct cairn_mdist_rank){.stages = pp, .tensor_ranks = tp};
+    if (parallel->vpp > 1)
+        return refuse(finding, "virtual pipeline stages are not known here");
+    if (bucket->chained > 1 && bucket->chained != UINT32_MAX)
+        return refuse(finding, "it has more than two optimizers");
+    rank->dense = bucket->chained != 1;
+    rank->expert = bucket->chained != 0; /* one optimizer has all */
+    if (rank->dense) {
+        rank->tensor_rank = bucket->group % tp;
+        rank->stage = bucket->group / tp;
+        rank->expert_end = finding->order.experts;
+    } else {
+        rank->tensor_ranks = etp;
+        rank->tensor_rank = bucket->group % etp;
+        rank->stage = bucket->group / etp / ep;
+        rank->expert_begin = bucket->group / etp % ep * (finding->order.experts / ep);
+        rank->expert_end = rank->expert_begin + finding->order.experts / ep;
+    }
+    if (rank->stage >= pp || finding->order.layers % pp != 0 || finding->order.experts % ep != 0)
+        return refuse(finding, "layers, experts and ranks do not divide evenly, as the "
+                               "arguments in common.pt have them");
+    return CAIRN_OK;
+}
+
+static cairn_err
+list_buckets(struct finding *finding)
+{
+    struct cairn_mdist_reading *reading = finding->reading;
+    size_t at = 0;
+
+    qsort(reading->bucket_chunks, reading->bucket_chunk_count, sizeof(*reading->bucket_chunks),
+          compare_chunks);
+    while (at < reading->bucket_chunk_count) {
+        struct bucket *bucket = &finding->buckets[finding->bucket_count++];
+
+        bucket->entry = reading->bucket_chunks[at].entry;
+        bucket->first = at;
+        if (reading->metadata.entries[bucket->entry].dims != 1 ||
+            !parse_bucket(reading->metadata.entries[bucket->entry].name, bucket))
+            return refuse(finding, "its buckets have other names than Megatron-Core's");
+        for (; at < reading->bucket_chunk_count &&
+               reading->bucket_chunks[at].entry == bucket->entry;
+             at++)
+            bucket->count++;
+    }
+    qsort(finding->buckets, finding->bucket_count, sizeof(*finding->buckets), compare_buckets);
+    return CAIRN_OK;
+}
+
+static bool
+same_buffer(const struct bucket *a, const struct bucket *b)
+{
+    return a->chained == b->chained && a->group == b->group && a->buffer == b->buffer &&
+           strcmp(a->state, b->state) == 0;
+}
+
+cairn_err
+cairn_mdist_buckets_add(struct cairn_mdist_reading *reading)
+{
+    uint32_t entries = reading->metadata.entry_count;
+    struct finding finding = {.order.reading = reading, .reading = reading};
+    cairn_err err;
+
+    if (reading->bucket_chunk_count == 0)
+        return CAIRN_OK;
+    finding.order.places = calloc((size_t)entries + 1, sizeof(*finding.order.places));
+    finding.order.model = calloc((size_t)entries + 1, sizeof(*finding.order.model));
+    finding.buckets = calloc((size_t)entries + 1, sizeof(*finding.buckets));
+    err = finding.order.places && finding.order.model && finding.buckets
+              ? cairn_mdist_order_model(&finding.order)
+              : CAIRN_NOMEM;
+    if (!err)
+        err = list_buckets(&finding);
+    for (uint32_t from = 0, to; from < finding.bucket_count && !err; from = to) {
+        struct cairn_mdist_rank rank;
+
+        for (to = from + 1; to < finding.bucket_count &&
+                            same_buffer(&finding.buckets[from], &finding.buckets[to]);)
+            to++;
+        err = place_rank(&finding, &finding.buckets[from], &rank);
+        if (!err)
+            err = cairn_mdist_order_rank(&finding.order, &rank);
+        if (!err)
+            err = fill_buffer(&finding, &finding.buckets[from], to - from, &rank);
+    }
+    free(finding.order.places);
+    free(finding.order.model);
+    free(finding.buckets);
+    free(finding.order.parameters);
+    return err;
+}

@@ -1,0 +1,215 @@
+/*
+ * tools/convert/megatron_dist/common.c - reads common.pt of a checkpoint of Megatron-Core: a dict of what
+ * is no array (arguments, iteration, schedules), each value of which is opaque state.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/convert/megatron_dist/mdist.h"
+#include "tools/convert/megatron/args.h"
+#include "tools/convert/pickle/read.h"
+#include "tools/convert/pickle/write.h"
+#include "tools/convert/torch/source.h"
+
+static uint32_t
+argument(const struct cairn_pickle_node *args, const char *name)
+{
+    uint64_t value = 0;
+
+    return cairn_pickle_u64(cairn_pickle_attribute(args, name), &value) && value <= UINT32_MAX
+               ? (uint32_t)value
+               : 0;
+}
+
+static void
+note_args(struct cairn_mdist_reading *reading, const struct cairn_pickle_node *root)
+{
+    const struct cairn_pickle_node *args = cairn_pickle_get(root, "args"), *grouped;
+    struct cairn_checkpoint *checkpoint = reading->checkpoint;
+    struct cairn_megatron_args known;
+
+    checkpoint->step_known =
+        cairn_pickle_u64(cairn_pickle_get(root, "iteration"), &checkpoint->step);
+    if (!args)
+        return;
+    checkpoint->parallelism = (struct cairn_parallelism){
+        .tp = argument(args, "tensor_model_parallel_size"),
+        .pp = argument(args, "pipeline_model_parallel_size"),
+        .vpp = argument(args, "virtual_pipeline_model_parallel_size"),
+        .dp = argument(args, "data_parallel_size"),
+        .ep = argument(args, "expert_model_parallel_size"),
+        .etp = argument(args, "expert_tensor_parallel_size")};
+    cairn_megatron_args_read(args, &known);
+    reading->args.vocabulary = known.vocabulary;
+    reading->args.padded_vocabulary = argument(args, "padded_vocab_size");
+    grouped = cairn_pickle_attribute(args, "moe_grouped_gemm");
+    reading->args.grouped_experts = grouped && grouped->kind == CAIRN_PICKLE_BOOL && grouped->truth;
+}
+
+/* Tensors in it become the layout's, under the path that leads to them. */
+static cairn_err
+add_tensors(struct cairn_mdist_reading *reading, struct cairn_torch_source *source)
+{
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t i = 0; i < source->torch.tensor_count && !err; i++) {
+        const struct cairn_torch_tensor *tensor = &source->torch.tensors[i];
+
+        if (tensor->node->kind != CAIRN_PICKLE_OBJECT)
+            continue; /* held twice, and named already */
+        if (strlen(tensor->name) >= CAIRN_NAME_BYTES_MAX)
+            return cairn_complain(reading->complaint, CAIRN_INVAL,
+                                  "%s/" CAIRN_MDIST_COMMON ": the tensor at %.200s… has a path of "
+                                  "more than %d bytes; take it out of the file",
+                                  reading->checkpoint->place.path, tensor->name,
+                                  CAIRN_NAME_BYTES_MAX - 1);
+        if (cairn_layout_tensor_find(reading->checkpoint->layout, tensor->name) != UINT32_MAX)
+            return cairn_complain(reading->complaint, CAIRN_CORRUPT,
+                                  "%s/" CAIRN_MDIST_COMMON ": tensor %.200s is there twice",
+                                  reading->checkpoint->place.path, tensor->name);
+        err = cairn_torch_source_add(reading->checkpoint, source, tensor, tensor->name,
+                                     CAIRN_BUFFER, reading->complaint);
+    }
+    return err;
+}
+
+static cairn_err
+add_value(struct cairn_mdist_reading *reading, const struct cairn_pickle *tree,
+          const struct cairn_pickle_node *key, const struct cairn_pickle_node *value)
+{
+    char name[CAIRN_NAME_BYTES_MAX];
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0, key_bytes;
+    cairn_err err;
+
+    if (!cairn_pickle_copy_text(key, name, sizeof(name) - sizeof(".pickle")) || strchr(name, '/'))
+        return cairn_complain(reading->complaint, CAIRN_CORRUPT,
+                              "%s/" CAIRN_MDIST_COMMON " has a key that is no plain text (a %s); "
+                              "it is no common.pt of Megatron-Core",
+                              reading->checkpoint->place.path, cairn_pickle_kind_name(key));
+    err = cairn_pickle_write(tree, value, &bytes, &bytes_len);
+    if (err)
+        return cairn_complain(reading->complaint, err,
+                              "%s/" CAIRN_MDIST_COMMON ": %s cannot be carried: %s",
+                              reading->checkpoint->place.path, name, cairn_err_text(err));
+    if (strcmp(name, "optimizer") == 0) {
+        free(reading->optimizer_bytes);
+        reading->optimizer_bytes = bytes;
+        reading->optimizer_bytes_len = bytes_len;
+        return CAIRN_OK;
+    }
+    if (strcmp(name, "content_metadata") == 0) {
+        free(reading->content_bytes);
+        reading->content_bytes = bytes;
+        reading->content_bytes_len = bytes_len;
+        return CAIRN_OK;
+    }
+    key_bytes = strlen(name);
+    memcpy(name + key_bytes, ".pickle", sizeof(".pickle"));
+    if (cairn_layout_tensor_find(reading->checkpoint->layout, name) != UINT32_MAX)
+        err = cairn_complain(reading->complaint, CAIRN_CORRUPT,
+                             "%s/" CAIRN_MDIST_COMMON " has %s twice",
+                             reading->checkpoint->place.path, name);
+    else
+        err = cairn_checkpoint_add_opaque(reading->checkpoint, name, bytes, bytes_len,
+                                          reading->complaint);
+    free(bytes);
+    return err;
+}
+
+static cairn_err
+add_values(struct cairn_mdist_reading *reading, const struct cairn_pickle *tree,
+           const struct cairn_pickle_node *root)
+{
+    const struct cairn_pickle_node *pairs = cairn_pickle_pairs(root);
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t i = 0; !err && i < pairs->count; i++)
+        err = add_value(reading, tree, pairs->items[2 * i], pairs->items[2 * i + 1]);
+    return err;
+}
+
+/* From Megatron-Core 0.19 on the same dict is an object among the others, in a list of one. */
+static cairn_err
+read_object(struct cairn_mdist_reading *reading, uint32_t index)
+{
+    struct cairn_dcp_wants wants = {0};
+    struct cairn_dcp_source source = {.fd = -1};
+    struct cairn_pickle_node *list = NULL;
+    struct cairn_pickle tree;
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0, taken = 0;
+    cairn_err err;
+
+    cairn_pickle_init(&tree, CAIRN_DCP_TREE_BYTES_MAX);
+    err = cairn_dcp_want_entry(reading->checkpoint, &reading->metadata, index, &wants,
+                               reading->complaint);
+    if (!err)
+        err = cairn_dcp_source_select(reading->checkpoint, &source, &wants.items[0].item,
+                                      CAIRN_MDIST_COMMON_KEY, reading->complaint);
+    if (!err)
+        err = cairn_dcp_load_object(&source, &wants.items[0], CAIRN_MDIST_COMMON_KEY, &bytes,
+                                    &bytes_len, reading->complaint);
+    if (!err && !bytes)
+        err = cairn_complain(reading->complaint, CAIRN_VERSION,
+                             "%s: " CAIRN_MDIST_COMMON_KEY " has tensors in it, which are read "
+                             "only from " CAIRN_MDIST_COMMON, reading->checkpoint->place.path);
+    if (!err)
+        err = cairn_pickle_read(&tree, CAIRN_MDIST_COMMON_KEY, bytes, bytes_len, &list, &taken);
+    if (!err && (list->kind != CAIRN_PICKLE_LIST || list->count != 1 ||
+                 !cairn_pickle_pairs(list->items[0])))
+        err = cairn_complain(reading->complaint, CAIRN_CORRUPT,
+                             "%s: " CAIRN_MDIST_COMMON_KEY " holds no list of one dict",
+                             reading->checkpoint->place.path);
+    if (!err) {
+        note_args(reading, list->items[0]);
+        err = add_values(reading, &tree, list->items[0]);
+    }
+    cairn_dcp_source_close(&source);
+    free(wants.items);
+    free(bytes);
+    cairn_pickle_fini(&tree);
+    return err;
+}
+
+static cairn_err
+read_file(struct cairn_mdist_reading *reading)
+{
+    struct cairn_torch_source source;
+    cairn_err err;
+
+    err = cairn_torch_source_open(reading->checkpoint, CAIRN_MDIST_COMMON, &source,
+                                  reading->complaint);
+    if (!err && !cairn_pickle_pairs(source.torch.root))
+        err = cairn_complain(reading->complaint, CAIRN_CORRUPT,
+                             "%s/" CAIRN_MDIST_COMMON " holds no dict, but a %s",
+                             reading->checkpoint->place.path,
+                             cairn_pickle_kind_name(source.torch.root));
+    if (!err) {
+        note_args(reading, source.torch.root);
+        err = add_tensors(reading, &source);
+    }
+    if (!err)
+        err = cairn_pickle_done(&source.torch.tree);
+    if (!err)
+        err = add_values(reading, &source.torch.tree, source.torch.root);
+    cairn_torch_source_close(&source);
+    return err;
+}
+
+cairn_err
+cairn_mdist_read_common(struct cairn_mdist_reading *reading)
+{
+    if (cairn_place_has_file(&reading->checkpoint->place, CAIRN_MDIST_COMMON))
+        return read_file(reading);
+    for (uint32_t i = 0; i < reading->metadata.entry_count; i++)
+        if (!reading->metadata.entries[i].chunks &&
+            strcmp(reading->metadata.entries[i].name, CAIRN_MDIST_COMMON_KEY) == 0)
+            return read_object(reading, i);
+    return cairn_complain(reading->complaint, CAIRN_NOT_FOUND,
+                          "%s/" CAIRN_MDIST_COMMON " is missing: the checkpoint is not whole; "
+                          "take another copy",
+                          reading->checkpoint->place.path);
+}

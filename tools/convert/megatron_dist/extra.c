@@ -1,0 +1,153 @@
+/* tools/convert/megatron_dist/extra.c - see megatron_dist/extra.h. */
+#include "tools/convert/megatron_dist/extra.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/convert/megatron/names.h"
+#include "tools/convert/megatron/settings.h"
+#include "tools/convert/megatron/state.h"
+#include "tools/convert/state/param_groups.h"
+#include "tools/convert/pickle/read.h"
+#include "tools/convert/pickle/write.h"
+
+#define ENDING "._extra_state"
+enum { VALUE_BYTES_MAX = 1 << 26 };
+
+bool
+cairn_mdist_extra_of(const char *parameter)
+{
+    const struct cairn_megatron_rule *rule = cairn_megatron_rule_of(parameter);
+    const char *last = strrchr(parameter, '.');
+
+    /* Megatron-Core leaves that of the output layer out, for older checkpoints have none */
+    return rule && rule->extra_state && strcmp(last, ".weight") == 0 &&
+           strcmp(parameter, CAIRN_MEGATRON_OUTPUT) != 0;
+}
+
+/* "a.b.weight" and "a.b._extra_state" become the latter. */
+static bool
+state_name(const char *logical, char out[CAIRN_NAME_BYTES_MAX])
+{
+    const char *last = strrchr(logical, '.');
+
+    return last && snprintf(out, CAIRN_NAME_BYTES_MAX, "%.*s" ENDING, (int)(last - logical),
+                            logical) < CAIRN_NAME_BYTES_MAX;
+}
+
+bool
+cairn_mdist_extra_name(const char *logical, uint32_t stacked, const uint64_t *extents,
+                       char out[CAIRN_NAME_BYTES_MAX])
+{
+    char state[CAIRN_NAME_BYTES_MAX], key[CAIRN_MDIST_NAME_BYTES_MAX];
+    char offsets[96] = "", shape[96] = "";
+    uint64_t numbers[CAIRN_MDIST_STARS_MAX];
+    struct cairn_mdist_name pattern, fixed;
+    size_t offset_bytes = 0, shape_bytes = 0;
+
+    if (!state_name(logical, state) || !cairn_mdist_pattern_of(state, 0, &pattern, numbers) ||
+        !cairn_mdist_fix(&pattern, numbers, stacked, &fixed) || !cairn_mdist_key_of(&fixed, key))
+        return false;
+    for (uint32_t d = 0; d < pattern.stars; d++) { /* at most four numbers: they fit */
+        if (!(stacked >> d & 1))
+            continue;
+        offset_bytes += (size_t)snprintf(offsets + offset_bytes, sizeof(offsets) - offset_bytes,
+                                         "%s%" PRIu64, offset_bytes > 0 ? "." : "", numbers[d]);
+        shape_bytes += (size_t)snprintf(shape + shape_bytes, sizeof(shape) - shape_bytes,
+                                        "%s%" PRIu64, shape_bytes > 0 ? "." : "", extents[d]);
+    }
+    return snprintf(out, CAIRN_NAME_BYTES_MAX, "%s/shard_%s_%s", key,
+                    offset_bytes > 0 ? offsets : "0", shape_bytes > 0 ? shape : "1") <
+           CAIRN_NAME_BYTES_MAX;
+}
+
+bool
+cairn_mdist_extra_there(const struct cairn_checkpoint *source)
+{
+    return cairn_layout_tensor_find(source->layout, "args.pickle") != UINT32_MAX ||
+           cairn_layout_tensor_find(source->layout, CAIRN_MEGATRON_CONTENT ".pickle") !=
+               UINT32_MAX;
+}
+
+void
+cairn_mdist_extra_claim(struct cairn_dcp_output *dcp, bool *dissolved)
+{
+    const struct cairn_layout *layout = dcp->source->layout;
+    char name[CAIRN_NAME_BYTES_MAX];
+
+    if (cairn_mdist_extra_there(dcp->source))
+        return;
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(layout); i++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(layout, i);
+        const char *state = tensor->name + strlen(CAIRN_MEGATRON_EXTRA), *end;
+
+        if (strncmp(tensor->name, CAIRN_MEGATRON_EXTRA, strlen(CAIRN_MEGATRON_EXTRA)) != 0)
+            continue;
+        end = strstr(state, ENDING);
+        if (!end || snprintf(name, sizeof(name), "%.*s.weight", (int)(end - state), state) >=
+                        (int)sizeof(name) ||
+            cairn_layout_tensor_find(layout, name) == UINT32_MAX || !cairn_mdist_extra_of(name))
+            continue;
+        if (tensor->kind != CAIRN_OPAQUE && strcmp(end, ENDING) == 0)
+            dcp->inside[i] = true;
+        else if (tensor->kind == CAIRN_OPAQUE && strcmp(end, ENDING ".pickle") == 0)
+            dissolved[i] = true;
+    }
+}
+
+/* What is kept of a module under its name in Megatron-LM's own files; None. */
+static cairn_err
+find_value(const struct cairn_dcp_output *dcp, const char *state, struct cairn_pickle *tree,
+           uint8_t **loaded, struct cairn_pickle_node **value)
+{
+    char name[CAIRN_NAME_BYTES_MAX + sizeof(CAIRN_MEGATRON_EXTRA) + sizeof(".pickle")];
+    size_t bytes_len = 0, taken = 0;
+    cairn_err err;
+
+    (void)snprintf(name, sizeof(name), CAIRN_MEGATRON_EXTRA "%s", state);
+    if (cairn_layout_tensor_find(dcp->source->layout, name) != UINT32_MAX) {
+        *value = cairn_pickle_tensor(tree, name);
+        return CAIRN_OK;
+    }
+    (void)snprintf(name, sizeof(name), CAIRN_MEGATRON_EXTRA "%s.pickle", state);
+    err = cairn_checkpoint_load_opaque(dcp->source, name, VALUE_BYTES_MAX, loaded, &bytes_len,
+                                       dcp->complaint);
+    if (err == CAIRN_NOT_FOUND) {
+        *value = cairn_pickle_none(tree);
+        return CAIRN_OK;
+    }
+    return err ? err : cairn_pickle_read(tree, name, *loaded, bytes_len, value, &taken);
+}
+
+cairn_err
+cairn_mdist_extra_add(struct cairn_dcp_output *dcp, const char *parameter, uint32_t stacked,
+                      const uint64_t *extents)
+{
+    static const struct cairn_state_path no_path;
+    char name[CAIRN_NAME_BYTES_MAX], state[CAIRN_NAME_BYTES_MAX];
+    struct cairn_pickle_node *value = NULL, *root;
+    struct cairn_pickle tree;
+    uint8_t *loaded = NULL, *bytes = NULL;
+    size_t bytes_len = 0;
+    cairn_err err;
+
+    if (!state_name(parameter, state) || !cairn_mdist_extra_name(parameter, stacked, extents, name))
+        return cairn_complain(dcp->complaint, CAIRN_INVAL,
+                              "%s: the name of %s is too long for the extra state of its module",
+                              dcp->source->place.path, parameter);
+    cairn_pickle_init(&tree, 4 * (uint64_t)VALUE_BYTES_MAX);
+    err = find_value(dcp, state, &tree, &loaded, &value);
+    root = err ? NULL : cairn_pickle_sequence(&tree, CAIRN_PICKLE_LIST, &value, 1);
+    if (!err)
+        err = cairn_pickle_done(&tree);
+    if (!err)
+        err = cairn_pickle_write(&tree, root, &bytes, &bytes_len);
+    if (!err)
+        err = cairn_dcp_output_made(dcp, bytes, bytes_len, name, &no_path);
+    cairn_pickle_fini(&tree);
+    free(loaded);
+    free(bytes);
+    return err;
+}

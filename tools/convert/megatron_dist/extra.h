@@ -1,0 +1,36 @@
+/*
+ * tools/convert/megatron_dist/extra.h - what modules keep beside their parameters ("_extra_state"), as
+ * sharded objects: Megatron-Core's loader looks for one of each linear layer, if only for None.
+ *
+ *     decoder.layers.self_attention.linear_qkv._extra_state/shard_<layer>_<layers>
+ *     decoder.layers.mlp.experts.experts.linear_fc1._extra_state/shard_<layer>.<expert>_<both counts>
+ *     decoder.layers.3.self_attention.linear_qkv._extra_state/shard_0_1        where it is not stacked
+ */
+#ifndef CAIRN_TOOLS_CONVERT_MEGATRON_DIST_EXTRA_H
+#define CAIRN_TOOLS_CONVERT_MEGATRON_DIST_EXTRA_H
+
+#include "tools/convert/dcp/output.h"
+#include "tools/convert/megatron_dist/names.h"
+
+/* Whether a parameter's module has such an object, of which this parameter is the weight. */
+bool cairn_mdist_extra_of(const char *parameter);
+
+/* The object's name without an ending: of the module of a logical parameter, or of its extra state
+ * itself, with those of its numbers as dimensions whose bits are set in `stacked`; extents are
+ * those of all numbers. False where it is too long. */
+bool cairn_mdist_extra_name(const char *logical, uint32_t stacked, const uint64_t *extents,
+                            char out[CAIRN_NAME_BYTES_MAX]);
+
+/* Whether the source was saved by Megatron-Core's dist_checkpointing, and has its objects. */
+bool cairn_mdist_extra_there(const struct cairn_checkpoint *source);
+
+/* Notes what Megatron-LM's own files had of modules, as far as it will be in such objects: tensors
+ * in dcp->inside, pickles in dissolved[tensors of the source]. */
+void cairn_mdist_extra_claim(struct cairn_dcp_output *dcp, bool *dissolved);
+
+/* Adds the object of a parameter's module: what Megatron-LM's own files had of it, else None. */
+CAIRN_MUST_CHECK cairn_err cairn_mdist_extra_add(struct cairn_dcp_output *dcp,
+                                                 const char *parameter, uint32_t stacked,
+                                                 const uint64_t *extents);
+
+#endif

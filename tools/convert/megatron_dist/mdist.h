@@ -1,0 +1,113 @@
+/*
+ * tools/convert/megatron_dist/mdist.h - Megatron-Core's distributed checkpoints (torch_dist): a distributed
+ * checkpoint of PyTorch with keys of its own (megatron_dist/names.h), common.pt with what is no array, and
+ * metadata.json, the commit marker. For megatron_dist/format.c and the files behind it.
+ *
+ * Canonical is what all of its forms agree in: a tensor per layer and expert, GLU's linear_fc1 as
+ * [gates; ups], the vocabulary without padding where the arguments say how large it is, the
+ * optimizer's state by parameter. Opaque state:
+ *
+ *   <key>.pickle                a value of common.pt: args, iteration, optimizer, …
+ *   <key>/shard_<i>_<n>.pickle  a ShardedObject: a list of one object, as it lies there
+ *   megatron-dist/keys.pickle   what the names do not give back: a list of tuples (key by default,
+ *                               key), ("apart", what stands before a number that is no dimension),
+ *                               ("halves", "") where gates and ups are arrays of their own,
+ *                               ("norms", "") where norms before layers are
+ */
+#ifndef CAIRN_TOOLS_CONVERT_MEGATRON_DIST_MDIST_H
+#define CAIRN_TOOLS_CONVERT_MEGATRON_DIST_MDIST_H
+
+#include "tools/convert/dcp/dcp.h"
+#include "tools/convert/megatron_dist/names.h"
+
+#define CAIRN_MDIST_COMMON "common.pt"
+#define CAIRN_MDIST_COMMON_KEY "common_state/shard_0_1" /* of Megatron-Core 0.19: common.pt's dict */
+#define CAIRN_MDIST_MARKER "metadata.json"
+#define CAIRN_MDIST_KEYS "megatron-dist/keys.pickle"
+/* Opaque state that Megatron-Core has no place for lies in byte arrays of this prefix. */
+#define CAIRN_MDIST_CARRIED "cairn/"
+
+enum { CAIRN_MDIST_OBJECT_BYTES_MAX = 1 << 28 };
+
+/* ---- reading ---- */
+
+enum cairn_mdist_half { CAIRN_MDIST_WHOLE, CAIRN_MDIST_GATE, CAIRN_MDIST_UP };
+
+/* An array of .metadata and the logical tensors that it holds. */
+struct cairn_mdist_array {
+    bool known;    /* false: an object, or a bucket */
+    bool flat;     /* chunks are flat ranges of boxes of it (fully_sharded_model_space) */
+    bool carried;  /* opaque state */
+    enum cairn_mdist_half half;
+    struct cairn_mdist_name name;
+    uint32_t dims; /* of the array, and its shape */
+    uint64_t shape[CAIRN_DIMS_MAX];
+    uint64_t box[CAIRN_DIMS_MAX]; /* where it is flat: the extents of a box */
+    uint32_t first; /* its logical tensors are consecutive from here, row-major by the stars */
+    uint64_t rows;  /* of the logical tensors' first dimension, without padding */
+};
+
+/* Arguments of the job, as far as they are known. */
+struct cairn_mdist_args {
+    uint64_t vocabulary, padded_vocabulary; /* 0: not said, or the tokenizer has its own */
+    bool grouped_experts;
+};
+
+/* An object of the optimizer that is saved once per group of data-parallel ranks. */
+struct cairn_mdist_object {
+    uint32_t chained; /* which optimizer; UINT32_MAX: there is one */
+    uint32_t group;
+    uint32_t entry;
+    char key[64]; /* "optimizer", "grad_scaler", "per_bucket_numel", … */
+    uint8_t *bytes;
+    size_t bytes_len;
+};
+
+/* A chunk of a bucket of the distributed optimizer: elements [begin, end) of its array. */
+struct cairn_mdist_bucket_chunk {
+    uint32_t entry;
+    uint32_t container;
+    uint64_t begin, end;
+    uint64_t at;
+};
+
+struct cairn_mdist_reading {
+    struct cairn_checkpoint *checkpoint;
+    struct cairn_dcp_metadata metadata;
+    struct cairn_dcp_wants wants;
+    struct cairn_mdist_array *arrays; /* [entry_count] */
+    struct cairn_mdist_args args;
+    struct cairn_mdist_object *objects;
+    uint32_t object_count;
+    struct cairn_mdist_bucket_chunk *bucket_chunks;
+    size_t bucket_chunk_count, bucket_chunk_room;
+    uint8_t *optimizer_bytes, *content_bytes; /* of common.pt; NULL: it has none */
+    size_t optimizer_bytes_len, content_bytes_len;
+    struct cairn_complaint *complaint;
+};
+
+/* Reads common.pt: what the rest of the checkpoint needs from it, and all of it as opaque state
+ * but for what megatron_dist/optimizer.c has to put together. */
+CAIRN_MUST_CHECK cairn_err cairn_mdist_read_common(struct cairn_mdist_reading *reading);
+
+/* Whether an entry is an object of the optimizer as above; fills in *out but for its bytes. */
+bool cairn_mdist_is_object(const char *key, struct cairn_mdist_object *out);
+
+/* Adds the optimizer's settings and the checkpoint's description of itself as they are in a
+ * checkpoint whose optimizer is fully reshardable, whatever this one's is: the state is the
+ * same. */
+CAIRN_MUST_CHECK cairn_err cairn_mdist_add_optimizer(struct cairn_mdist_reading *reading);
+
+/* Adds CAIRN_MDIST_KEYS where there is anything to keep. */
+CAIRN_MUST_CHECK cairn_err cairn_mdist_keep_keys(struct cairn_mdist_reading *reading);
+
+/* ---- writing ---- */
+
+cairn_err cairn_mdist_plan(const struct cairn_checkpoint *checkpoint,
+                           const struct cairn_output_options *options, struct cairn_output *output,
+                           struct cairn_complaint *complaint);
+cairn_err cairn_mdist_finish(const struct cairn_checkpoint *checkpoint,
+                             struct cairn_output *output, struct cairn_complaint *complaint);
+void cairn_mdist_release(void *state);
+
+#endif

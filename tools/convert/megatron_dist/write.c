@@ -1,0 +1,490 @@
+/*
+ * tools/convert/megatron_dist/write.c - lays out a checkpoint that Megatron-Core's dist_checkpointing
+ * loads: arrays with their layers and experts stacked, the optimizer fully reshardable, objects,
+ * common.pt, and metadata.json as commit marker.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/convert/dcp/output.h"
+#include "tools/convert/megatron_dist/arrays.h"
+#include "tools/convert/megatron_dist/common.h"
+#include "tools/convert/megatron_dist/extra.h"
+#include "tools/convert/megatron_dist/megatron.h"
+#include "tools/convert/megatron/names.h"
+#include "tools/convert/pickle/read.h"
+
+#define MARKER_TEXT                                                                                \
+    "{\"sharded_backend\": \"torch_dist\", \"sharded_backend_version\": 1, "                       \
+    "\"common_backend\": \"torch\", \"common_backend_version\": 1}"
+
+/* Each chunk is an archive of its own: of a thousand ranks, those of a norm would hold a number each.
+ * So the count of chunks is bounded by the count of tensors and the bytes, and not by that of ranks. */
+enum { CHUNK_BYTES_MIN = 1 << 20 };
+
+static const struct cairn_state_path no_path;
+
+/* What is kept between plan and finish. */
+struct state {
+    struct cairn_dcp_kept *kept;
+    struct cairn_torch_output common;
+};
+
+/* A key that is not the one by default. */
+struct other_key {
+    const char *by_default, *key;
+};
+
+struct planning {
+    const struct cairn_checkpoint *source;
+    const struct cairn_output_options *options;
+    struct cairn_output *output;
+    struct cairn_dcp_output dcp;
+    struct cairn_mdist_arrays arrays;
+    struct cairn_mdist_megatron megatron; /* what is made of Megatron-LM's own objects */
+    struct cairn_pickle pickle; /* what the source kept of its keys */
+    uint8_t *kept_bytes;
+    struct other_key *others; /* sorted */
+    uint32_t other_count;
+    const char **apart;
+    uint32_t apart_count;
+    bool halves;
+    bool norms; /* they were modules of their own there, and so they stay */
+    struct cairn_complaint *complaint;
+};
+
+void
+cairn_mdist_release(void *pointer)
+{
+    struct state *state = pointer;
+
+    if (!state)
+        return;
+    cairn_dcp_kept_end(state->kept);
+    cairn_torch_output_fini(&state->common);
+    free(state);
+}
+
+/* ---- what the source kept ---- */
+
+static int
+compare_others(const void *left, const void *right)
+{
+    const struct other_key *a = left, *b = right;
+
+    return strcmp(a->by_default, b->by_default);
+}
+
+static const char *
+keep_text(struct planning *planning, const struct cairn_pickle_node *node)
+{
+    char *text = node->kind == CAIRN_PICKLE_TEXT
+                     ? cairn_pickle_alloc(&planning->pickle, (uint64_t)node->count + 1)
+                     : NULL;
+
+    return text && cairn_pickle_copy_text(node, text, (size_t)node->count + 1) ? text : NULL;
+}
+
+/* What is no such list counts as nothing. */
+static cairn_err
+load_keys(struct planning *planning)
+{
+    struct cairn_pickle_node *list = NULL;
+    size_t bytes_len = 0, taken_bytes = 0;
+    cairn_err err;
+
+    err = cairn_checkpoint_load_opaque(planning->source, CAIRN_MDIST_KEYS,
+                                       CAIRN_MDIST_OBJECT_BYTES_MAX, &planning->kept_bytes,
+                                       &bytes_len, planning->complaint);
+    if (err)
+        return err == CAIRN_NOT_FOUND ? CAIRN_OK : err;
+    err = cairn_pickle_read(&planning->pickle, CAIRN_MDIST_KEYS, planning->kept_bytes, bytes_len,
+                            &list, &taken_bytes);
+    if (err || list->kind != CAIRN_PICKLE_LIST)
+        return err == CAIRN_NOMEM ? err : CAIRN_OK;
+    planning->others = calloc((size_t)list->count + 1, sizeof(*planning->others));
+    planning->apart = calloc((size_t)list->count + 1, sizeof(*planning->apart));
+    if (!planning->others || !planning->apart)
+        return CAIRN_NOMEM;
+    for (uint32_t i = 0; i < list->count; i++) {
+        const struct cairn_pickle_node *line = list->items[i];
+        const char *word, *text;
+
+        if (line->kind != CAIRN_PICKLE_TUPLE || line->count != 2)
+            continue;
+        word = keep_text(planning, line->items[0]);
+        text = keep_text(planning, line->items[1]);
+        if (!word || !text)
+            continue;
+        if (strcmp(word, "halves") == 0)
+            planning->halves = true;
+        else if (strcmp(word, "norms") == 0)
+            planning->norms = true;
+        else if (strcmp(word, "apart") == 0)
+            planning->apart[planning->apart_count++] = text;
+        else
+            planning->others[planning->other_count++] = (struct other_key){word, text};
+    }
+    qsort(planning->others, planning->other_count, sizeof(*planning->others), compare_others);
+    return CAIRN_OK;
+}
+
+/* ---- arrays ---- */
+
+static bool
+ends(const char *text, const char *with)
+{
+    size_t bytes = strlen(text), with_bytes = strlen(with);
+
+    return bytes >= with_bytes && strcmp(text + bytes - with_bytes, with) == 0;
+}
+
+/* Whether a layer has a tensor; `layer` is what its names begin with. */
+static bool
+layer_has(const struct planning *planning, const char *layer, int layer_bytes, const char *what)
+{
+    char name[CAIRN_NAME_BYTES_MAX];
+
+    return snprintf(name, sizeof(name), "%.*s%s", layer_bytes, layer, what) < (int)sizeof(name) &&
+           cairn_layout_tensor_find(planning->source->layout, name) != UINT32_MAX;
+}
+
+/* The name that Megatron-Core's local spec gives a norm in a distributed checkpoint. With latent
+ * attention, which has no linear_qkv, it keeps the one it has. */
+static bool
+is_local_norm(const struct planning *planning, const struct cairn_mdist_name *name,
+              const char *example, struct cairn_mdist_name *saved)
+{
+    const char *layer = example + (name->state[0] ? strlen(name->state) + 1 : 0), *at;
+    char other[CAIRN_NAME_BYTES_MAX];
+    int bytes;
+
+    *saved = *name;
+    if (planning->norms ||
+        !cairn_megatron_norm_rename(name->pattern, true, saved->pattern, sizeof(saved->pattern)) ||
+        !cairn_megatron_norm_rename(example, true, other, sizeof(other)))
+        return false;
+    at = strstr(layer, ".input_layernorm.");
+    if (!at)
+        at = strstr(layer, ".pre_mlp_layernorm.");
+    bytes = at ? (int)(at - layer) + 1 : 0;
+    return cairn_layout_tensor_find(planning->source->layout, other) == UINT32_MAX &&
+           layer_has(planning, layer, bytes, "input_layernorm.weight") &&
+           layer_has(planning, layer, bytes, "self_attention.linear_qkv.weight") &&
+           !layer_has(planning, layer, bytes, "self_attention.linear_qkv.layer_norm_weight");
+}
+
+/* The key of an array; the reader must find in it what is put there. */
+static cairn_err
+choose_key(struct planning *planning, const struct cairn_mdist_name *name, const char *example,
+           char key[CAIRN_MDIST_NAME_BYTES_MAX])
+{
+    struct cairn_mdist_name read, saved;
+    struct other_key wanted;
+    const struct other_key *other;
+
+    if (is_local_norm(planning, name, example, &saved))
+        name = &saved;
+    if (!cairn_mdist_key_of(name, key) || !cairn_mdist_name_of_key(key, &read) ||
+        read.stars != name->stars || strcmp(read.pattern, name->pattern) != 0 ||
+        strcmp(read.state, name->state) != 0 || ends(key, "_w") || ends(key, "_v") ||
+        strncmp(key, CAIRN_MDIST_CARRIED, strlen(CAIRN_MDIST_CARRIED)) == 0)
+        return cairn_complain(planning->complaint, CAIRN_INVAL,
+                              "tensor %s has a name that means something else in a checkpoint of "
+                              "Megatron-Core (as %.200s); map it to another name, or drop it",
+                              example, key);
+    wanted.by_default = key;
+    other = planning->other_count > 0
+                ? bsearch(&wanted, planning->others, planning->other_count, sizeof(wanted),
+                          compare_others)
+                : NULL;
+    if (other && strlen(other->key) < CAIRN_MDIST_NAME_BYTES_MAX)
+        (void)snprintf(key, CAIRN_MDIST_NAME_BYTES_MAX, "%s", other->key);
+    return CAIRN_OK;
+}
+
+/* members[count] make an array, or the half of one that begins at row `from`. */
+static cairn_err
+add_array(struct planning *planning, const char *key, const struct cairn_mdist_pattern *pattern,
+          const struct cairn_mdist_member *members, size_t count, uint64_t from, uint64_t rows)
+{
+    const struct cairn_tensor *first =
+        cairn_layout_tensor(planning->source->layout, members[0].tensor);
+    struct cairn_dcp_part part = {.from = from, .rows = rows};
+    uint64_t shape[CAIRN_DIMS_MAX];
+    uint32_t dims = 0;
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t d = 0; d < pattern->name->stars; d++)
+        if (pattern->stacked >> d & 1)
+            shape[dims++] = pattern->extents[d];
+    part.ahead = dims;
+    memcpy(shape + dims, first->shape, first->dims * sizeof(*shape));
+    if (rows > 0)
+        shape[dims] = rows;
+    cairn_dcp_output_array(&planning->dcp, key, &no_path,
+                           cairn_output_dtype(planning->options, first), dims + first->dims, shape);
+    for (size_t i = 0; i < count && !err; i++) {
+        uint32_t at = 0;
+
+        part.tensor = members[i].tensor;
+        for (uint32_t d = 0; d < pattern->name->stars; d++)
+            if (pattern->stacked >> d & 1)
+                part.at[at++] = members[i].numbers[d];
+        err = cairn_dcp_output_part(&planning->dcp, &part);
+    }
+    return err;
+}
+
+static cairn_err
+add_members(struct planning *planning, const struct cairn_mdist_pattern *pattern,
+            const struct cairn_mdist_member *members, size_t count)
+{
+    const struct cairn_tensor *first =
+        cairn_layout_tensor(planning->source->layout, members[0].tensor);
+    char key[CAIRN_MDIST_NAME_BYTES_MAX], half[CAIRN_MDIST_NAME_BYTES_MAX + 2];
+    struct cairn_mdist_name name;
+    uint64_t rows;
+    cairn_err err;
+
+    if (!cairn_mdist_fix(pattern->name, members[0].numbers, pattern->stacked, &name))
+        return CAIRN_INVAL;
+    err = choose_key(planning, &name, first->name, key);
+    if (err)
+        return err;
+    rows = first->dims > 0 && first->shape[0] % 2 == 0 ? first->shape[0] / 2 : 0;
+    if (!planning->halves || rows == 0 ||
+        (!ends(name.pattern, "linear_fc1.weight") && !ends(name.pattern, "linear_fc1.bias")))
+        return add_array(planning, key, pattern, members, count, 0, 0);
+    (void)snprintf(half, sizeof(half), "%s_w", key);
+    err = add_array(planning, half, pattern, members, count, 0, rows);
+    (void)snprintf(half, sizeof(half), "%s_v", key);
+    return err ? err : add_array(planning, half, pattern, members, count, rows, rows);
+}
+
+static bool
+same_array(const struct cairn_mdist_pattern *pattern, const struct cairn_mdist_member *a,
+           const struct cairn_mdist_member *b)
+{
+    for (uint32_t d = 0; d < pattern->name->stars; d++)
+        if (!(pattern->stacked >> d & 1) && a->numbers[d] != b->numbers[d])
+            return false;
+    return true;
+}
+
+/* Extra states of modules, for a source that Megatron-Core did not save. */
+static cairn_err
+add_extra_states(struct planning *planning, const struct cairn_mdist_pattern *pattern)
+{
+    const struct cairn_layout *layout = planning->source->layout;
+    cairn_err err = CAIRN_OK;
+
+    if (pattern->name->state[0] || !cairn_mdist_extra_of(pattern->name->pattern) ||
+        cairn_mdist_extra_there(planning->source))
+        return CAIRN_OK;
+    for (size_t i = pattern->first; i < pattern->first + pattern->count && !err; i++)
+        err = cairn_mdist_extra_add(
+            &planning->dcp,
+            cairn_layout_tensor(layout, planning->arrays.members[i].tensor)->name,
+            pattern->stacked, pattern->extents);
+    return err;
+}
+
+static cairn_err
+add_arrays(struct planning *planning, const bool *take)
+{
+    struct cairn_mdist_apart apart = {(const char *const *)planning->apart, planning->apart_count};
+    cairn_err err;
+
+    err = cairn_mdist_arrays_find(planning->source, take, &apart, &planning->arrays,
+                                  planning->complaint);
+    for (uint32_t i = 0; i < planning->arrays.pattern_count && !err; i++) {
+        const struct cairn_mdist_pattern *pattern = &planning->arrays.patterns[i];
+        const struct cairn_mdist_member *members = planning->arrays.members + pattern->first;
+        size_t from = 0;
+
+        for (size_t to = 1; to <= pattern->count && !err; to++)
+            if (to == pattern->count || !same_array(pattern, &members[from], &members[to])) {
+                err = add_members(planning, pattern, members + from, to - from);
+                from = to;
+            }
+        if (!err)
+            err = add_extra_states(planning, pattern);
+    }
+    return err;
+}
+
+/* ---- opaque state ---- */
+
+static int
+compare_opaque(const void *left, const void *right, void *context)
+{
+    const struct cairn_layout *layout = context;
+
+    return strcmp(cairn_layout_tensor(layout, *(const uint32_t *)left)->name,
+                  cairn_layout_tensor(layout, *(const uint32_t *)right)->name);
+}
+
+/* A ShardedObject: "<key>/shard_<…>.pickle". */
+static cairn_err
+add_object(struct planning *planning, uint32_t tensor, bool *done)
+{
+    const struct cairn_tensor *known = cairn_layout_tensor(planning->source->layout, tensor);
+    char name[CAIRN_NAME_BYTES_MAX];
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0;
+    cairn_err err;
+
+    if (!strstr(known->name, "/shard_") || !ends(known->name, ".pickle") ||
+        known->shape[0] > CAIRN_MDIST_OBJECT_BYTES_MAX)
+        return CAIRN_OK;
+    (void)snprintf(name, sizeof(name), "%.*s", (int)(strlen(known->name) - strlen(".pickle")),
+                   known->name);
+    err = cairn_checkpoint_load_opaque(planning->source, known->name, CAIRN_MDIST_OBJECT_BYTES_MAX,
+                                       &bytes, &bytes_len, planning->complaint);
+    if (!err)
+        err = cairn_dcp_output_object(&planning->dcp, tensor, bytes, bytes_len, name, &no_path,
+                                      done);
+    free(bytes);
+    return err;
+}
+
+static cairn_err
+add_carried(struct planning *planning, uint32_t tensor)
+{
+    char name[CAIRN_NAME_BYTES_MAX + 16];
+
+    (void)snprintf(name, sizeof(name), CAIRN_MDIST_CARRIED "%s",
+                   cairn_layout_tensor(planning->source->layout, tensor)->name);
+    return cairn_dcp_output_tensor(&planning->dcp, tensor, name, &no_path);
+}
+
+static cairn_err
+add_opaque(struct planning *planning, const uint32_t *opaque, uint32_t count, struct state *state)
+{
+    uint32_t *values = calloc((size_t)count + 1, sizeof(*values)), value_count = 0;
+    cairn_err err = values ? CAIRN_OK : CAIRN_NOMEM;
+
+    for (uint32_t i = 0; i < count && !err; i++) {
+        const char *name = cairn_layout_tensor(planning->source->layout, opaque[i])->name;
+        bool done = false;
+
+        if (strcmp(name, CAIRN_MDIST_KEYS) == 0 || planning->megatron.dissolved[opaque[i]]) {
+            err = cairn_output_add_carried(planning->output, opaque[i]);
+            continue;
+        }
+        if (ends(name, ".pickle") && !strchr(name, '/'))
+            err = cairn_mdist_common_fits(planning->source, planning->options, opaque[i], &done,
+                                          planning->complaint);
+        if (done) {
+            values[value_count++] = opaque[i];
+            continue;
+        }
+        if (!err)
+            err = add_object(planning, opaque[i], &done);
+        if (!err && !done)
+            err = add_carried(planning, opaque[i]);
+    }
+    for (uint32_t i = 0; i < planning->megatron.object_count && !err; i++) {
+        const struct cairn_mdist_made *made = &planning->megatron.objects[i];
+
+        err = cairn_dcp_output_made(&planning->dcp, made->bytes, made->bytes_len, made->name,
+                                    &no_path);
+    }
+    if (!err)
+        err = cairn_mdist_common_add(planning->source, planning->options, values, value_count,
+                                     planning->megatron.values, planning->megatron.value_count,
+                                     planning->dcp.inside, planning->output, &state->common,
+                                     planning->complaint);
+    free(values);
+    return err;
+}
+
+/* ---- the whole ---- */
+
+static cairn_err
+plan_all(struct planning *planning, struct state *state)
+{
+    const struct cairn_layout *layout = planning->source->layout;
+    uint32_t count = cairn_layout_tensor_count(layout), opaque_count = 0;
+    uint32_t *opaque = calloc((size_t)count + 1, sizeof(*opaque));
+    bool *take = calloc((size_t)count + 1, sizeof(*take));
+    cairn_err err = opaque && take ? load_keys(planning) : CAIRN_NOMEM;
+
+    if (!err)
+        err = cairn_mdist_megatron_take(planning->source, planning->options,
+                                        &planning->megatron, planning->complaint);
+    if (!err)
+        cairn_mdist_extra_claim(&planning->dcp, planning->megatron.dissolved);
+    for (uint32_t i = 0; i < count && !err; i++)
+        if (cairn_layout_tensor(layout, i)->kind == CAIRN_OPAQUE)
+            opaque[opaque_count++] = i;
+    if (!err) {
+        qsort_r(opaque, opaque_count, sizeof(*opaque), compare_opaque, (void *)(uintptr_t)layout);
+        err = add_opaque(planning, opaque, opaque_count, state);
+    }
+    for (uint32_t i = 0; i < count && !err; i++)
+        take[i] = cairn_layout_tensor(layout, i)->kind != CAIRN_OPAQUE && !planning->dcp.inside[i];
+    if (!err)
+        err = add_arrays(planning, take);
+    free(opaque);
+    free(take);
+    return err;
+}
+
+cairn_err
+cairn_mdist_plan(const struct cairn_checkpoint *checkpoint,
+                 const struct cairn_output_options *options, struct cairn_output *output,
+                 struct cairn_complaint *complaint)
+{
+    struct planning planning = {.source = checkpoint,
+                                .options = options,
+                                .output = output,
+                                .complaint = complaint};
+    struct state *state = calloc(1, sizeof(*state));
+    cairn_err err = state ? CAIRN_OK : CAIRN_NOMEM;
+
+    output->state = state;
+    cairn_pickle_init(&planning.pickle, CAIRN_DCP_TREE_BYTES_MAX);
+    if (!err)
+        err = cairn_dcp_output_init(&planning.dcp, checkpoint, options, output, &state->kept,
+                                    complaint);
+    planning.dcp.chunk_bytes_min = CHUNK_BYTES_MIN;
+    if (!err)
+        err = plan_all(&planning, state);
+    if (!err)
+        err = cairn_dcp_output_end(&planning.dcp);
+    cairn_dcp_output_fini(&planning.dcp);
+    cairn_mdist_arrays_fini(&planning.arrays);
+    cairn_mdist_megatron_fini(&planning.megatron);
+    cairn_pickle_fini(&planning.pickle);
+    free(planning.kept_bytes);
+    free(planning.others);
+    free(planning.apart);
+    return err ? cairn_complain(complaint, err,
+                                "%s cannot be laid out as a checkpoint of Megatron-Core: %s",
+                                checkpoint->place.path, cairn_err_text(err))
+               : CAIRN_OK;
+}
+
+cairn_err
+cairn_mdist_finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output,
+                   struct cairn_complaint *complaint)
+{
+    struct state *state = output->state;
+    uint8_t *marker;
+    cairn_err err = cairn_dcp_kept_finish(state->kept, output);
+
+    if (!err)
+        err = cairn_torch_output_finish(output, &state->common);
+    if (!err) {
+        marker = (uint8_t *)strdup(MARKER_TEXT);
+        err = marker ? cairn_output_add_small(output, CAIRN_MDIST_MARKER, marker,
+                                              strlen(MARKER_TEXT))
+                     : CAIRN_NOMEM;
+    }
+    return err ? cairn_complain(complaint, err, "%s: the archives around the tensors: %s",
+                                checkpoint->place.path, cairn_err_text(err))
+               : CAIRN_OK;
+}

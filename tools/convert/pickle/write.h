@@ -1,0 +1,25 @@
+/*
+ * tools/convert/pickle/write.h - writes an inert tree as a pickle of protocol 2, the one that
+ * torch.save uses and that torch.load(weights_only=True) reads.
+ *
+ * What Python's C pickler wrote with protocol 2 comes out byte for byte as it went in: numbers of
+ * the memo are given in the same order, batches are cut where it cuts them, a value that holds
+ * itself is made twice and fetched as it does. What only later protocols have is written as Python
+ * says it in protocol 2: sets by calling set, bytes by calling _codecs.encode.
+ */
+#ifndef CAIRN_TOOLS_CONVERT_PICKLE_WRITE_H
+#define CAIRN_TOOLS_CONVERT_PICKLE_WRITE_H
+
+#include "tools/convert/pickle/pickle.h"
+
+/*
+ * Writes the tree below `root`, a node of `pickle`, into a new buffer that the caller frees. Nodes
+ * that are not memoized are written as often as they are met. CAIRN_INVAL, with a log line, where
+ * the tree is nested more than CAIRN_PICKLE_DEPTH_MAX deep or the pickle would have more than 1
+ * GiB; CAIRN_NOMEM.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_pickle_write(const struct cairn_pickle *pickle,
+                                              const struct cairn_pickle_node *root,
+                                              uint8_t **bytes, size_t *bytes_len);
+
+#endif

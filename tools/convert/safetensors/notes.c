@@ -1,0 +1,117 @@
+/* tools/convert/safetensors/notes.c - see safetensors/notes.h. */
+#include "tools/convert/safetensors/notes.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/convert/safetensors/safetensors.h"
+
+void
+cairn_safetensors_notes_fini(struct cairn_safetensors_notes *notes)
+{
+    for (uint32_t i = 0; i < notes->count; i++) {
+        free(notes->notes[i].key);
+        free(notes->notes[i].value);
+    }
+    free(notes->notes);
+    memset(notes, 0, sizeof(*notes));
+}
+
+cairn_err
+cairn_safetensors_notes_add(struct cairn_safetensors_notes *notes, const char *key, const char *value, bool *same)
+{
+    struct cairn_safetensors_note note;
+
+    *same = true;
+    for (uint32_t i = 0; i < notes->count; i++)
+        if (strcmp(notes->notes[i].key, key) == 0) {
+            *same = strcmp(notes->notes[i].value, value) == 0;
+            return CAIRN_OK;
+        }
+    if (notes->count == notes->room) {
+        uint32_t room = notes->room ? 2 * notes->room : 16;
+        struct cairn_safetensors_note *grown = realloc(notes->notes, room * sizeof(*grown));
+
+        if (!grown)
+            return CAIRN_NOMEM;
+        notes->notes = grown;
+        notes->room = room;
+    }
+    note = (struct cairn_safetensors_note){strdup(key), strdup(value)};
+    if (!note.key || !note.value) {
+        free(note.key);
+        free(note.value);
+        return CAIRN_NOMEM;
+    }
+    notes->notes[notes->count++] = note;
+    return CAIRN_OK;
+}
+
+static int
+by_key(const void *left, const void *right)
+{
+    return strcmp(((const struct cairn_safetensors_note *)left)->key, ((const struct cairn_safetensors_note *)right)->key);
+}
+
+cairn_err
+cairn_safetensors_notes_carry(struct cairn_checkpoint *checkpoint, struct cairn_safetensors_notes *notes,
+                              struct cairn_complaint *complaint)
+{
+    struct cairn_json_writer writer;
+    char *text = NULL;
+    size_t text_bytes = 0;
+    cairn_err err;
+
+    if (notes->count == 0)
+        return CAIRN_OK;
+    qsort(notes->notes, notes->count, sizeof(*notes->notes), by_key);
+    cairn_json_writer_init(&writer);
+    cairn_json_write_object_begin(&writer);
+    for (uint32_t i = 0; i < notes->count; i++) {
+        cairn_json_write_key(&writer, notes->notes[i].key);
+        cairn_json_write_string(&writer, notes->notes[i].value);
+    }
+    cairn_json_write_object_end(&writer);
+    err = cairn_json_writer_done(&writer, &text, &text_bytes);
+    if (!err)
+        err = cairn_checkpoint_add_opaque(checkpoint, CAIRN_SAFETENSORS_NOTES, text, text_bytes, complaint);
+    free(text);
+    return err;
+}
+
+cairn_err
+cairn_safetensors_notes_load(const struct cairn_checkpoint *checkpoint, struct cairn_safetensors_notes *notes,
+                             struct cairn_complaint *complaint)
+{
+    struct cairn_json_reader reader;
+    uint8_t *text = NULL;
+    char *key = NULL, *value = NULL;
+    size_t text_bytes = 0;
+    bool same;
+    cairn_err err;
+
+    memset(notes, 0, sizeof(*notes));
+    err = cairn_checkpoint_load_opaque(checkpoint, CAIRN_SAFETENSORS_NOTES, CAIRN_SAFETENSORS_HEADER_BYTES_MAX, &text, &text_bytes,
+                                       complaint);
+    if (err)
+        return err == CAIRN_NOT_FOUND ? CAIRN_OK : err;
+    key = malloc(text_bytes + 1);
+    value = malloc(text_bytes + 1);
+    cairn_json_reader_init(&reader, text, text_bytes);
+    if (!key || !value)
+        err = CAIRN_NOMEM;
+    if (!err)
+        cairn_json_object_begin(&reader);
+    while (!err && cairn_json_object_next(&reader, key, text_bytes + 1)) {
+        cairn_json_read_string(&reader, value, text_bytes + 1);
+        if (!cairn_json_reader_failed(&reader))
+            err = cairn_safetensors_notes_add(notes, key, value, &same);
+    }
+    if (!err && cairn_json_reader_done(&reader))
+        err = cairn_complain(complaint, CAIRN_CORRUPT, "%s: " CAIRN_SAFETENSORS_NOTES " is no object of text at byte %zu: %s",
+                             checkpoint->place.path, reader.at, reader.why);
+    free(key);
+    free(value);
+    free(text);
+    return err;
+}

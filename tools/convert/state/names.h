@@ -1,0 +1,71 @@
+/*
+ * tools/convert/state/names.h - what a nested state dict holds where: parameters, optimizer state
+ * by parameter, parameter groups, and the rest; and the canonical names of it (format.h).
+ *
+ * A state dict comes flattened into paths of keys, as torch.distributed.checkpoint does it: dicts
+ * by their keys, lists that hold tensors or dicts by index. Of these, only two prefixes have a
+ * meaning, and the first one met of each:
+ *
+ *   model      "model", "module", "state_dict" or "model_state_dict", alone or below one more key:
+ *              what follows is a parameter's or buffer's name. Without such a key all of it is.
+ *   optimizer  what stands before "state", then a parameter and a key ("exp_avg"), and before
+ *              "param_groups", then a number and a key. torch flattens both into one key where it
+ * is
+ *              asked to: "state.<parameter>.exp_avg", "param_groups.<parameter>.lr".
+ */
+#ifndef CAIRN_TOOLS_CONVERT_STATE_NAMES_H
+#define CAIRN_TOOLS_CONVERT_STATE_NAMES_H
+
+#include "cairn/types.h"
+
+enum { CAIRN_STATE_KEYS_MAX = 16, CAIRN_STATE_NAME_BYTES_MAX = 1024 };
+
+struct cairn_state_key {
+    const char *text; /* borrowed; ends with NUL; decimal where it is a number */
+    bool number;
+};
+
+struct cairn_state_path {
+    uint32_t count;
+    struct cairn_state_key keys[CAIRN_STATE_KEYS_MAX];
+};
+
+enum cairn_state_class {
+    CAIRN_STATE_MODEL = 1, /* `parameter` is the name in the module */
+    CAIRN_STATE_MOMENT,    /* `key` of `parameter`, which may be its number in the optimizer */
+    CAIRN_STATE_GROUP,     /* `key` of group number `group`, or (flat) of `parameter` */
+    CAIRN_STATE_OTHER
+};
+
+struct cairn_state_place {
+    enum cairn_state_class class;
+    bool flat;      /* parameter and key were one key */
+    bool in_model;  /* below the model's prefix, or there is none */
+    uint32_t group;
+    char parameter[CAIRN_STATE_NAME_BYTES_MAX];
+    char key[CAIRN_STATE_NAME_BYTES_MAX];
+};
+
+/* All zero is the empty value. Paths that it borrows outlive it. */
+struct cairn_state_roots {
+    bool model_known, optimizer_known;
+    struct cairn_state_path model;     /* its prefix */
+    struct cairn_state_path optimizer; /* its prefix, without "state" and "param_groups" */
+    bool flat;                         /* the optimizer's parameters and keys are one key */
+};
+
+/* Looks for prefixes in a path: call it for all paths of tensors, in order, before the next one. */
+void cairn_state_roots_see(struct cairn_state_roots *roots, const struct cairn_state_path *path);
+
+/* What is at a path. False: a name of it is too long. */
+bool cairn_state_classify(const struct cairn_state_roots *roots,
+                          const struct cairn_state_path *path, struct cairn_state_place *place);
+
+/* The keys joined by dots; false where they do not fit. */
+bool cairn_state_join(const struct cairn_state_path *path, char *out, size_t out_bytes);
+
+/* Takes what wrappers put into a parameter's name out of it: "module." in front, "_orig_mod.",
+ * "_fsdp_wrapped_module." and "_checkpoint_wrapped_module." anywhere. */
+void cairn_state_unwrap(char *name);
+
+#endif

@@ -1,0 +1,289 @@
+/* tools/convert/state/param_groups.c - see param_groups.h. */
+#include "tools/convert/state/param_groups.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/convert/pickle/read.h"
+#include "tools/convert/pickle/write.h"
+#include "tools/convert/state/names.h"
+
+/* ---- ("tensor", name) ---- */
+
+const struct cairn_pickle_node *
+cairn_pickle_tensor_name(const struct cairn_pickle_node *node)
+{
+    const struct cairn_pickle_node *id;
+
+    if (!node || node->kind != CAIRN_PICKLE_PERSISTENT)
+        return NULL;
+    id = node->items[0];
+    if (id->kind != CAIRN_PICKLE_TUPLE || id->count != 2 ||
+        !cairn_pickle_is_text(id->items[0], "tensor") || id->items[1]->kind != CAIRN_PICKLE_TEXT)
+        return NULL;
+    return id->items[1];
+}
+
+struct cairn_pickle_node *
+cairn_pickle_tensor(struct cairn_pickle *pickle, const char *name)
+{
+    return cairn_pickle_named(pickle, "tensor", name);
+}
+
+struct cairn_pickle_node *
+cairn_pickle_named(struct cairn_pickle *pickle, const char *word, const char *name)
+{
+    struct cairn_pickle_node *items[2];
+
+    items[0] = cairn_pickle_text(pickle, word);
+    items[1] = cairn_pickle_text(pickle, name);
+    return cairn_pickle_persistent(pickle,
+                                   cairn_pickle_sequence(pickle, CAIRN_PICKLE_TUPLE, items, 2));
+}
+
+cairn_err
+cairn_pickle_replace(struct cairn_pickle *pickle, const struct cairn_pickle_node *node,
+                     const struct cairn_pickle_node *by)
+{
+    /* The tree is the arena's, and so ours to change; only its readers see it as constant. */
+    struct cairn_pickle_node *changed = (struct cairn_pickle_node *)(uintptr_t)node;
+    uint32_t index = node->index;
+
+    if (!by)
+        return cairn_pickle_done(pickle);
+    *changed = *by;
+    changed->index = index;
+    return CAIRN_OK;
+}
+
+/* ---- putting together ---- */
+
+static struct cairn_pickle_node *
+named_member(struct cairn_pickle *pickle, struct cairn_pickle_node *member,
+             const char *const names[], uint32_t name_count)
+{
+    char name[CAIRN_STATE_NAME_BYTES_MAX];
+    uint64_t number;
+
+    if (cairn_pickle_u64(member, &number))
+        return number < name_count ? cairn_pickle_text(pickle, names[number]) : member;
+    if (!cairn_pickle_copy_text(member, name, sizeof(name)))
+        return member;
+    cairn_state_unwrap(name);
+    return cairn_pickle_text(pickle, name);
+}
+
+/* A value as a node of its own tree: read from its own pickle, so that it shares with nothing. */
+static cairn_err
+read_value(struct cairn_pickle *pickle, const struct cairn_group_value *value,
+           const char *const names[], uint32_t name_count, struct cairn_pickle_node **out)
+{
+    struct cairn_pickle_node *node = NULL, *list;
+    size_t taken_bytes = 0;
+    cairn_err err;
+
+    if (!value->bytes) {
+        *out = cairn_pickle_tensor(pickle, value->tensor);
+        return *out ? CAIRN_OK : CAIRN_NOMEM;
+    }
+    err = cairn_pickle_read(pickle, value->key, value->bytes, value->bytes_len, &node,
+                            &taken_bytes);
+    if (err)
+        return err;
+    if (strcmp(value->key, "params") == 0 && node->kind == CAIRN_PICKLE_LIST) {
+        list = cairn_pickle_sequence(pickle, CAIRN_PICKLE_LIST, NULL, 0);
+        for (uint32_t i = 0; i < node->count; i++)
+            cairn_pickle_append(pickle, list,
+                                named_member(pickle, node->items[i], names, name_count));
+        node = list;
+    }
+    *out = node;
+    return cairn_pickle_done(pickle);
+}
+
+static cairn_err
+pack_numbered(struct cairn_pickle *pickle, const struct cairn_group_value *values, size_t count,
+              const char *const names[], uint32_t name_count, struct cairn_pickle_node *list)
+{
+    struct cairn_pickle_node *dict = NULL, *node = NULL;
+    cairn_err err = CAIRN_OK;
+
+    for (size_t i = 0; i < count && !err; i++) {
+        if (values[i].group == list->count) {
+            dict = cairn_pickle_dict(pickle);
+            cairn_pickle_append(pickle, list, dict);
+        } else if (values[i].group + 1 != list->count) {
+            return CAIRN_CORRUPT;
+        }
+        err = read_value(pickle, &values[i], names, name_count, &node);
+        if (!err)
+            cairn_pickle_put(pickle, dict, cairn_pickle_text(pickle, values[i].key), node);
+    }
+    return err;
+}
+
+/* Whether two parameters have the same values. */
+static bool
+same_values(const struct cairn_group_value *a, const struct cairn_group_value *b, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(a[i].key, b[i].key) != 0 || !a[i].bytes || !b[i].bytes ||
+            a[i].bytes_len != b[i].bytes_len ||
+            memcmp(a[i].bytes, b[i].bytes, a[i].bytes_len) != 0)
+            return false;
+    return true;
+}
+
+struct member {
+    const struct cairn_group_value *values;
+    size_t count;
+    uint32_t group;
+};
+
+/* Parameters with how many values each has, and the number of their group. */
+static cairn_err
+sort_into_groups(const struct cairn_group_value *values, size_t count, struct member **out,
+                 size_t *member_count, uint32_t *group_count)
+{
+    struct member *members = calloc(count + 1, sizeof(*members));
+    size_t used = 0, *firsts = calloc(count + 1, sizeof(*firsts));
+
+    *group_count = 0;
+    for (size_t at = 0, end; members && firsts && at < count; at = end) {
+        struct member *member = &members[used++];
+
+        for (end = at + 1;
+             end < count && strcmp(values[end].parameter, values[at].parameter) == 0;)
+            end++;
+        *member = (struct member){values + at, end - at, *group_count};
+        for (uint32_t g = *group_count; g-- > 0;) {
+            const struct member *first = &members[firsts[g]];
+
+            if (first->count == member->count &&
+                same_values(first->values, member->values, member->count)) {
+                member->group = g;
+                break;
+            }
+        }
+        if (member->group == *group_count)
+            firsts[(*group_count)++] = used - 1;
+    }
+    free(firsts);
+    *out = members;
+    *member_count = used;
+    return members && firsts ? CAIRN_OK : CAIRN_NOMEM;
+}
+
+static cairn_err
+pack_flat(struct cairn_pickle *pickle, const struct cairn_group_value *values, size_t count,
+          struct cairn_pickle_node *list)
+{
+    struct cairn_pickle_node *dict, *names, *node = NULL;
+    char name[CAIRN_STATE_NAME_BYTES_MAX];
+    struct member *members = NULL;
+    size_t member_count = 0;
+    uint32_t group_count = 0;
+    cairn_err err = sort_into_groups(values, count, &members, &member_count, &group_count);
+
+    for (uint32_t g = 0; g < group_count && !err; g++) {
+        bool first = true;
+
+        dict = cairn_pickle_dict(pickle);
+        names = cairn_pickle_sequence(pickle, CAIRN_PICKLE_LIST, NULL, 0);
+        cairn_pickle_append(pickle, list, dict);
+        for (size_t m = 0; m < member_count && !err; m++) {
+            if (members[m].group != g)
+                continue;
+            for (size_t i = 0; i < members[m].count && first && !err; i++) {
+                err = read_value(pickle, &members[m].values[i], NULL, 0, &node);
+                if (!err)
+                    cairn_pickle_put(pickle, dict,
+                                     cairn_pickle_text(pickle, members[m].values[i].key), node);
+            }
+            first = false;
+            (void)strncpy(name, members[m].values[0].parameter, sizeof(name) - 1);
+            name[sizeof(name) - 1] = '\0';
+            cairn_state_unwrap(name);
+            cairn_pickle_append(pickle, names, cairn_pickle_text(pickle, name));
+        }
+        cairn_pickle_put(pickle, dict, cairn_pickle_text(pickle, "params"), names);
+    }
+    free(members);
+    return err;
+}
+
+cairn_err
+cairn_param_groups_pack(const struct cairn_group_value *values, size_t count,
+                        const char *const names[], uint32_t name_count, uint8_t **bytes,
+                        size_t *bytes_len)
+{
+    bool flat = count > 0 && values[0].parameter;
+    struct cairn_pickle_node *list;
+    struct cairn_pickle pickle;
+    cairn_err err = CAIRN_OK;
+
+    for (size_t i = 0; i < count; i++)
+        if ((values[i].parameter != NULL) != flat)
+            return CAIRN_CORRUPT;
+    cairn_pickle_init(&pickle, CAIRN_PARAM_GROUPS_BYTES_MAX);
+    list = cairn_pickle_sequence(&pickle, CAIRN_PICKLE_LIST, NULL, 0);
+    if (!list)
+        err = CAIRN_NOMEM;
+    else if (flat)
+        err = pack_flat(&pickle, values, count, list);
+    else
+        err = pack_numbered(&pickle, values, count, names, name_count, list);
+    if (!err)
+        err = cairn_pickle_done(&pickle);
+    if (!err)
+        err = cairn_pickle_write(&pickle, list, bytes, bytes_len);
+    cairn_pickle_fini(&pickle);
+    return err;
+}
+
+/* ---- reading again ---- */
+
+cairn_err
+cairn_param_groups_open(const uint8_t *bytes, size_t bytes_len, struct cairn_param_groups *groups)
+{
+    struct cairn_pickle_node *root = NULL;
+    size_t taken_bytes = 0;
+    cairn_err err;
+
+    memset(groups, 0, sizeof(*groups));
+    cairn_pickle_init(&groups->pickle, CAIRN_PARAM_GROUPS_BYTES_MAX);
+    err = cairn_pickle_read(&groups->pickle, CAIRN_PARAM_GROUPS_NAME, bytes, bytes_len, &root,
+                            &taken_bytes);
+    if (!err && root->kind != CAIRN_PICKLE_LIST)
+        err = CAIRN_CORRUPT;
+    for (uint32_t i = 0; !err && i < root->count; i++) {
+        const struct cairn_pickle_node *dict = root->items[i];
+
+        if (dict->kind != CAIRN_PICKLE_DICT)
+            err = CAIRN_CORRUPT;
+        for (uint32_t k = 0; !err && k < dict->count; k++)
+            if (dict->items[2 * k]->kind != CAIRN_PICKLE_TEXT)
+                err = CAIRN_CORRUPT;
+    }
+    if (err)
+        cairn_param_groups_close(groups);
+    else
+        groups->list = root;
+    return err;
+}
+
+void
+cairn_param_groups_close(struct cairn_param_groups *groups)
+{
+    cairn_pickle_fini(&groups->pickle);
+    memset(groups, 0, sizeof(*groups));
+}
+
+const struct cairn_pickle_node *
+cairn_param_group_members(const struct cairn_param_groups *groups, uint32_t group)
+{
+    const struct cairn_pickle_node *members = cairn_pickle_get(groups->list->items[group],
+                                                               "params");
+
+    return members && members->kind == CAIRN_PICKLE_LIST ? members : NULL;
+}

@@ -1,0 +1,70 @@
+/*
+ * tools/convert/state/param_groups.h - the parameter groups of a torch optimizer, in one form for all
+ * formats.
+ *
+ * The form is the opaque state "optimizer.param_groups.pickle": a list of dicts, one per group,
+ * with the group's hyperparameters as they are and under "params" the names of its parameters (or
+ * their numbers, where the names are not known). Each value is pickled for itself first, so nothing
+ * is shared between two of them and every format arrives at the same bytes. A value that is a
+ * tensor is the persistent id ("tensor", name).
+ */
+#ifndef CAIRN_TOOLS_CONVERT_STATE_PARAM_GROUPS_H
+#define CAIRN_TOOLS_CONVERT_STATE_PARAM_GROUPS_H
+
+#include "tools/convert/pickle/pickle.h"
+
+#define CAIRN_PARAM_GROUPS_NAME "optimizer.param_groups.pickle"
+
+enum { CAIRN_PARAM_GROUPS_BYTES_MAX = 1 << 28 };
+
+/* One hyperparameter; strings and bytes are borrowed. */
+struct cairn_group_value {
+    uint32_t group;
+    const char *parameter; /* NULL, or where groups are told by parameter: whose it is */
+    const char *key;
+    const uint8_t *bytes;  /* one pickle; NULL: a tensor */
+    size_t bytes_len;
+    const char *tensor;    /* its canonical name where bytes is NULL */
+};
+
+/*
+ * Puts groups together from their values, which are in the order in which they shall be: all of a
+ * group one after the other, group 0 first; or all of a parameter, and then parameters whose values
+ * are the same become one group. names[name_count] (may be NULL) are what numbers in "params" stand
+ * for; names in it lose what wrappers added. The caller frees *bytes. CAIRN_CORRUPT where the
+ * values do not come in such an order or are no pickles; CAIRN_NOMEM.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_param_groups_pack(const struct cairn_group_value *values,
+                                                   size_t count, const char *const names[],
+                                                   uint32_t name_count, uint8_t **bytes,
+                                                   size_t *bytes_len);
+
+/* Groups that were read again. All zero is the empty value. */
+struct cairn_param_groups {
+    struct cairn_pickle pickle;
+    const struct cairn_pickle_node *list; /* of dicts, each of text keys */
+};
+
+/* `bytes` outlive *groups, which the caller ends with cairn_param_groups_close. CAIRN_CORRUPT,
+ * CAIRN_NOMEM; then *groups is all zero. */
+CAIRN_MUST_CHECK cairn_err cairn_param_groups_open(const uint8_t *bytes, size_t bytes_len,
+                                                   struct cairn_param_groups *groups);
+void cairn_param_groups_close(struct cairn_param_groups *groups);
+
+/* "params" of a group; NULL where it is no list. */
+const struct cairn_pickle_node *
+cairn_param_group_members(const struct cairn_param_groups *groups, uint32_t group);
+
+/* The name of a ("tensor", name) node; NULL for any other. */
+const struct cairn_pickle_node *cairn_pickle_tensor_name(const struct cairn_pickle_node *node);
+/* Makes such a node; or one of another word than "tensor". */
+struct cairn_pickle_node *cairn_pickle_tensor(struct cairn_pickle *pickle, const char *name);
+struct cairn_pickle_node *cairn_pickle_named(struct cairn_pickle *pickle, const char *word,
+                                             const char *name);
+/* Everything that holds `node` holds what `by`, a new node of the same tree, says from now on.
+ * Errors of the builder. */
+CAIRN_MUST_CHECK cairn_err cairn_pickle_replace(struct cairn_pickle *pickle,
+                                                const struct cairn_pickle_node *node,
+                                                const struct cairn_pickle_node *by);
+
+#endif

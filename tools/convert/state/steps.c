@@ -1,0 +1,244 @@
+/* tools/convert/state/steps.c - see steps.h. */
+#include "tools/convert/state/steps.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "tools/convert/core/box.h"
+#include "tools/convert/state/opaque_tree.h"
+#include "tools/convert/state/names.h"
+
+static bool
+load_bytes(const struct cairn_checkpoint *checkpoint, const struct cairn_piece *piece,
+           uint8_t *bytes, size_t bytes_len)
+{
+    const struct cairn_container *container = &checkpoint->containers[piece->container];
+    size_t got = 0;
+    int fd = -1;
+
+    if (!container->path) {
+        memcpy(bytes, container->literal + piece->offset_bytes, bytes_len);
+        return true;
+    }
+    if (cairn_place_open_file(&checkpoint->place, container->path, &fd, NULL) != CAIRN_OK)
+        return false;
+    if (cairn_file_read_at(fd, piece->offset_bytes, bytes, bytes_len, &got) != CAIRN_OK)
+        got = 0;
+    (void)cairn_file_close(fd); /* only read */
+    return got == bytes_len;
+}
+
+static bool
+is_count(enum cairn_dtype dtype, const uint8_t *bytes, uint64_t *count)
+{
+    float real = -1;
+    int64_t whole = -1;
+
+    if (dtype == CAIRN_F32)
+        memcpy(&real, bytes, sizeof(real));
+    if (dtype == CAIRN_I64)
+        memcpy(&whole, bytes, sizeof(whole));
+    if (real >= 0 && real < 16777216.0f && (float)(int64_t)real == real)
+        whole = (int64_t)real;
+    *count = (uint64_t)whole;
+    return whole >= 0;
+}
+
+bool
+cairn_steps_load(const struct cairn_checkpoint *checkpoint, uint32_t tensor, uint64_t *count)
+{
+    const struct cairn_layout *layout = checkpoint->layout;
+    uint8_t bytes[16];
+    size_t bytes_len;
+
+    for (uint32_t i = 0; i < checkpoint->alias_count; i++)
+        if (checkpoint->aliases[i].tensor == tensor) {
+            tensor = checkpoint->aliases[i].of;
+            break;
+        }
+    bytes_len = cairn_dtype_bytes(cairn_layout_tensor(layout, tensor)->dtype);
+    if (bytes_len > sizeof(bytes))
+        return false;
+    for (size_t i = 0; i < cairn_layout_piece_count(layout); i++) {
+        const struct cairn_piece *piece = cairn_layout_piece(layout, i);
+
+        if (piece->tensor == tensor)
+            return load_bytes(checkpoint, piece, bytes, bytes_len) &&
+                   is_count(cairn_layout_tensor(layout, tensor)->dtype, bytes, count);
+    }
+    return false;
+}
+
+/* A count that was seen, and where; they all have to be the same. */
+struct seen {
+    const struct cairn_checkpoint *checkpoint;
+    const char *first; /* NULL: none was seen */
+    uint64_t count;
+    struct cairn_complaint *complaint;
+};
+
+static cairn_err
+see(struct seen *seen, const char *name, bool readable, uint64_t count)
+{
+    if (!readable)
+        return cairn_complain(seen->complaint, CAIRN_CORRUPT, "%s: %s cannot be read as a count of steps",
+                              seen->checkpoint->place.path, name);
+    if (seen->first && seen->count != count)
+        return cairn_complain(seen->complaint, CAIRN_INVAL,
+                              "%s: %s is %" PRIu64 " and %s is %" PRIu64
+                              ", and the optimizer that shall load it has one for all",
+                              seen->checkpoint->place.path, seen->first, seen->count, name, count);
+    seen->first = seen->first ? seen->first : name;
+    seen->count = count;
+    return CAIRN_OK;
+}
+
+bool
+cairn_steps_read(const struct cairn_pickle_node *node, uint64_t *count)
+{
+    if (node && node->kind == CAIRN_PICKLE_FLOAT && node->real >= 0 && node->real < 9e15 &&
+        (double)(uint64_t)node->real == node->real) {
+        *count = (uint64_t)node->real;
+        return true;
+    }
+    return cairn_pickle_u64(node, count);
+}
+
+/* Whether opaque state is the step of a parameter: [<prefix>.]state.<parameter>.step.pickle, of its name or number; *prefix_bytes:
+ * what stands before "state.". There is other state with a "step" that is no optimizer's. */
+static bool
+is_plain_step(const struct cairn_layout *layout, const struct cairn_tensor *tensor, size_t *prefix_bytes)
+{
+    static const char end[] = ".step.pickle", state[] = "state.";
+    size_t bytes = strlen(tensor->name), state_bytes = strlen(state);
+    char parameter[CAIRN_NAME_BYTES_MAX];
+
+    if (tensor->kind != CAIRN_OPAQUE || strchr(tensor->name, '/') || bytes <= strlen(end) || bytes >= sizeof(parameter) ||
+        strcmp(tensor->name + bytes - strlen(end), end) != 0)
+        return false;
+    for (const char *at = strstr(tensor->name, state); at; at = strstr(at + 1, state)) {
+        size_t begins = (size_t)(at - tensor->name) + state_bytes;
+        uint32_t found;
+
+        if ((at > tensor->name && at[-1] != '.') || begins >= bytes - strlen(end))
+            continue;
+        *prefix_bytes = (size_t)(at - tensor->name);
+        memcpy(parameter, tensor->name + begins, bytes - strlen(end) - begins);
+        parameter[bytes - strlen(end) - begins] = '\0';
+        if (strspn(parameter, "0123456789") == strlen(parameter))
+            return true;
+        cairn_state_unwrap(parameter);
+        found = cairn_layout_tensor_find(layout, parameter);
+        if (found != UINT32_MAX && cairn_layout_tensor(layout, found)->kind != CAIRN_OPAQUE)
+            return true;
+    }
+    return false;
+}
+
+/*
+ * How likely state under a prefix is that of the optimizer whose moments are the checkpoint's. A checkpoint may have several
+ * optimizers, of which the readers take one: its tensors are optimizer state, mostly under the names of parameters, and else under
+ * the prefix; those of the others are buffers under their own.
+ */
+enum owner { ANOTHERS, ANYONES, USUAL, OURS };
+
+static enum owner
+owner_of(const struct cairn_layout *layout, const char *name, size_t prefix_bytes)
+{
+    static const char state[] = "state.", usual[] = "optimizer.";
+
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(layout); i++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(layout, i);
+
+        if (tensor->kind != CAIRN_OPAQUE && strncmp(tensor->name, name, prefix_bytes) == 0 &&
+            strncmp(tensor->name + prefix_bytes, state, strlen(state)) == 0)
+            return tensor->kind == CAIRN_OPTIMIZER ? OURS : ANOTHERS;
+    }
+    return prefix_bytes == strlen(usual) && strncmp(name, usual, prefix_bytes) == 0 ? USUAL : ANYONES;
+}
+
+/* Steps that are plain numbers, each with whose it may be. Thousands of parameters have the same prefix, so the last one is kept. */
+struct plain_steps {
+    const struct cairn_layout *layout;
+    uint32_t at;
+    const char *last;
+    size_t last_bytes;
+    enum owner owner;
+};
+
+static const struct cairn_tensor *
+next_plain(struct plain_steps *steps)
+{
+    while (steps->at < cairn_layout_tensor_count(steps->layout)) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(steps->layout, steps->at++);
+        size_t prefix_bytes;
+
+        if (!is_plain_step(steps->layout, tensor, &prefix_bytes))
+            continue;
+        if (!steps->last || steps->last_bytes != prefix_bytes || strncmp(steps->last, tensor->name, prefix_bytes) != 0)
+            steps->owner = owner_of(steps->layout, tensor->name, prefix_bytes);
+        steps->last = tensor->name;
+        steps->last_bytes = prefix_bytes;
+        return tensor;
+    }
+    return NULL;
+}
+
+/* Steps that are plain numbers, as optimizers of PyTorch before 1.12 and many others have them. */
+static cairn_err
+see_plain(struct seen *seen)
+{
+    struct plain_steps all = {.layout = seen->checkpoint->layout}, steps = all;
+    const struct cairn_tensor *tensor;
+    enum owner best = ANOTHERS;
+    cairn_err err = CAIRN_OK;
+
+    while (next_plain(&all))
+        best = all.owner > best ? all.owner : best;
+    while (best > ANOTHERS && !err && (tensor = next_plain(&steps))) {
+        struct cairn_opaque_tree plain;
+        uint64_t found = 0;
+        bool readable;
+
+        if (steps.owner != best)
+            continue;
+        err = cairn_opaque_tree_open(seen->checkpoint, tensor->name, &plain, seen->complaint);
+        readable = !err && cairn_steps_read(plain.root, &found);
+        if (err == CAIRN_OK || err == CAIRN_CORRUPT || err == CAIRN_VERSION)
+            err = see(seen, tensor->name, readable, found);
+        cairn_opaque_tree_close(&plain);
+    }
+    return err;
+}
+
+cairn_err
+cairn_steps_common(const struct cairn_checkpoint *checkpoint, bool *known, uint64_t *count,
+                   struct cairn_complaint *complaint)
+{
+    const struct cairn_layout *layout = checkpoint->layout;
+    struct seen seen = {.checkpoint = checkpoint, .complaint = complaint};
+    cairn_err err = CAIRN_OK;
+
+    for (size_t i = 0; i < cairn_layout_piece_count(layout) && !err; i++) {
+        const struct cairn_piece *piece = cairn_layout_piece(layout, i);
+        const struct cairn_tensor *tensor = cairn_layout_tensor(layout, piece->tensor);
+        uint8_t bytes[16];
+        uint64_t found = 0;
+        bool readable;
+
+        if (tensor->kind != CAIRN_OPTIMIZER || strncmp(tensor->name, "step.", 5) != 0)
+            continue;
+        readable = cairn_tensor_bytes(tensor) == cairn_dtype_bytes(tensor->dtype) &&
+                   cairn_tensor_bytes(tensor) <= sizeof(bytes) &&
+                   load_bytes(checkpoint, piece, bytes, (size_t)cairn_tensor_bytes(tensor)) &&
+                   is_count(tensor->dtype, bytes, &found);
+        err = see(&seen, tensor->name, readable, found);
+    }
+    if (!err)
+        err = see_plain(&seen);
+    *known = !err && seen.first;
+    if (*known)
+        *count = seen.count;
+    return err;
+}

@@ -1,0 +1,206 @@
+/* tools/convert/torch/carry.c - trees of torch.save without their tensors, and with new ones. */
+#include "tools/convert/torch/carry.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/convert/torch/parts.h"
+
+/* The node becomes what `made` is, but for its number: visits are noted by it. */
+static void
+become(struct cairn_pickle_node *node, const struct cairn_pickle_node *made)
+{
+    uint32_t index = node->index;
+
+    if (!made) /* the arena says why */
+        return;
+    *node = *made;
+    node->index = index;
+}
+
+void
+cairn_torch_carry_out(struct cairn_pickle *tree, struct cairn_pickle_node *node, const char *word,
+                      const char *name)
+{
+    struct cairn_pickle_node *items[2], *made;
+
+    items[0] = cairn_pickle_text(tree, word);
+    items[1] = cairn_pickle_text(tree, name);
+    made = cairn_pickle_persistent(
+        tree, cairn_pickle_sequence(tree, CAIRN_PICKLE_TUPLE, items, 2));
+    become(node, made);
+}
+
+void
+cairn_torch_carry_replace(struct cairn_pickle_node *dict, const char *key,
+                          struct cairn_pickle_node *made)
+{
+    /* the dict is the caller's own to change, only those who ask have no need to */
+    struct cairn_pickle_node *pairs = (struct cairn_pickle_node *)cairn_pickle_pairs(dict);
+
+    for (uint32_t i = 0; pairs && made && i < pairs->count; i++)
+        if (cairn_pickle_is_text(pairs->items[2 * i], key))
+            pairs->items[2 * i + 1] = made;
+}
+
+void
+cairn_torch_carry_remove(struct cairn_pickle_node *dict, const char *key)
+{
+    /* the dict is the caller's own to change, only those who ask have no need to */
+    struct cairn_pickle_node *pairs = (struct cairn_pickle_node *)cairn_pickle_pairs(dict);
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; pairs && i < pairs->count; i++) {
+        if (cairn_pickle_is_text(pairs->items[2 * i], key))
+            continue;
+        pairs->items[2 * kept] = pairs->items[2 * i];
+        pairs->items[2 * kept++ + 1] = pairs->items[2 * i + 1];
+    }
+    if (pairs)
+        pairs->count = kept;
+}
+
+/* ---- filling ---- */
+
+struct filler {
+    const struct cairn_torch_fill *fill;
+    struct cairn_torch_builder builder;
+    uint32_t *storage_of; /* by identity: index + 1 */
+    struct cairn_torch_filled *storages;
+    uint32_t storage_count, storage_room;
+    struct cairn_complaint *complaint;
+};
+
+static cairn_err
+storage_for(struct filler *filler, uint32_t identity, uint64_t bytes, uint32_t *storage)
+{
+    uint32_t room = filler->storage_room ? 2 * filler->storage_room : 64;
+
+    if (identity >= filler->fill->identity_count)
+        return CAIRN_INTERNAL;
+    if (filler->storage_of[identity] != 0) {
+        *storage = filler->storage_of[identity] - 1;
+        return filler->storages[*storage].bytes == bytes ? CAIRN_OK : CAIRN_INTERNAL;
+    }
+    if (filler->storage_count == filler->storage_room) {
+        struct cairn_torch_filled *grown =
+            realloc(filler->storages, room * sizeof(*filler->storages));
+
+        if (!grown)
+            return CAIRN_NOMEM;
+        filler->storages = grown;
+        filler->storage_room = room;
+    }
+    *storage = filler->storage_count++;
+    filler->storages[*storage] = (struct cairn_torch_filled){identity, bytes};
+    filler->storage_of[identity] = *storage + 1;
+    return CAIRN_OK;
+}
+
+static cairn_err
+fill_node(struct filler *filler, struct cairn_pickle_node *node)
+{
+    const struct cairn_pickle_node *id = node->items[0];
+    char word[CAIRN_TORCH_WORD_BYTES_MAX], name[CAIRN_NAME_BYTES_MAX], key[16];
+    struct cairn_torch_filling filling = {0};
+    struct cairn_torch_view view = {0};
+    struct cairn_pickle_node *made;
+    uint32_t storage = 0;
+    uint64_t bytes;
+    cairn_err err;
+
+    if (id->kind != CAIRN_PICKLE_TUPLE || id->count != 2 ||
+        !cairn_pickle_copy_text(id->items[0], word, sizeof(word)) ||
+        !cairn_pickle_copy_text(id->items[1], name, sizeof(name)))
+        return cairn_complain(filler->complaint, CAIRN_CORRUPT,
+                              "carried state holds an object outside of it that is no tensor");
+    err = filler->fill->resolve(filler->fill->context, word, name, &filling, filler->complaint);
+    if (err)
+        return err;
+    bytes = filling.dtype->element_bytes;
+    view.dtype = filling.dtype;
+    view.dims = filling.dims;
+    for (uint32_t d = filling.dims; d-- > 0;) {
+        view.shape[d] = filling.shape[d];
+        view.stride[d] = bytes / filling.dtype->element_bytes;
+        if (view.stride[d] == 0)
+            view.stride[d] = 1; /* as torch has it behind an extent of 0 */
+        bytes *= filling.shape[d];
+    }
+    err = storage_for(filler, filling.identity, bytes, &storage);
+    if (err)
+        return err;
+    (void)snprintf(key, sizeof(key), "%" PRIu32, storage);
+    made = cairn_torch_tensor_node(
+        &filler->builder, cairn_torch_storage(&filler->builder, filling.dtype, key, bytes), &view);
+    become(node, made);
+    return cairn_pickle_done(filler->fill->tree);
+}
+
+struct level {
+    struct cairn_pickle_node *node;
+    uint64_t slot;
+};
+
+static cairn_err
+walk(struct filler *filler, struct level *levels, uint8_t *seen)
+{
+    size_t depth = 0;
+    cairn_err err = CAIRN_OK;
+
+    levels[depth++].node = filler->fill->root;
+    while (depth > 0) {
+        struct level *level = &levels[depth - 1];
+        struct cairn_torch_child child;
+
+        if (level->slot == 0 && level->node->kind == CAIRN_PICKLE_PERSISTENT) {
+            err = fill_node(filler, level->node);
+            if (err)
+                return err;
+            depth--;
+            continue;
+        }
+        if (!cairn_torch_next_child(level->node, &level->slot, &child)) {
+            depth--;
+            continue;
+        }
+        level->slot++;
+        if (seen[child.node->index])
+            continue;
+        seen[child.node->index] = 1;
+        if (depth == CAIRN_PICKLE_DEPTH_MAX)
+            return cairn_complain(filler->complaint, CAIRN_CORRUPT,
+                                  "carried state is nested more than %d deep",
+                                  CAIRN_PICKLE_DEPTH_MAX);
+        /* the tree is ours to change, only its walkers have no need to */
+        levels[depth++] = (struct level){(struct cairn_pickle_node *)child.node, 0};
+    }
+    return err;
+}
+
+cairn_err
+cairn_torch_carry_fill(const struct cairn_torch_fill *fill, struct cairn_torch_filled **storages,
+                       uint32_t *storage_count, struct cairn_complaint *complaint)
+{
+    struct filler filler = {.fill = fill, .complaint = complaint};
+    struct level *levels = calloc(CAIRN_PICKLE_DEPTH_MAX, sizeof(*levels));
+    uint8_t *seen = calloc((size_t)fill->tree->node_count + 1, 1);
+    cairn_err err = CAIRN_NOMEM;
+
+    filler.storage_of = calloc((size_t)fill->identity_count + 1, sizeof(*filler.storage_of));
+    cairn_torch_builder_init(&filler.builder, fill->tree);
+    if (levels && seen && filler.storage_of)
+        err = walk(&filler, levels, seen);
+    free(levels);
+    free(seen);
+    free(filler.storage_of);
+    if (err) {
+        free(filler.storages);
+        return err;
+    }
+    *storages = filler.storages;
+    *storage_count = filler.storage_count;
+    return CAIRN_OK;
+}

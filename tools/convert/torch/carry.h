@@ -1,0 +1,59 @@
+/*
+ * tools/convert/torch/carry.h - what torch.save wrote beside tensors, carried as inert data.
+ *
+ * A tree is carried as one pickle in which each tensor stands as the persistent id (word, name): ("tensor",
+ * name) is the tensor of that name in the layout. A format has words of its own for what it makes
+ * anew, such as a rank's flat buffers. Filling turns the ids of a carried tree into tensors over new
+ * storages, so that torch.load reads it.
+ */
+#ifndef CAIRN_TOOLS_CONVERT_TORCH_CARRY_H
+#define CAIRN_TOOLS_CONVERT_TORCH_CARRY_H
+
+#include "tools/convert/core/format.h"
+#include "tools/convert/torch/tree.h"
+
+enum { CAIRN_TORCH_WORD_BYTES_MAX = 16 };
+
+/* Puts `made` in the place of what a dict has under a text key; does nothing where it has none. */
+void cairn_torch_carry_replace(struct cairn_pickle_node *dict, const char *key,
+                               struct cairn_pickle_node *made);
+
+/* What a dict has under a text key is not there any more. */
+void cairn_torch_carry_remove(struct cairn_pickle_node *dict, const char *key);
+
+/* Turns a node into (word, name) wherever the tree holds it. Failures are the arena's. */
+void cairn_torch_carry_out(struct cairn_pickle *tree, struct cairn_pickle_node *node,
+                           const char *word, const char *name);
+
+/* What a word and a name stand for in the file that is being written. */
+struct cairn_torch_filling {
+    const struct cairn_torch_dtype *dtype;
+    uint32_t dims;
+    uint64_t shape[CAIRN_DIMS_MAX];
+    uint32_t identity; /* equal ones share a storage; below the caller's identity_count */
+};
+
+struct cairn_torch_fill {
+    struct cairn_pickle *tree;
+    struct cairn_pickle_node *root;
+    uint32_t identity_count;
+    /* Complains about what it does not know. */
+    cairn_err (*resolve)(void *context, const char *word, const char *name,
+                         struct cairn_torch_filling *out, struct cairn_complaint *complaint);
+    void *context;
+};
+
+/* A storage of a filled tree; its key is its index, in the order in which torch.load meets them. */
+struct cairn_torch_filled {
+    uint32_t identity;
+    uint64_t bytes;
+};
+
+/* Fills the tree; the caller frees *storages. CAIRN_CORRUPT for an id of another kind, CAIRN_NOMEM, the
+ * errors of resolve; the tree is of no use then. */
+CAIRN_MUST_CHECK cairn_err cairn_torch_carry_fill(const struct cairn_torch_fill *fill,
+                                                  struct cairn_torch_filled **storages,
+                                                  uint32_t *storage_count,
+                                                  struct cairn_complaint *complaint);
+
+#endif

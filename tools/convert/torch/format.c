@@ -1,0 +1,490 @@
+/*
+ * tools/convert/torch/format.c - one file of torch.save: a state dict, or a dict of them with an
+ * optimizer's and whatever else beside.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "tools/convert/core/numbers.h"
+#include "tools/convert/state/param_groups.h"
+#include "tools/convert/pickle/write.h"
+#include "tools/convert/torch/reading.h"
+#include "tools/convert/torch/refs.h"
+#include "tools/convert/torch/source.h"
+
+enum { NODE_NONE = 0 };
+
+#define TREE_BYTES_MAX ((uint64_t)1 << 32)
+
+static bool
+probe(const struct cairn_place *place)
+{
+    uint8_t first[CAIRN_TORCH_PROBE_BYTES];
+    enum cairn_torch_form form = CAIRN_TORCH_NOT;
+    size_t got = 0;
+    int fd = -1;
+
+    if (place->name && cairn_place_open_file(place, "", &fd, NULL) == CAIRN_OK &&
+        cairn_file_read_at(fd, 0, first, sizeof(first), &got) == CAIRN_OK)
+        form = cairn_torch_probe(first, got);
+    (void)cairn_file_close(fd); /* only looked at; -1 is allowed */
+    return form != CAIRN_TORCH_NOT;
+}
+
+/* ---- reading ---- */
+
+const struct cairn_torch_tensor *
+cairn_torch_reading_tensor(const struct cairn_torch_reading *reading,
+                           const struct cairn_pickle_node *node, uint32_t *index)
+{
+    uint32_t found = reading->tensor_of[node->index];
+
+    if (found == NODE_NONE)
+        return NULL;
+    *index = found - 1;
+    return &reading->file.tensors[found - 1];
+}
+
+static bool
+is_floating(enum cairn_dtype dtype)
+{
+    return dtype == CAIRN_F16 || dtype == CAIRN_BF16 || dtype == CAIRN_F32 || dtype == CAIRN_F64 ||
+           dtype == CAIRN_F8_E4M3 || dtype == CAIRN_F8_E5M2 || dtype == CAIRN_C64;
+}
+
+/* A tensor of the layout that is the same view of the same bytes, and of the same kind. */
+static uint32_t
+find_tied(const struct cairn_torch_reading *reading, uint32_t index, enum cairn_kind kind)
+{
+    const struct cairn_torch_tensor *tensor = &reading->file.tensors[index];
+
+    for (uint32_t i = reading->last_in[tensor->storage]; i != 0; i = reading->before[i - 1]) {
+        const struct cairn_torch_tensor *other = &reading->file.tensors[i - 1];
+        uint32_t known = reading->layout_of[i - 1] - 1;
+
+        if (other->at == tensor->at && other->view.dtype == tensor->view.dtype &&
+            other->view.dims == tensor->view.dims &&
+            memcmp(other->view.shape, tensor->view.shape, sizeof(tensor->view.shape)) == 0 &&
+            memcmp(other->view.stride, tensor->view.stride, sizeof(tensor->view.stride)) == 0 &&
+            cairn_layout_tensor(reading->checkpoint->layout, known)->kind == kind)
+            return known;
+    }
+    return UINT32_MAX;
+}
+
+static cairn_err
+add_tensor(struct cairn_torch_reading *reading, uint32_t index, const char *name,
+           enum cairn_kind kind)
+{
+    struct cairn_checkpoint *checkpoint = reading->checkpoint;
+    const struct cairn_torch_tensor *tensor = &reading->file.tensors[index];
+    const struct cairn_torch_view *view = &tensor->view;
+    uint64_t stride_bytes[CAIRN_DIMS_MAX];
+    uint32_t known, tied = UINT32_MAX;
+    cairn_err err;
+
+    if (!view->dtype->dtype || view->conjugate || view->negate)
+        return cairn_complain(reading->complaint, CAIRN_INVAL,
+                              "%s: tensor %.300s is of torch.%s%s, which is not converted; save it "
+                              "with another dtype, or leave it out",
+                              checkpoint->place.path, name, view->dtype->name,
+                              view->conjugate || view->negate ? " with a conjugate or negative bit"
+                                                              : "");
+    if (cairn_layout_tensor_find(checkpoint->layout, name) != UINT32_MAX)
+        return cairn_complain(reading->complaint, CAIRN_CORRUPT,
+                              "%s: two tensors are called %.300s once the keys that lead to them "
+                              "are joined by dots; rename one",
+                              checkpoint->place.path, name);
+    if (tensor->bytes > 0 && kind == CAIRN_PARAM)
+        tied = find_tied(reading, index, kind);
+    if (tied != UINT32_MAX)
+        return cairn_checkpoint_add_alias(checkpoint, name, tied, reading->complaint);
+    for (uint32_t d = 0; d < view->dims; d++)
+        stride_bytes[d] = view->stride[d] * view->dtype->element_bytes;
+    err = cairn_checkpoint_add_tensor(checkpoint, name, view->dtype->dtype, kind, view->dims,
+                                      view->shape, &known, reading->complaint);
+    if (err)
+        return err;
+    reading->layout_of[index] = known + 1;
+    reading->before[index] = reading->last_in[tensor->storage];
+    reading->last_in[tensor->storage] = index + 1;
+    return cairn_checkpoint_add_box(checkpoint, known, reading->container, NULL, NULL, tensor->at,
+                                    stride_bytes, reading->complaint);
+}
+
+/* A second name of a tensor that the tree holds twice. */
+static cairn_err
+add_second_name(struct cairn_torch_reading *reading, const struct cairn_pickle_node *node,
+                const char *name)
+{
+    const struct cairn_checkpoint *checkpoint = reading->checkpoint;
+    char first[CAIRN_NAME_BYTES_MAX];
+    uint32_t of = UINT32_MAX;
+
+    if (cairn_pickle_copy_text(cairn_pickle_tensor_name(node), first, sizeof(first)))
+        of = cairn_layout_tensor_find(checkpoint->layout, first);
+    for (uint32_t i = 0; i < checkpoint->alias_count; i++)
+        if (checkpoint->aliases[i].tensor == of)
+            of = checkpoint->aliases[i].of;
+    return cairn_checkpoint_add_alias(reading->checkpoint, name, of, reading->complaint);
+}
+
+/* A tensor's node says its name from here on. */
+static cairn_err
+put_name(struct cairn_torch_reading *reading, const struct cairn_pickle_node *node,
+         const char *name)
+{
+    reading->tensor_of[node->index] = NODE_NONE;
+    return cairn_pickle_replace(&reading->file.tree, node,
+                                cairn_pickle_tensor(&reading->file.tree, name));
+}
+
+/* ---- parameter groups ---- */
+
+static cairn_err
+gather_group(struct cairn_torch_reading *reading, const struct cairn_torch_leaf *leaf,
+             struct cairn_group_value *value)
+{
+    struct cairn_state_path path = cairn_torch_leaf_path(leaf);
+    const struct cairn_pickle_node *name = cairn_pickle_tensor_name(leaf->node);
+    struct cairn_state_place place;
+    char *text;
+
+    if (!cairn_state_classify(&reading->roots, &path, &place) ||
+        place.class != CAIRN_STATE_GROUP || place.flat)
+        return CAIRN_CORRUPT; /* deeper than a value: the list stays as it is */
+    value->group = place.group;
+    value->key = leaf->keys[leaf->key_count - 1].text;
+    if (name) {
+        text = cairn_pickle_alloc(&reading->file.names, CAIRN_NAME_BYTES_MAX);
+        if (!text || !cairn_pickle_copy_text(name, text, CAIRN_NAME_BYTES_MAX))
+            return CAIRN_NOMEM;
+        value->tensor = text;
+        return CAIRN_OK;
+    }
+    return cairn_pickle_write(&reading->file.tree, leaf->node, (uint8_t **)(uintptr_t)&value->bytes,
+                              &value->bytes_len);
+}
+
+/* Makes the groups one opaque state, and lets the tree name it in their place. */
+static cairn_err
+pack_groups(struct cairn_torch_reading *reading, struct cairn_torch_leaf *list)
+{
+    uint32_t first = (uint32_t)(list - reading->leaves.leaves) + 1;
+    size_t count = list->group_end - first;
+    struct cairn_group_value *values = calloc(count + 1, sizeof(*values));
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0;
+    cairn_err err = values ? CAIRN_OK : CAIRN_NOMEM;
+
+    for (size_t i = 0; i < count && !err; i++)
+        err = gather_group(reading, &reading->leaves.leaves[first + i], &values[i]);
+    if (!err)
+        err = cairn_param_groups_pack(values, count, (const char *const *)reading->parameters,
+                                      reading->parameter_count, &bytes, &bytes_len);
+    for (size_t i = 0; values && i < count; i++)
+        free((void *)(uintptr_t)values[i].bytes);
+    free(values);
+    if (err == CAIRN_CORRUPT)
+        return CAIRN_OK;
+    if (!err)
+        err = cairn_checkpoint_add_opaque(reading->checkpoint, CAIRN_PARAM_GROUPS_NAME, bytes,
+                                          bytes_len, reading->complaint);
+    free(bytes);
+    if (!err) {
+        *list->slot = cairn_pickle_named(&reading->file.tree, "opaque", CAIRN_PARAM_GROUPS_NAME);
+        err = *list->slot ? CAIRN_OK : CAIRN_NOMEM;
+    }
+    for (uint32_t i = first; i < list->group_end; i++)
+        reading->leaves.leaves[i].node = NULL; /* done */
+    return err;
+}
+
+/* ---- leaves ---- */
+
+/* The name of what the writer had no other place for; NULL for any other leaf, and where the name is taken. */
+static const char *
+carried_name(const struct cairn_torch_reading *reading, const struct cairn_torch_leaf *leaf)
+{
+    const char *name;
+
+    if (leaf->key_count != 2 || leaf->keys[0].number || leaf->keys[1].number ||
+        strcmp(leaf->keys[0].text, CAIRN_TORCH_CARRIED) != 0)
+        return NULL;
+    name = leaf->keys[1].text;
+    return strlen(name) < CAIRN_NAME_BYTES_MAX && strcmp(name, CAIRN_TORCH_TREE) != 0 &&
+                   cairn_layout_tensor_find(reading->checkpoint->layout, name) == UINT32_MAX
+               ? name
+               : NULL;
+}
+
+static cairn_err
+name_tensors(struct cairn_torch_reading *reading, bool moments)
+{
+    char name[2 * CAIRN_STATE_NAME_BYTES_MAX + 2];
+    struct cairn_state_place place;
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t i = 0; i < reading->leaves.count && !err; i++) {
+        struct cairn_torch_leaf *leaf = &reading->leaves.leaves[i];
+        struct cairn_state_path path = cairn_torch_leaf_path(leaf);
+        const struct cairn_torch_tensor *tensor;
+        enum cairn_kind kind = CAIRN_OPTIMIZER;
+        const struct cairn_pickle_node *second;
+        uint32_t index = 0;
+
+        if (!leaf->node)
+            continue;
+        tensor = leaf->groups ? NULL : cairn_torch_reading_tensor(reading, leaf->node, &index);
+        second = leaf->groups || tensor ? NULL : cairn_pickle_tensor_name(leaf->node);
+        if (!tensor && !second)
+            continue;
+        if (path.count == 0) /* the file is one tensor */
+            path = (struct cairn_state_path){.count = 1, .keys = {{"tensor", false}}};
+        if (!cairn_state_classify(&reading->roots, &path, &place))
+            return cairn_complain(reading->complaint, CAIRN_CORRUPT,
+                                  "%s: the name of a tensor is too long",
+                                  reading->checkpoint->place.path);
+        if (moments != (place.class == CAIRN_STATE_MOMENT))
+            continue;
+        if (place.class == CAIRN_STATE_MOMENT) {
+            uint64_t number = 0;
+            bool numbered = cairn_number_read(place.parameter, UINT32_MAX, &number);
+
+            cairn_state_unwrap(place.parameter);
+            if (numbered && number < reading->parameter_count)
+                (void)snprintf(name, sizeof(name), "%s.%s", place.key,
+                               reading->parameters[number]);
+            else if (numbered || !cairn_state_join(&path, name, sizeof(name)))
+                (void)cairn_state_join(&path, name, sizeof(name));
+            else
+                (void)snprintf(name, sizeof(name), "%s.%s", place.key, place.parameter);
+        } else if (place.class == CAIRN_STATE_GROUP) {
+            if (!cairn_state_join(&path, name, sizeof(name)))
+                return CAIRN_CORRUPT;
+        } else {
+            kind = place.in_model && tensor && is_floating(tensor->view.dtype->dtype)
+                       ? CAIRN_PARAM
+                       : CAIRN_BUFFER;
+            (void)snprintf(name, sizeof(name), "%s", place.parameter);
+            if (carried_name(reading, leaf))
+                (void)snprintf(name, sizeof(name), "%s", carried_name(reading, leaf));
+        }
+        if (second) {
+            err = add_second_name(reading, leaf->node, name);
+            continue;
+        }
+        err = add_tensor(reading, index, name, kind);
+        if (!err)
+            err = put_name(reading, leaf->node, name);
+    }
+    return err;
+}
+
+/* Tensors that are deeper than leaves: in tuples, sets and objects. */
+static cairn_err
+name_hidden(struct cairn_torch_reading *reading)
+{
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t i = 0; i < reading->file.tensor_count && !err; i++) {
+        const struct cairn_torch_tensor *tensor = &reading->file.tensors[i];
+
+        if (reading->tensor_of[tensor->node->index] != i + 1)
+            continue;
+        err = add_tensor(reading, i, tensor->name[0] ? tensor->name : "object", CAIRN_BUFFER);
+        if (!err)
+            err = put_name(reading, tensor->node, tensor->name[0] ? tensor->name : "object");
+    }
+    return err;
+}
+
+/* Opaque state that the file holds as bytes; *taken: the leaf is such. */
+static cairn_err
+take_carried(struct cairn_torch_reading *reading, struct cairn_torch_leaf *leaf, bool *taken)
+{
+    const char *name = carried_name(reading, leaf);
+    const uint8_t *bytes;
+    size_t bytes_len;
+    cairn_err err;
+
+    *taken = name && cairn_pickle_read_bytes(&reading->file.tree, leaf->node, &bytes, &bytes_len);
+    if (!*taken)
+        return CAIRN_OK;
+    err = cairn_checkpoint_add_opaque(reading->checkpoint, name, bytes, bytes_len, reading->complaint);
+    *leaf->slot = cairn_pickle_named(&reading->file.tree, "carried", name);
+    return err ? err : cairn_pickle_done(&reading->file.tree);
+}
+
+static cairn_err
+refuse_storage(struct cairn_torch_reading *reading, const struct cairn_torch_leaf *leaf, const char *name)
+{
+    bool found;
+    cairn_err err = cairn_torch_has_storage(&reading->file.tree, leaf->node, &found);
+
+    if (err || !found)
+        return err;
+    return cairn_complain(reading->complaint, CAIRN_INVAL, CAIRN_TORCH_STORAGE_LEFT, reading->checkpoint->place.path, name);
+}
+
+static cairn_err
+add_objects(struct cairn_torch_reading *reading)
+{
+    char name[CAIRN_STATE_NAME_BYTES_MAX];
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t i = 0; i < reading->leaves.count && !err; i++) {
+        struct cairn_torch_leaf *leaf = &reading->leaves.leaves[i];
+        struct cairn_state_path path = cairn_torch_leaf_path(leaf);
+        uint8_t *bytes = NULL;
+        size_t bytes_len = 0;
+        bool taken = false;
+
+        if (!leaf->node || leaf->groups || cairn_pickle_tensor_name(leaf->node))
+            continue;
+        err = take_carried(reading, leaf, &taken);
+        if (err || taken)
+            continue;
+        if (path.count == 0)
+            path = (struct cairn_state_path){.count = 1, .keys = {{"object", false}}};
+        if (!cairn_state_join(&path, name, sizeof(name) - sizeof(".pickle")))
+            return cairn_complain(reading->complaint, CAIRN_CORRUPT, "%s: a name is too long",
+                                  reading->checkpoint->place.path);
+        err = refuse_storage(reading, leaf, name);
+        if (err)
+            return err;
+        strcat(name, ".pickle");
+        err = cairn_pickle_write(&reading->file.tree, leaf->node, &bytes, &bytes_len);
+        if (!err)
+            err = cairn_checkpoint_add_opaque(reading->checkpoint, name, bytes, bytes_len,
+                                              reading->complaint);
+        free(bytes);
+        if (!err) {
+            *leaf->slot = cairn_pickle_named(&reading->file.tree, "opaque", name);
+            err = *leaf->slot ? CAIRN_OK : CAIRN_NOMEM;
+        }
+    }
+    return err;
+}
+
+/* ---- the whole ---- */
+
+static cairn_err
+read_leaves(struct cairn_torch_reading *reading)
+{
+    struct cairn_state_path optimizer;
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0;
+    cairn_err err;
+
+    reading->tensor_of =
+        calloc((size_t)reading->file.tree.node_count + 1, sizeof(*reading->tensor_of));
+    reading->layout_of =
+        calloc((size_t)reading->file.tensor_count + 1, sizeof(*reading->layout_of));
+    reading->last_in =
+        calloc((size_t)reading->file.storage_count + 1, sizeof(*reading->last_in));
+    reading->before = calloc((size_t)reading->file.tensor_count + 1, sizeof(*reading->before));
+    if (!reading->tensor_of || !reading->layout_of || !reading->last_in || !reading->before)
+        return CAIRN_NOMEM;
+    for (uint32_t i = reading->file.tensor_count; i-- > 0;)
+        reading->tensor_of[reading->file.tensors[i].node->index] = i + 1;
+    err = cairn_torch_leaves_list(&reading->file, &reading->leaves);
+    for (uint32_t i = 0; i < reading->leaves.count && !err; i++) {
+        struct cairn_state_path path = cairn_torch_leaf_path(&reading->leaves.leaves[i]);
+        uint32_t index;
+
+        if (cairn_torch_reading_tensor(reading, reading->leaves.leaves[i].node, &index))
+            cairn_state_roots_see(&reading->roots, &path);
+    }
+    if (!err)
+        err = name_tensors(reading, false);
+    optimizer = reading->roots.optimizer;
+    for (uint32_t i = 0; i < reading->leaves.count && !err; i++) {
+        struct cairn_torch_leaf *leaf = &reading->leaves.leaves[i];
+        bool ours = reading->roots.optimizer_known && leaf->groups &&
+                    leaf->key_count == optimizer.count + 1;
+
+        for (uint32_t k = 0; ours && k < optimizer.count; k++)
+            ours = strcmp(leaf->keys[k].text, optimizer.keys[k].text) == 0;
+        if (!ours)
+            continue;
+        err = cairn_torch_reading_name_parameters(reading, leaf->node);
+        if (!err)
+            err = pack_groups(reading, leaf);
+        break;
+    }
+    if (!err)
+        err = name_tensors(reading, true);
+    if (!err)
+        err = name_hidden(reading);
+    if (!err)
+        err = add_objects(reading);
+    if (!err)
+        err = cairn_pickle_write(&reading->file.tree, reading->file.root, &bytes, &bytes_len);
+    if (!err)
+        err = cairn_checkpoint_add_opaque(reading->checkpoint, CAIRN_TORCH_TREE, bytes, bytes_len,
+                                          reading->complaint);
+    free(bytes);
+    return err;
+}
+
+static cairn_err
+read_file(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
+{
+    struct cairn_torch_reading reading = {.checkpoint = checkpoint, .complaint = complaint};
+    int fd = -1;
+    cairn_err err;
+
+    if (!checkpoint->place.name)
+        return cairn_complain(complaint, CAIRN_INVAL,
+                              "%s is a directory; name the file that torch.save wrote",
+                              checkpoint->place.path);
+    err = cairn_checkpoint_add_file(checkpoint, "", &reading.container, complaint);
+    if (!err)
+        err = cairn_place_open_file(&checkpoint->place, "", &fd, complaint);
+    if (!err) {
+        err = cairn_torch_open(fd, checkpoint->place.path, 0,
+                               checkpoint->containers[reading.container].bytes, TREE_BYTES_MAX,
+                               &reading.file);
+        if (err)
+            (void)cairn_complain(complaint, err,
+                                 "%s is no whole file of torch.save: it was cut, damaged, or "
+                                 "written by something else; take another copy",
+                                 checkpoint->place.path);
+    }
+    if (!err)
+        err = cairn_torch_source_add_sums(checkpoint, reading.container, &reading.file, complaint);
+    if (!err) {
+        (void)snprintf(checkpoint->framework, sizeof(checkpoint->framework), "PyTorch%s",
+                       reading.file.legacy ? " (form of before 1.6)" : "");
+        err = read_leaves(&reading);
+    }
+    (void)cairn_file_close(fd); /* only read; -1 is allowed */
+    cairn_torch_reading_forget_parameters(&reading);
+    cairn_torch_leaves_fini(&reading.leaves);
+    cairn_torch_close(&reading.file);
+    free(reading.tensor_of);
+    free(reading.layout_of);
+    free(reading.last_in);
+    free(reading.before);
+    return err ? cairn_complain(complaint, err, "%s cannot be read: %s", checkpoint->place.path,
+                                cairn_err_text(err))
+               : CAIRN_OK;
+}
+
+const struct cairn_format cairn_format_torch = {
+    .name = "torch",
+    .about = "one file of torch.save: a state dict, or a dict with model, optimizer and more",
+    .reads = true,
+    .writes = true,
+    .target_is_file = true,
+    .probe = probe,
+    .read = read_file,
+    .prepare = cairn_torch_format_prepare,
+    .plan = cairn_torch_format_plan,
+    .finish = cairn_torch_format_finish,
+    .release = cairn_torch_format_release,
+};

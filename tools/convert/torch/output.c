@@ -1,0 +1,268 @@
+/* tools/convert/torch/output.c - files of torch.save in an output. */
+#include "tools/convert/torch/output.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+
+/* What torch.save names the archive's folder: the file's name without its last ending. */
+static void
+folder_of(const char *path, char folder[CAIRN_FILE_PATH_BYTES_MAX])
+{
+    const char *slash = strrchr(path, '/');
+    const char *name = slash ? slash + 1 : path;
+    const char *dot = strrchr(name, '.');
+    size_t bytes = dot && dot != name ? (size_t)(dot - name) : strlen(name);
+
+    if (bytes == 0 || bytes >= CAIRN_FILE_PATH_BYTES_MAX) {
+        name = "archive";
+        bytes = strlen(name);
+    }
+    memcpy(folder, name, bytes);
+    folder[bytes] = '\0';
+}
+
+static cairn_err
+plan_file(const char *path, const struct cairn_torch_fill *fill, struct cairn_torch_output *out)
+{
+    char folder[CAIRN_FILE_PATH_BYTES_MAX];
+    struct cairn_torch_plan_storage *storages;
+    char(*keys)[16];
+    cairn_err err = CAIRN_NOMEM;
+
+    folder_of(path, folder);
+    storages = calloc((size_t)out->storage_count + 1, sizeof(*storages));
+    keys = calloc((size_t)out->storage_count + 1, sizeof(*keys));
+    if (storages && keys) {
+        for (uint32_t i = 0; i < out->storage_count; i++) {
+            (void)snprintf(keys[i], sizeof(keys[i]), "%" PRIu32, i);
+            storages[i] = (struct cairn_torch_plan_storage){keys[i], out->storages[i].bytes};
+        }
+        err = cairn_torch_plan_init(&out->plan, folder, fill->tree, fill->root, storages,
+                                    out->storage_count);
+    }
+    free(storages);
+    free(keys);
+    return err;
+}
+
+uint64_t
+cairn_torch_output_at(const struct cairn_torch_output *added, uint32_t storage)
+{
+    return added->plan.zip.entries[added->plan.first_storage + storage].at;
+}
+
+/* ---- literals: what lies before, between and behind the storages ---- */
+
+struct gap {
+    uint64_t begin, end;
+    uint8_t *bytes; /* [end - begin]; NULL: not wanted */
+};
+
+struct gaps {
+    struct gap *gaps; /* [count], by place */
+    uint32_t count;
+};
+
+static void
+gaps_fini(struct gaps *gaps)
+{
+    for (uint32_t i = 0; i < gaps->count; i++)
+        free(gaps->gaps[i].bytes);
+    free(gaps->gaps);
+}
+
+static cairn_err
+gaps_init(const struct cairn_torch_output *added, struct gaps *gaps)
+{
+    uint64_t cursor = 0;
+
+    gaps->count = 0;
+    gaps->gaps = calloc((size_t)added->storage_count + 1, sizeof(*gaps->gaps));
+    if (!gaps->gaps)
+        return CAIRN_NOMEM;
+    for (uint32_t i = 0; i < added->storage_count; i++) {
+        uint64_t at = cairn_torch_output_at(added, i);
+
+        if (added->storages[i].bytes == 0)
+            continue;
+        gaps->gaps[gaps->count++] = (struct gap){cursor, at, NULL};
+        cursor = at + added->storages[i].bytes;
+    }
+    gaps->gaps[gaps->count++] = (struct gap){cursor, cairn_torch_plan_bytes(&added->plan), NULL};
+    return CAIRN_OK;
+}
+
+static cairn_err
+put_in_gap(void *context, uint64_t at, const void *bytes, size_t bytes_len)
+{
+    const struct gaps *gaps = context;
+    uint32_t low = 0, high = gaps->count - 1;
+
+    while (low < high) { /* the first that ends behind */
+        uint32_t middle = low + (high - low) / 2;
+
+        if (gaps->gaps[middle].end <= at)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    if (at < gaps->gaps[low].begin || at > gaps->gaps[low].end ||
+        bytes_len > gaps->gaps[low].end - at)
+        return CAIRN_INTERNAL; /* over a storage */
+    if (gaps->gaps[low].bytes && bytes_len > 0)
+        memcpy(gaps->gaps[low].bytes + (at - gaps->gaps[low].begin), bytes, bytes_len);
+    return CAIRN_OK;
+}
+
+/* Adds the first gap, or all others, as literals. */
+static cairn_err
+add_literals(struct cairn_output *output, struct cairn_torch_output *added, bool first)
+{
+    struct gaps gaps = {0};
+    cairn_err err = gaps_init(added, &gaps);
+
+    for (uint32_t i = 0; i < gaps.count && !err; i++) {
+        struct gap *gap = &gaps.gaps[i];
+
+        if ((i == 0) == first && gap->end > gap->begin &&
+            !(gap->bytes = calloc(1, (size_t)(gap->end - gap->begin))))
+            err = CAIRN_NOMEM;
+    }
+    if (!err)
+        err = cairn_torch_plan_put(&added->plan, put_in_gap, &gaps);
+    for (uint32_t i = 0; i < gaps.count && !err; i++) {
+        struct gap *gap = &gaps.gaps[i];
+
+        if (gap->bytes)
+            err = cairn_output_add_literal(output, added->file, gap->begin, gap->bytes,
+                                           (size_t)(gap->end - gap->begin));
+        gap->bytes = NULL; /* the output's, also on failure */
+    }
+    gaps_fini(&gaps);
+    return err;
+}
+
+cairn_err
+cairn_torch_output_add(struct cairn_output *output, const char *path,
+                       const struct cairn_torch_fill *fill, struct cairn_torch_output *out,
+                       struct cairn_complaint *complaint)
+{
+    cairn_err err;
+
+    memset(out, 0, sizeof(*out));
+    err = cairn_torch_carry_fill(fill, &out->storages, &out->storage_count, complaint);
+    if (!err)
+        err = plan_file(path, fill, out);
+    if (!err)
+        err = cairn_output_add_file(output, path, &out->file);
+    if (err)
+        return err;
+    out->sums = calloc((size_t)out->storage_count + 1, sizeof(*out->sums));
+    if (!out->sums)
+        return CAIRN_NOMEM;
+    for (uint32_t i = 0; i < out->storage_count && !err; i++) {
+        out->sums[i] = UINT32_MAX;
+        if (out->storages[i].bytes > 0)
+            err = cairn_output_add_sum(output, out->file, CAIRN_SUM_CRC32,
+                                       cairn_torch_output_at(out, i), out->storages[i].bytes,
+                                       out->storages[i].bytes, &out->sums[i]);
+    }
+    cairn_output_set_bytes(output, out->file, cairn_torch_plan_bytes(&out->plan));
+    return err ? err : add_literals(output, out, true);
+}
+
+cairn_err
+cairn_torch_output_finish(struct cairn_output *output, struct cairn_torch_output *added)
+{
+    for (uint32_t i = 0; i < added->storage_count; i++)
+        if (added->sums[i] != UINT32_MAX)
+            cairn_torch_plan_storage_at(&added->plan, i)->crc32 =
+                (uint32_t)output->sums[added->sums[i]].values[0];
+    return add_literals(output, added, false);
+}
+
+void
+cairn_torch_output_fini(struct cairn_torch_output *added)
+{
+    cairn_torch_plan_fini(&added->plan);
+    free(added->storages);
+    free(added->sums);
+    memset(added, 0, sizeof(*added));
+}
+
+/* ---- all files of an output ---- */
+
+/* What output->state is. */
+struct outputs {
+    struct cairn_torch_output *files;
+    uint32_t count, room;
+};
+
+cairn_err
+cairn_torch_output_next(struct cairn_output *output, struct cairn_torch_output **next)
+{
+    struct outputs *outputs = output->state;
+
+    if (!outputs)
+        output->state = outputs = calloc(1, sizeof(*outputs));
+    if (!outputs)
+        return CAIRN_NOMEM;
+    if (outputs->count == outputs->room) {
+        uint32_t room = outputs->room ? 2 * outputs->room : 8;
+        struct cairn_torch_output *grown = realloc(outputs->files, room * sizeof(*grown));
+
+        if (!grown)
+            return CAIRN_NOMEM;
+        outputs->files = grown;
+        outputs->room = room;
+    }
+    *next = &outputs->files[outputs->count++];
+    memset(*next, 0, sizeof(**next));
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_torch_output_fill(struct cairn_output *output, const char *path, const struct cairn_torch_fill *fill,
+                        cairn_err (*place)(void *context, uint32_t identity, uint32_t file, uint64_t at),
+                        struct cairn_complaint *complaint)
+{
+    struct cairn_torch_output *added = NULL;
+    cairn_err err = cairn_torch_output_next(output, &added);
+
+    if (!err)
+        err = cairn_torch_output_add(output, path, fill, added, complaint);
+    for (uint32_t i = 0; !err && i < added->storage_count; i++)
+        err = place(fill->context, added->storages[i].identity, added->file, cairn_torch_output_at(added, i));
+    return err ? cairn_complain(complaint, err, "%s cannot be laid out: %s", path, cairn_err_text(err)) : CAIRN_OK;
+}
+
+cairn_err
+cairn_torch_outputs_finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output,
+                           struct cairn_complaint *complaint)
+{
+    struct outputs *outputs = output->state;
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t i = 0; outputs && i < outputs->count && !err; i++)
+        err = cairn_torch_output_finish(output, &outputs->files[i]);
+    return err ? cairn_complain(complaint, err, "%s: the records of files cannot be made: %s",
+                                checkpoint->place.path, cairn_err_text(err))
+               : CAIRN_OK;
+}
+
+void
+cairn_torch_outputs_release(void *state)
+{
+    struct outputs *outputs = state;
+
+    if (!outputs)
+        return;
+    for (uint32_t i = 0; i < outputs->count; i++)
+        cairn_torch_output_fini(&outputs->files[i]);
+    free(outputs->files);
+    free(outputs);
+}

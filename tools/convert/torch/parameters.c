@@ -1,0 +1,204 @@
+/*
+ * tools/convert/torch/parameters.c - the names of an optimizer's parameters in a file of
+ * torch.save.
+ *
+ * An optimizer of torch knows its parameters by number. Their names are in "param_names" of its
+ * groups where it was made with names, or a conversion said them; else, where there is one group, they are those of the model
+ * in order, if as many are left without buffers and each moment has the shape of its parameter.
+ * Otherwise the numbers stay, and a warning says so.
+ */
+#include "tools/convert/torch/reading.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/convert/core/numbers.h"
+
+enum { OPTIMIZER_PARAMETERS_MAX = 1 << 22 };
+
+static bool
+is_running_statistic(const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    const char *last = dot ? dot + 1 : name;
+
+    return strcmp(last, "running_mean") == 0 || strcmp(last, "running_var") == 0;
+}
+
+static cairn_err
+set_parameter(struct cairn_torch_reading *reading, uint64_t number, const char *name)
+{
+    if (number >= reading->parameter_count)
+        return CAIRN_OK;
+    free(reading->parameters[number]);
+    reading->parameters[number] = strdup(name);
+    return reading->parameters[number] ? CAIRN_OK : CAIRN_NOMEM;
+}
+
+/* Names that the optimizer itself kept. */
+static cairn_err
+take_kept_names(struct cairn_torch_reading *reading, const struct cairn_pickle_node *groups,
+                bool *known)
+{
+    cairn_err err = CAIRN_OK;
+
+    *known = groups->count > 0;
+    for (uint32_t g = 0; g < groups->count && !err; g++) {
+        const struct cairn_pickle_node *numbers = cairn_pickle_get(groups->items[g], "params");
+        const struct cairn_pickle_node *names = cairn_pickle_get(groups->items[g], "param_names");
+        char name[CAIRN_STATE_NAME_BYTES_MAX];
+        uint64_t number;
+
+        if (!numbers || !names || names->kind != CAIRN_PICKLE_LIST ||
+            names->count != numbers->count) {
+            *known = false;
+            break;
+        }
+        for (uint32_t i = 0; i < names->count && !err; i++) {
+            *known = *known && cairn_pickle_u64(numbers->items[i], &number) &&
+                     cairn_pickle_copy_text(names->items[i], name, sizeof(name));
+            if (!*known)
+                break;
+            cairn_state_unwrap(name);
+            err = set_parameter(reading, number, name);
+        }
+    }
+    return err;
+}
+
+/* Names that a conversion said (torch/build.c). They stay in the tree: other formats say them in their own way. */
+static cairn_err
+take_said_names(struct cairn_torch_reading *reading, bool *known)
+{
+    char name[CAIRN_STATE_NAME_BYTES_MAX];
+    cairn_err err = CAIRN_OK;
+
+    *known = false;
+    for (uint32_t i = 0; i < reading->leaves.count; i++) {
+        struct cairn_torch_leaf *leaf = &reading->leaves.leaves[i];
+        const struct cairn_pickle_node *list = leaf->node;
+
+        if (leaf->groups || leaf->key_count != 2 || strcmp(leaf->keys[0].text, CAIRN_TORCH_CARRIED) != 0 ||
+            strcmp(leaf->keys[1].text, CAIRN_TORCH_PARAMETERS) != 0 || !list || list->kind != CAIRN_PICKLE_LIST ||
+            list->count != reading->parameter_count)
+            continue;
+        *known = true;
+        for (uint32_t n = 0; n < list->count && *known && !err; n++) {
+            *known = cairn_pickle_copy_text(list->items[n], name, sizeof(name));
+            if (*known)
+                err = set_parameter(reading, n, name);
+        }
+        if (*known)
+            leaf->node = NULL; /* done */
+        break;
+    }
+    return err;
+}
+
+/* The names of the model's parameters in order, where there are just as many. */
+static cairn_err
+take_model_names(struct cairn_torch_reading *reading, bool *known)
+{
+    const struct cairn_layout *layout = reading->checkpoint->layout;
+    uint32_t found = 0;
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(layout) && !err; i++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(layout, i);
+        bool tied = false;
+
+        for (uint32_t a = 0; a < reading->checkpoint->alias_count; a++)
+            tied = tied || reading->checkpoint->aliases[a].tensor == i;
+        if (tensor->kind != CAIRN_PARAM || tied || is_running_statistic(tensor->name))
+            continue;
+        err = set_parameter(reading, found++, tensor->name);
+    }
+    *known = found == reading->parameter_count;
+    return err;
+}
+
+/* Whether every moment that is no scalar has its parameter's shape. */
+static bool
+shapes_fit(const struct cairn_torch_reading *reading)
+{
+    const struct cairn_layout *layout = reading->checkpoint->layout;
+    struct cairn_state_place place;
+
+    for (uint32_t i = 0; i < reading->leaves.count; i++) {
+        struct cairn_state_path path = cairn_torch_leaf_path(&reading->leaves.leaves[i]);
+        const struct cairn_torch_tensor *moment;
+        const struct cairn_tensor *parameter;
+        uint32_t index, known;
+        uint64_t number;
+
+        moment = reading->leaves.leaves[i].node
+                     ? cairn_torch_reading_tensor(reading, reading->leaves.leaves[i].node, &index)
+                     : NULL;
+        if (!moment || moment->view.dims == 0 ||
+            !cairn_state_classify(&reading->roots, &path, &place) ||
+            place.class != CAIRN_STATE_MOMENT)
+            continue;
+        if (!cairn_number_read(place.parameter, UINT32_MAX, &number) || number >= reading->parameter_count)
+            return false;
+        known = cairn_layout_tensor_find(layout, reading->parameters[number]);
+        if (known == UINT32_MAX)
+            return false;
+        parameter = cairn_layout_tensor(layout, known);
+        if (parameter->dims != moment->view.dims ||
+            memcmp(parameter->shape, moment->view.shape,
+                   parameter->dims * sizeof(*parameter->shape)) != 0)
+            return false;
+    }
+    return true;
+}
+
+void
+cairn_torch_reading_forget_parameters(struct cairn_torch_reading *reading)
+{
+    for (uint32_t i = 0; i < reading->parameter_count; i++)
+        free(reading->parameters[i]);
+    free(reading->parameters);
+    reading->parameters = NULL;
+    reading->parameter_count = 0;
+}
+
+cairn_err
+cairn_torch_reading_name_parameters(struct cairn_torch_reading *reading,
+                                    const struct cairn_pickle_node *groups)
+{
+    uint64_t count = 0, number;
+    bool known = false, numbered = true;
+    cairn_err err;
+
+    for (uint32_t g = 0; g < groups->count; g++) {
+        const struct cairn_pickle_node *members = cairn_pickle_get(groups->items[g], "params");
+
+        if (!members || members->kind != CAIRN_PICKLE_LIST)
+            return CAIRN_OK;
+        count += members->count;
+        for (uint32_t i = 0; i < members->count; i++)
+            numbered = numbered && cairn_pickle_u64(members->items[i], &number);
+    }
+    if (!numbered || count == 0 || count > OPTIMIZER_PARAMETERS_MAX)
+        return CAIRN_OK; /* they have names, or are none */
+    reading->parameters = calloc((size_t)count, sizeof(*reading->parameters));
+    if (!reading->parameters)
+        return CAIRN_NOMEM;
+    reading->parameter_count = (uint32_t)count;
+    err = take_kept_names(reading, groups, &known);
+    if (!err && !known)
+        err = take_said_names(reading, &known);
+    if (!err && !known && groups->count == 1)
+        err = take_model_names(reading, &known);
+    for (uint32_t i = 0; i < count; i++)
+        known = known && reading->parameters[i];
+    if (!err && known && shapes_fit(reading))
+        return CAIRN_OK;
+    cairn_torch_reading_forget_parameters(reading);
+    return err ? err
+               : cairn_checkpoint_warn(reading->checkpoint,
+                                       "the optimizer knows its parameters by number, and which "
+                                       "they are cannot be told for sure%s; its state keeps the "
+                                       "numbers",
+                                       groups->count > 1 ? ", since it has several groups" : "");
+}

@@ -1,0 +1,59 @@
+/*
+ * tools/convert/torch/parts.h - what the files behind torch/file.h share: torch/file.c (the
+ * archive), torch/legacy.c (the form before 1.6), torch/storages.c and torch/walk.c (what the tree
+ * holds).
+ */
+#ifndef CAIRN_TOOLS_CONVERT_TORCH_PARTS_H
+#define CAIRN_TOOLS_CONVERT_TORCH_PARTS_H
+
+#include "tools/convert/torch/file.h"
+#include "tools/convert/zip/window.h"
+
+/* A file that is being opened. */
+struct cairn_torch_opening {
+    int fd;
+    const char *where;
+    uint64_t begin, bytes;
+    uint64_t memory_bytes;
+    struct cairn_window *window; /* of all of it; NULL once an archive has taken it over */
+    struct cairn_torch_file *file;
+};
+
+/* Logs why the file cannot be read; CAIRN_CORRUPT. */
+cairn_err cairn_torch_refuse(const struct cairn_torch_opening *opening, const char *why);
+
+/* Fills in tree, root and pickle_bytes of a file of the form before 1.6; *data_at says where the
+ * storages begin, *keys is the list of their keys. */
+CAIRN_MUST_CHECK cairn_err cairn_torch_read_legacy(const struct cairn_torch_opening *opening,
+                                                   const struct cairn_pickle_node **keys,
+                                                   uint64_t *data_at);
+/* Finds where each storage lies, from the counts between them. */
+CAIRN_MUST_CHECK cairn_err cairn_torch_place_legacy(const struct cairn_torch_opening *opening,
+                                                    const struct cairn_pickle_node *keys,
+                                                    uint64_t data_at);
+
+/* Lists every storage that the tree names, without a place. */
+CAIRN_MUST_CHECK cairn_err cairn_torch_list_storages(const struct cairn_torch_opening *opening);
+
+/* Lists every tensor, once the storages have their places. */
+CAIRN_MUST_CHECK cairn_err cairn_torch_list_tensors(const struct cairn_torch_opening *opening);
+
+/* ---- walking a tree: torch/walk.c ---- */
+
+/* One way down from a node. */
+struct cairn_torch_child {
+    struct cairn_pickle_node *node;
+    const struct cairn_pickle_node *key; /* of a dict, else NULL */
+    uint32_t index;
+    bool argument; /* of a call */
+    bool silent;   /* adds nothing to the path: an object's state */
+};
+
+/*
+ * The first way down at or after number *slot, of which *slot becomes the number; false where there
+ * is none left. Ways are numbered from 0.
+ */
+bool cairn_torch_next_child(const struct cairn_pickle_node *node, uint64_t *slot,
+                            struct cairn_torch_child *child);
+
+#endif

@@ -1,0 +1,66 @@
+/*
+ * tools/convert/torch/refs.h - opaque state that names tensors, as objects of torch.save: the
+ * persistent ids ("tensor", name) of a tree (format.h) become tensors over storages of their own.
+ */
+#ifndef CAIRN_TOOLS_CONVERT_TORCH_REFS_H
+#define CAIRN_TOOLS_CONVERT_TORCH_REFS_H
+
+#include "tools/convert/core/format.h"
+#include "tools/convert/torch/write.h"
+#include "tools/convert/torch/tree.h"
+
+/* The tensors that a tree names, each once, in the order in which torch.save visits them. An alias
+ * counts as what it is an alias of: the two then share a storage. */
+struct cairn_torch_refs {
+    uint32_t *tensors; /* indexes in the source's layout */
+    uint32_t count, room;
+    const struct cairn_pickle_node **nodes; /* [node_count]: every ("tensor", name) node */
+    uint32_t *node_tensors;                 /* [node_count]: indexes into `tensors` */
+    uint32_t node_count, node_room;
+};
+
+/*
+ * Finds them below `root`; an alias is what it is tied to, where `options` give both one dtype.
+ * CAIRN_NOT_FOUND: a persistent id is of another kind, or names no tensor
+ * of the source; CAIRN_INVAL: the tree is too deep or has too many paths; CAIRN_NOMEM. The caller
+ * ends *refs with cairn_torch_refs_fini, also on failure.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_torch_refs_find(const struct cairn_checkpoint *source,
+                                                 const struct cairn_output_options *options,
+                                                 const struct cairn_pickle *tree,
+                                                 const struct cairn_pickle_node *root,
+                                                 struct cairn_torch_refs *refs);
+void cairn_torch_refs_fini(struct cairn_torch_refs *refs);
+
+/* What is said of a storage that is left: the place, and what is there. */
+#define CAIRN_TORCH_STORAGE_LEFT                                                                                                   \
+    "%s: %.300s is, or holds, a tensor of a kind that is not converted (quantized, or of a class of its own), or a bare storage; " \
+    "save plain tensors, or leave it out"
+
+/*
+ * Whether a storage is left below a node once the tensors of the tree have names: that of a tensor of a kind that is not read
+ * (quantized, of a class of its own), or a storage by itself. As opaque state it would lose its bytes. CAIRN_NOMEM, CAIRN_INVAL.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_torch_has_storage(const struct cairn_pickle *tree, const struct cairn_pickle_node *node, bool *found);
+
+/* Called for each persistent id below a root once; may change the node. */
+typedef cairn_err cairn_torch_visit_fn(void *context, const struct cairn_pickle_node *node);
+
+/* CAIRN_INVAL: the tree is too deep; CAIRN_NOMEM; the errors of `visit`. What a visit puts in the
+ * place of a node is not visited. */
+CAIRN_MUST_CHECK cairn_err cairn_torch_visit_persistent(const struct cairn_pickle *tree,
+                                                        const struct cairn_pickle_node *root,
+                                                        cairn_torch_visit_fn *visit,
+                                                        void *context);
+
+/* Puts tensors in the place of the names, with keys "0", "1", … for their storages, and lays out a
+ * file of torch.save. The builder is that of the tree. Errors of cairn_torch_plan_init. */
+CAIRN_MUST_CHECK cairn_err cairn_torch_refs_plan(const struct cairn_layout *layout,
+                                                 const struct cairn_output_options *options,
+                                                 const struct cairn_torch_refs *refs,
+                                                 struct cairn_torch_builder *builder,
+                                                 const struct cairn_pickle_node *root,
+                                                 const char *folder,
+                                                 struct cairn_torch_plan *plan);
+
+#endif

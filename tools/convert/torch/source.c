@@ -1,0 +1,136 @@
+/* tools/convert/torch/source.c - files of torch.save in a checkpoint that is read. */
+#include "tools/convert/torch/source.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "tools/convert/pickle/write.h"
+#include "tools/convert/torch/refs.h"
+
+cairn_err
+cairn_torch_source_add_sums(struct cairn_checkpoint *checkpoint, uint32_t container,
+                            const struct cairn_torch_file *file, struct cairn_complaint *complaint)
+{
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t i = 0; i < file->storage_count && !err; i++) {
+        const struct cairn_torch_stored *stored = &file->storages[i];
+
+        if (stored->viewed)
+            err = cairn_checkpoint_add_storage_sum(checkpoint, container, stored->at, stored->bytes,
+                                                   stored->crc32, complaint);
+    }
+    return err;
+}
+
+cairn_err
+cairn_torch_source_open(struct cairn_checkpoint *checkpoint, const char *path,
+                        struct cairn_torch_source *out, struct cairn_complaint *complaint)
+{
+    char where[CAIRN_FILE_PATH_BYTES_MAX];
+    int fd = -1;
+    cairn_err err;
+
+    memset(out, 0, sizeof(*out));
+    out->path = path;
+    err = cairn_checkpoint_add_file(checkpoint, path, &out->container, complaint);
+    if (!err)
+        err = cairn_place_open_file(&checkpoint->place, path, &fd, complaint);
+    if (err)
+        return err;
+    (void)snprintf(where, sizeof(where), "%s/%s", checkpoint->place.path, path);
+    err = cairn_torch_open(fd, where, 0, checkpoint->containers[out->container].bytes,
+                           CAIRN_CONVERT_METADATA_BYTES_MAX, &out->torch);
+    (void)cairn_file_close(fd); /* only read */
+    if (err)
+        return cairn_complain(complaint, err, "%s cannot be read as a file of torch.save: %s", where,
+                              cairn_err_text(err));
+    out->node_count = out->torch.tree.node_count;
+    out->tensor_of = calloc((size_t)out->node_count + 1, sizeof(*out->tensor_of));
+    if (!out->tensor_of)
+        return CAIRN_NOMEM;
+    for (uint32_t i = 0; i < out->torch.tensor_count; i++)
+        out->tensor_of[out->torch.tensors[i].node->index] = i + 1;
+    return cairn_torch_source_add_sums(checkpoint, out->container, &out->torch, complaint);
+}
+
+void
+cairn_torch_source_close(struct cairn_torch_source *source)
+{
+    cairn_torch_close(&source->torch);
+    free(source->tensor_of);
+    memset(source, 0, sizeof(*source));
+}
+
+const struct cairn_torch_tensor *
+cairn_torch_source_tensor(const struct cairn_torch_source *source,
+                          const struct cairn_pickle_node *node)
+{
+    if (!node || node->index >= source->node_count || node->kind != CAIRN_PICKLE_OBJECT ||
+        source->tensor_of[node->index] == 0)
+        return NULL;
+    return &source->torch.tensors[source->tensor_of[node->index] - 1];
+}
+
+cairn_err
+cairn_torch_source_add(struct cairn_checkpoint *checkpoint, struct cairn_torch_source *source,
+                       const struct cairn_torch_tensor *tensor, const char *name,
+                       enum cairn_kind kind, struct cairn_complaint *complaint)
+{
+    const struct cairn_torch_view *view = &tensor->view;
+    uint64_t stride_bytes[CAIRN_DIMS_MAX];
+    uint32_t index = 0;
+    cairn_err err;
+
+    if (view->dtype->dtype == 0 || view->conjugate || view->negate)
+        return cairn_complain(complaint, CAIRN_VERSION,
+                              "%s: tensor %.300s (%s%s) is of a kind that is not converted; save it "
+                              "as a plain tensor",
+                              source->path, tensor->name, view->dtype->name,
+                              view->conjugate || view->negate ? ", a lazy conjugate or negative"
+                                                              : "");
+    for (uint32_t d = 0; d < view->dims; d++)
+        stride_bytes[d] = view->stride[d] * view->dtype->element_bytes;
+    err = cairn_checkpoint_add_tensor(checkpoint, name, view->dtype->dtype, kind, view->dims,
+                                      view->shape, &index, complaint);
+    if (!err)
+        err = cairn_checkpoint_add_box(checkpoint, index, source->container, NULL, NULL, tensor->at,
+                                       stride_bytes, complaint);
+    if (!err) /* the tree is this source's own to change, only its walkers have no need to */
+        cairn_torch_carry_out(&source->torch.tree, (struct cairn_pickle_node *)tensor->node,
+                              "tensor", name);
+    return err;
+}
+
+cairn_err
+cairn_torch_source_carry(struct cairn_checkpoint *checkpoint, struct cairn_torch_source *source,
+                         const char *scope, uint8_t **bytes, size_t *bytes_len,
+                         struct cairn_complaint *complaint)
+{
+    char name[CAIRN_TORCH_NAME_BYTES_MAX + CAIRN_NAME_BYTES_MAX];
+    bool storage = false;
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t i = 0; i < source->torch.tensor_count && !err; i++) {
+        const struct cairn_torch_tensor *tensor = &source->torch.tensors[i];
+
+        if (tensor->node->kind != CAIRN_PICKLE_OBJECT)
+            continue;
+        (void)snprintf(name, sizeof(name), "%s%s", scope, tensor->name);
+        err = cairn_torch_source_add(checkpoint, source, tensor, name, CAIRN_BUFFER, complaint);
+    }
+    if (!err)
+        err = cairn_pickle_done(&source->torch.tree);
+    if (!err)
+        err = cairn_torch_has_storage(&source->torch.tree, source->torch.root, &storage);
+    if (!err && storage)
+        return cairn_complain(complaint, CAIRN_INVAL, CAIRN_TORCH_STORAGE_LEFT, checkpoint->place.path, source->path);
+    if (!err)
+        err = cairn_pickle_write(&source->torch.tree, source->torch.root, bytes, bytes_len);
+    if (err)
+        return cairn_complain(complaint, err, "%s/%s: what is no tensor in it cannot be carried: %s",
+                              checkpoint->place.path, source->path, cairn_err_text(err));
+    return CAIRN_OK;
+}

@@ -1,0 +1,166 @@
+/* tools/convert/torch/storages.c - the storages that a tree names, each once, found by key. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "tools/convert/torch/parts.h"
+
+static uint32_t
+hash_of(const char *key)
+{
+    uint32_t hash = 2166136261u; /* FNV-1a */
+
+    for (; *key; key++)
+        hash = (hash ^ (uint8_t)*key) * 16777619u;
+    return hash;
+}
+
+/* The slot where a key is, or where it would be; there is always a free one. */
+static uint32_t
+slot_of(const struct cairn_torch_file *file, const char *key)
+{
+    uint32_t slot = hash_of(key) & (file->slot_count - 1);
+
+    while (file->storage_slots[slot] != 0 &&
+           strcmp(file->storages[file->storage_slots[slot] - 1].key, key) != 0)
+        slot = (slot + 1) & (file->slot_count - 1);
+    return slot;
+}
+
+struct cairn_torch_stored *
+cairn_torch_find_storage(const struct cairn_torch_file *file, const char *key)
+{
+    uint32_t index = file->slot_count > 0 ? file->storage_slots[slot_of(file, key)] : 0;
+
+    return index > 0 ? &file->storages[index - 1] : NULL;
+}
+
+/* Room for one more storage, and a table of slots that is at most half full. */
+static cairn_err
+make_room(struct cairn_torch_file *file)
+{
+    uint32_t room = file->storage_room ? file->storage_room * 2 : 16;
+    struct cairn_torch_stored *storages;
+    uint32_t *slots;
+
+    if (file->storage_count < file->storage_room)
+        return CAIRN_OK;
+    if (file->storage_count >= CAIRN_TORCH_TENSORS_MAX)
+        return CAIRN_CORRUPT;
+    slots = calloc((size_t)room * 2, sizeof(*slots));
+    storages = realloc(file->storages, room * sizeof(*storages));
+    if (storages) {
+        file->storages = storages;
+        file->storage_room = room;
+    }
+    if (!slots || !storages) {
+        free(slots);
+        return CAIRN_NOMEM;
+    }
+    free(file->storage_slots);
+    file->storage_slots = slots;
+    file->slot_count = room * 2;
+    for (uint32_t i = 0; i < file->storage_count; i++)
+        slots[slot_of(file, storages[i].key)] = i + 1;
+    return CAIRN_OK;
+}
+
+/*
+ * What only the form before 1.6 has becomes what the one since has: ('module', class, source file,
+ * source) the class, and a storage's id without the view that it is not.
+ */
+static bool
+modernize(struct cairn_pickle_node *node)
+{
+    struct cairn_pickle_node *id = node->items[0];
+
+    if (id->kind == CAIRN_PICKLE_TUPLE && id->count == 4 &&
+        cairn_pickle_is_text(id->items[0], "module") &&
+        id->items[1]->kind == CAIRN_PICKLE_GLOBAL) {
+        node->kind = CAIRN_PICKLE_GLOBAL;
+        node->global = id->items[1]->global;
+        return false;
+    }
+    if (id->kind == CAIRN_PICKLE_TUPLE && id->count == 6 &&
+        id->items[5]->kind == CAIRN_PICKLE_NONE)
+        id->count = 5;
+    return true;
+}
+
+static cairn_err
+add_storage(const struct cairn_torch_opening *opening, struct cairn_pickle_node *node)
+{
+    struct cairn_torch_file *file = opening->file;
+    struct cairn_torch_storage_id id;
+    struct cairn_torch_stored *known;
+    const char *why;
+    cairn_err err;
+
+    if (file->legacy && !modernize(node))
+        return CAIRN_OK;
+    why = cairn_torch_read_storage(node, &id);
+    if (why) {
+        CAIRN_LOG_AT(ERROR, "torch: cannot read %s: of the %" PRIu32 "th storage: %s",
+                     opening->where, file->storage_count + 1, why);
+        return CAIRN_CORRUPT;
+    }
+    known = cairn_torch_find_storage(file, id.key);
+    if (known) {
+        if (known->bytes < id.bytes)
+            known->bytes = id.bytes; /* a count of elements leaves the rest of the last one out */
+        return CAIRN_OK;
+    }
+    err = make_room(file);
+    if (err == CAIRN_CORRUPT)
+        return cairn_torch_refuse(opening, "it has more storages than can be");
+    if (err)
+        return err;
+    known = &file->storages[file->storage_count];
+    memset(known, 0, sizeof(*known));
+    memcpy(known->key, id.key, sizeof(known->key));
+    known->dtype = id.dtype;
+    known->bytes = id.bytes;
+    file->storage_slots[slot_of(file, id.key)] = ++file->storage_count;
+    return CAIRN_OK;
+}
+
+struct level {
+    struct cairn_pickle_node *node;
+    uint64_t slot;
+};
+
+cairn_err
+cairn_torch_list_storages(const struct cairn_torch_opening *opening)
+{
+    struct cairn_torch_file *file = opening->file;
+    struct level *levels = malloc(CAIRN_PICKLE_DEPTH_MAX * sizeof(*levels));
+    uint8_t *seen = calloc(file->tree.node_count, 1);
+    size_t depth = 0;
+    cairn_err err = levels && seen ? CAIRN_OK : CAIRN_NOMEM;
+
+    if (err == CAIRN_OK)
+        levels[depth++] = (struct level){file->root, 0};
+    while (depth > 0 && err == CAIRN_OK) {
+        struct level *level = &levels[depth - 1];
+        struct cairn_torch_child child;
+
+        if (level->slot == 0 && level->node->kind == CAIRN_PICKLE_PERSISTENT)
+            err = add_storage(opening, level->node);
+        if (err != CAIRN_OK || !cairn_torch_next_child(level->node, &level->slot, &child)) {
+            depth--;
+            continue;
+        }
+        level->slot++;
+        if (seen[child.node->index])
+            continue;
+        seen[child.node->index] = 1;
+        if (depth == CAIRN_PICKLE_DEPTH_MAX)
+            err = cairn_torch_refuse(opening, "its object is nested more than 1000 deep");
+        else
+            levels[depth++] = (struct level){child.node, 0};
+    }
+    free(levels);
+    free(seen);
+    return err;
+}

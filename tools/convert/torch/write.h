@@ -1,0 +1,62 @@
+/*
+ * tools/convert/torch/write.h - lays out and writes a file as torch.save does (PyTorch 2.13's ZIP
+ * form): everything but the bytes of the storages, which their owner writes to where the plan says.
+ *
+ * torch.load reads it with weights_only, memory-mapped, and with storage offsets calculated instead
+ * of read; written from what torch/file.h read, with the same folder, it is the same file byte for
+ * byte but for the 40 digits of .data/serialization_id (and their checksum).
+ */
+#ifndef CAIRN_TOOLS_CONVERT_TORCH_WRITE_H
+#define CAIRN_TOOLS_CONVERT_TORCH_WRITE_H
+
+#include "tools/convert/pickle/pickle.h"
+#include "tools/convert/zip/write.h"
+
+struct cairn_torch_plan_storage {
+    const char *key; /* borrowed for the call */
+    uint64_t bytes;
+};
+
+struct cairn_torch_plan {
+    struct cairn_zip_plan zip;
+    uint32_t first_storage; /* storage i of the plan is zip.entries[first_storage + i] */
+    uint32_t storage_count;
+    uint8_t *pickle_bytes; /* owned: the object */
+};
+
+/*
+ * Lays out a file whose object is `root`, a node of `tree`, and whose storages are given in the
+ * order in which the object names them first, as torch.save has it. `folder` is what the archive's
+ * names begin with: torch.save takes the file's name without its ending, "archive" where there is
+ * none. The caller ends *plan with cairn_torch_plan_fini. CAIRN_INVAL with a log line, CAIRN_NOMEM;
+ * then *plan is zeroes.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_torch_plan_init(struct cairn_torch_plan *plan, const char *folder,
+                                                 const struct cairn_pickle *tree,
+                                                 const struct cairn_pickle_node *root,
+                                                 const struct cairn_torch_plan_storage *storages,
+                                                 uint32_t storage_count);
+/* Frees; allowed twice and on zeroes. */
+void cairn_torch_plan_fini(struct cairn_torch_plan *plan);
+
+/* Bytes of the whole file. */
+uint64_t cairn_torch_plan_bytes(const struct cairn_torch_plan *plan);
+
+/* Where the bytes of a storage belong, from the file's start, and where their CRC-32 goes. */
+struct cairn_zip_planned *cairn_torch_plan_storage_at(struct cairn_torch_plan *plan,
+                                                      uint32_t storage);
+
+/*
+ * Hands out all but the storages, counted from the file's start: once, after every storage's checksum is
+ * filled in (or for what lies before the first storage, where they are not known yet). Runs do not
+ * overlap. Errors of `put`, CAIRN_NOMEM.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_torch_plan_put(struct cairn_torch_plan *plan,
+                                                cairn_zip_put_fn *put, void *context);
+
+/* The same into an open file, where the archive begins at `begin`. CAIRN_IO, CAIRN_FULL,
+ * CAIRN_NOMEM; logged where they happen. */
+CAIRN_MUST_CHECK cairn_err cairn_torch_plan_write(struct cairn_torch_plan *plan, int fd,
+                                                  uint64_t begin);
+
+#endif

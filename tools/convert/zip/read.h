@@ -1,0 +1,72 @@
+/*
+ * tools/convert/zip/read.h - where the entries of a ZIP archive lie, so that their bytes can be
+ * read in place. For archives as PyTorch writes them: every entry stored, ZIP64 where needed.
+ *
+ * An archive may lie anywhere in a file. Refused, with the entry's name: compressed, encrypted and
+ * overlapping entries, names twice or with tricks in them, local headers that contradict the
+ * directory, anything that reaches past the archive. Names are data here, never paths.
+ */
+#ifndef CAIRN_TOOLS_CONVERT_ZIP_READ_H
+#define CAIRN_TOOLS_CONVERT_ZIP_READ_H
+
+#include "cairn/err.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    CAIRN_ZIP_NAME_BYTES_MAX = 1024,
+    CAIRN_ZIP_ENTRIES_MAX = 1 << 24,
+    CAIRN_ZIP_DIRECTORY_BYTES_MAX = 1 << 30
+};
+
+struct cairn_window;
+
+struct cairn_zip_entry {
+    const char *name; /* whole, the archive's folder included */
+    uint64_t at;      /* of its first byte in the file */
+    uint64_t bytes;
+    uint32_t crc32;   /* 0 where the writer was told to leave it out */
+};
+
+struct cairn_zip {
+    char *names;                     /* owned; what entries point to */
+    struct cairn_zip_entry *entries; /* owned; in the order of the directory */
+    uint32_t *by_name;               /* owned; indexes of entries, sorted by name */
+    struct cairn_window *window;     /* owned; the archive's two ends */
+    uint32_t entry_count;
+    char folder[CAIRN_ZIP_NAME_BYTES_MAX]; /* that of the first entry, with its '/'; "" where none */
+};
+
+/* Whether these first bytes of a file are those of an archive. */
+bool cairn_zip_probe(const void *bytes, size_t bytes_len);
+
+/*
+ * Reads the directory and every local header of the archive at [begin, begin + bytes) of an open
+ * file; nothing of the data. `where` names it in the one log line of a failure. The caller ends
+ * *zip with cairn_zip_fini. CAIRN_CORRUPT, CAIRN_IO, CAIRN_NOMEM; then *zip is zeroes.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_zip_open(int fd, const char *where, uint64_t begin, uint64_t bytes,
+                                          struct cairn_zip *zip);
+/* The same of what a window shows, which it takes over (from malloc), also on failure. */
+CAIRN_MUST_CHECK cairn_err cairn_zip_open_window(struct cairn_window *window, const char *where,
+                                                 struct cairn_zip *zip);
+/* Frees; allowed twice and on zeroes. */
+void cairn_zip_fini(struct cairn_zip *zip);
+
+/* The entry of a name below the archive's folder ("data.pkl"); NULL where there is none. */
+const struct cairn_zip_entry *cairn_zip_find(const struct cairn_zip *zip, const char *name);
+
+/*
+ * Reads a whole entry into `out`, which has room for entry->bytes, and compares its
+ * checksum, where there is one. CAIRN_CORRUPT with a log line, CAIRN_IO.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_zip_load(int fd, const char *where,
+                                          const struct cairn_zip_entry *entry, void *out);
+
+/* The same of an archive that is open, from memory where the entry stands at one of its ends. */
+CAIRN_MUST_CHECK cairn_err cairn_zip_take(const struct cairn_zip *zip, const char *where,
+                                          const struct cairn_zip_entry *entry, void *out);
+
+#endif

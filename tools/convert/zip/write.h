@@ -1,0 +1,69 @@
+/*
+ * tools/convert/zip/write.h - lays out a ZIP archive as PyTorch would write it, byte for byte, and
+ * writes all of it but the data.
+ *
+ * Sizes are known beforehand and checksums are not. So first every entry is added, which says where
+ * its bytes belong; then whoever has the bytes writes them, in any order and from any thread; then
+ * the checksums are filled in and the records around the data are written. Data starts at multiples
+ * of 64 bytes of the archive, headers have no sizes, a descriptor follows the data.
+ */
+#ifndef CAIRN_TOOLS_CONVERT_ZIP_WRITE_H
+#define CAIRN_TOOLS_CONVERT_ZIP_WRITE_H
+
+#include "cairn/err.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { CAIRN_ZIP_ALIGN_BYTES = 64 };
+
+struct cairn_zip_planned {
+    char *name;         /* owned; whole, the archive's folder included */
+    uint64_t header_at; /* from the archive's start */
+    uint64_t at;        /* of its first byte, from the archive's start */
+    uint64_t bytes;
+    uint32_t crc32;     /* the caller's to fill in before cairn_zip_plan_write */
+};
+
+struct cairn_zip_plan {
+    char *folder; /* owned; without '/' */
+    struct cairn_zip_planned *entries;
+    uint32_t entry_count, entry_room;
+    uint64_t end_at;          /* where the next local header, or the directory, begins */
+    uint64_t directory_bytes; /* of the directory as it stands */
+};
+
+/* Begins a plan; all names get `folder` and a '/' before them. CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_zip_plan_init(struct cairn_zip_plan *plan, const char *folder);
+/* Frees; allowed twice and on zeroes. */
+void cairn_zip_plan_fini(struct cairn_zip_plan *plan);
+
+/*
+ * Adds an entry; *index says which of plan->entries it is, whose `at` is final. Names are the
+ * caller's to keep apart. CAIRN_INVAL for a name that is too long or a size beyond that of files;
+ * CAIRN_NOMEM.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_zip_plan_add(struct cairn_zip_plan *plan, const char *name,
+                                              uint64_t bytes, uint32_t *index);
+
+/* Bytes of the whole archive as it stands. */
+uint64_t cairn_zip_plan_bytes(const struct cairn_zip_plan *plan);
+
+/* Takes bytes of an archive that belong at `at`, counted from its start. */
+typedef cairn_err cairn_zip_put_fn(void *context, uint64_t at, const void *bytes,
+                                   size_t bytes_len);
+
+/*
+ * Hands out everything around the data of the archive, in runs that grow in place and do not overlap;
+ * of the records, only those behind an entry's data hold its checksum. Errors of `put`, CAIRN_NOMEM.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_zip_plan_put(const struct cairn_zip_plan *plan,
+                                              cairn_zip_put_fn *put, void *context);
+
+/*
+ * The same into an open file, where the archive begins at `begin`: once, after all checksums are known. CAIRN_IO, CAIRN_FULL, CAIRN_NOMEM; logged where they happen.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_zip_plan_write(const struct cairn_zip_plan *plan, int fd,
+                                                uint64_t begin);
+
+#endif
