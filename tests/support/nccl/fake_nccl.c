@@ -37,7 +37,7 @@ fake_now_ns(void)
     return (uint64_t)time.tv_sec * UINT64_C(1000000000) + (uint64_t)time.tv_nsec;
 }
 
-/* The build folder is three levels above this program. */
+/* The build folder is four levels above this program. */
 const char *
 fake_nccl_path(const char *name)
 {
@@ -47,7 +47,7 @@ fake_nccl_path(const char *name)
 
     CHECK(length > 0);
     program[length] = '\0';
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 5; i++)
         *strrchr(program, '/') = '\0';
     snprintf(path, sizeof path, "%s/libnccl-profiler-%s.so", program, name);
     return path;
